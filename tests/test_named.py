@@ -32,6 +32,8 @@ ROOM = re.compile(r"`((?:[a-z_]+/){2,})`")
 DOTTED = re.compile(
     r"(?<![\w.`/-])(strandline(?:\.[A-Za-z_]\w*)+)(?![\w/])|(?<!`)`([A-Za-z_]\w*(?:\.[A-Za-z_]\w*)+)(?:\([^`]*\))?`(?!`)"
 )
+ELSEWHERE = re.compile(r"\b(?:design|craft)\s+pages?\b", re.IGNORECASE)
+"""A document that the repository does not have."""
 NOT_OURS = frozenset(
     {"collection", "env", "exp", "gc", "google", "jdk", "os", "random", "spark", "sys", "time", "uuid"}
 )
@@ -126,6 +128,7 @@ def stale(text: str, room: Path) -> Iterator[str]:
         path = hit.group(1)
         if not (path in file_names(room) if "/" not in path else any((root / path).is_file() for root in roots)):
             yield path
+    yield from (hit.group() for hit in ELSEWHERE.finditer(text))
     for hit in LINK.finditer(text):
         if not (room / hit.group(1)).exists():
             yield hit.group(1)
@@ -197,6 +200,7 @@ def test_the_map_has_every_room() -> None:
         "See `Engine.no_such_method`.",
         "See `trace.no_such_function(batches)`.",
         "See `no_such_module.due`.",
+        'Why: design page "no such page" (decisions).',
     ],
 )
 def test_the_check_sees_a_planted_stale_name(text: str) -> None:

@@ -20,8 +20,6 @@
 An expected outcome (a compare-and-set that lost, an upper that moved) is a value, never one of these.  All of them can
 be pickled, because they cross Spark's processes.  ``Determinate`` is an allowlist: any call that is not known to have
 failed is ``Indeterminate``.
-
-Source: design pages "persist" (errors are three-valued) and "the public face" (names of the public ones).
 """
 
 from __future__ import annotations

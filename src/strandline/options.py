@@ -10,8 +10,6 @@ JSON Schema, for programs, and `lines` as a table, for people.  So there is no s
 
 A text may be a *reference* to the place of the real value: ``env:NAME`` or ``file:PATH``.  What is stored and shown is
 the reference; it is resolved where the value is used.
-
-Source: design pages "sources" and "materialize" (options), "environment" (secrets are references, never stored).
 """
 
 from __future__ import annotations

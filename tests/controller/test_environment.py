@@ -1,4 +1,4 @@
-"""The public face: what `strandline.open` gives does what the design page promises."""
+"""The public face: what `strandline.open` gives does what it promises."""
 
 from __future__ import annotations
 

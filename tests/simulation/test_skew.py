@@ -2,8 +2,6 @@
 
 What an upgrade does to processes that still run: a process of the next format appends.  From then on a process that
 knows only this format cannot go on, whatever it has open; one that knows the next format reads everything.
-
-Source: craft page "reliability" (F11: version skew); design page "persist" (refuse state from a future format).
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""The Arrow types that carry the values of columns, wherever rows are outside Spark.
-
-Source: design page "persist" (parts; inline parts).
-"""
+"""The Arrow types that carry the values of columns, wherever rows are outside Spark."""
 
 from __future__ import annotations
 

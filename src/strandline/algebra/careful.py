@@ -9,8 +9,6 @@ Which rows fail depends on the plan alone, not on how Spark optimizes it.  A pro
 it.  A filter is tried before the projections beside it.  The terms of a condition are tried from left to right, each
 only on rows for which the earlier terms are true.  The conditions of a join are tried on each input separately if
 possible, so that a row fails whether or not it finds a match.  Plain Spark may evaluate less (it prunes and reorders).
-
-Source: design page "compute" (the ok and err halves travel side by side).
 """
 
 from __future__ import annotations

@@ -3,8 +3,6 @@
 Only comparisons of a column with literals count, of types for which every engine says the same: whole numbers, dates,
 and text (`types` refuses collations).  All else that a predicate says is left out, so more rows may remain than it lets
 through, and never fewer.
-
-Source: design page "compute" (small windows: what a look-up hands on).
 """
 
 from __future__ import annotations

@@ -1,8 +1,6 @@
 """What in a query may leave it without one answer, as Spark's own analysis of its text says.
 
 The engine finds them in the analysed plan; `compute.plan.scalars.definite` says which of them are refused, and why.
-
-Source: design page "the map" (law D; decision 10: Spark is the authority).
 """
 
 from __future__ import annotations

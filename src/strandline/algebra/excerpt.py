@@ -1,7 +1,4 @@
-"""Excerpts: pieces of a user's SQL that are passed to Spark verbatim.
-
-Source: design page "the map" (decision 10: Spark stays the authority on what an expression means).
-"""
+"""Excerpts: pieces of a user's SQL that are passed to Spark verbatim."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""The first rows in an order: what is said of rows of which only the first matter.
-
-Source: design page "compute" (arrangements ordered by key and order).
-"""
+"""The first rows in an order: what is said of rows of which only the first matter."""
 
 from __future__ import annotations
 

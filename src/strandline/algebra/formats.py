@@ -1,7 +1,4 @@
-"""File formats: plain data that readers, which list files, share with the engine, which decodes them.
-
-Source: design page "sources" (files: CSV, JSON lines, Parquet, Avro; options).
-"""
+"""File formats: plain data that readers, which list files, share with the engine, which decodes them."""
 
 from __future__ import annotations
 

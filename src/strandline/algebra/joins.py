@@ -1,8 +1,6 @@
 """Joins: which of the conditions between inputs are equal keys.
 
 A key says where the rows that meet one row can be looked up; any other condition can only be tried on pairs.
-
-Source: design page "compute" (the table of rules: join).
 """
 
 from __future__ import annotations

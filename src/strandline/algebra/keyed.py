@@ -23,7 +23,7 @@ ones iff they are equal.  So decoders neither write it nor agree on how.
 
 Trap: "last" is by time and then by order, never by the order of rows in a frame.
 
-Source: design page "sources" (envelopes).  The naive truth: `strandline.sources.envelopes.keyed_spec`.
+The naive truth: `strandline.sources.envelopes.keyed_spec`.
 """
 
 from __future__ import annotations

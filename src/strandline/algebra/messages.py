@@ -3,8 +3,6 @@
 A *raw message* is what a broker (or a push over HTTP) gives: bytes, a place, a timestamp.  `RAW` names the columns of
 a table of them.  `MessageFormat` says how their bytes become the columns of a schema; `check` refuses, before anything
 is stored, a format that cannot make rows of it.
-
-Source: design page "sources" (decode, envelope; metadata columns are included on request).
 """
 
 from __future__ import annotations

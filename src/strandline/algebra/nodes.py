@@ -11,8 +11,6 @@ Scalar expressions are trees (`scalar.Scalar`) over the *output column names of 
 within a node (the planner renames), so no expression ever needs a qualifier.
 
 Long because all nodes are declared in one place.
-
-Source: design page "compute" (from SQL to a dataflow; a step; the table of rules).
 """
 
 from __future__ import annotations

@@ -5,8 +5,6 @@ could change its meaning.  sqlglot translates between dialects: it interprets fu
 (`to_date(x)` as a cast, `datediff` with conversions added).  That would be wrong here, because Spark alone defines what
 a function means.  So in `Faithful` a function is its name and its arguments, and is written as it was read; only
 special syntax (`CAST(x AS t)`, `EXTRACT(u FROM x)`, …) is interpreted.
-
-Source: design page "the map" (decision 10: SQL is parsed with sqlglot, Spark stays the authority).
 """
 
 from __future__ import annotations

@@ -3,9 +3,6 @@
 A type is Spark's own simple string (``int``, ``decimal(10,2)``, ``array<string>``): Spark is the authority on types;
 Strandline only carries them.  Names that start with two underscores are reserved for Strandline (`TIME`, `DIFF`,
 `ERROR`) and refused in user data.
-
-Source: design pages "the map" (decision 2: a part is the user's columns + ``__time``, ``__diff``) and "persist"
-(halves).
 """
 
 from __future__ import annotations

@@ -4,8 +4,6 @@ A type is a small tree (`Atom`, `Decimal`, `Array`, `Struct`) read from Spark's 
 may be quoted.  What has no total order or no one binary form per value (maps, variants, collated strings) is refused by
 name.  This is the only reader of type texts.  sqlglot's loses fields whose names are words of SQL:
 ``struct<a:int,select:int>`` becomes a struct of ``a`` alone.
-
-Source: design pages "the map" (law D) and "persist" (evolution).
 """
 
 from __future__ import annotations

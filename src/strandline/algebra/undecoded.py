@@ -6,8 +6,6 @@ they agree in everything but where they stand: reason and raw text.  Matching er
 record that came and was taken back leaves no error, and one that was taken back and never came stays one.
 
 Which of several matching errors is cancelled is definite: the first in the order of their text.
-
-Source: design page "sources" (a later correction clears the error).
 """
 
 from __future__ import annotations

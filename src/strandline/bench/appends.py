@@ -5,8 +5,6 @@ batches of one record into one shard.  *Growth*: many batches of ten records int
 follows at a distance, so that compaction and garbage collection have to keep up; they run inside the appends that make
 them due, and are part of the cost of an append.  *Idle*: the uppers of many shards with nothing new, advanced together,
 as at each tick.
-
-Source: design page "persist" (limits and targets).
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ The peer is a Structured Streaming query over a folder of its own: the same text
 pause between batches, and a ``foreachBatch`` that writes the groups as Parquet into a new folder and then names that as
 the current one.  Both sides run in turn, `ROUNDS` times, for equally long; the first seconds of each do not count.
 
-Source: design page "compute" (small windows); the same question is asked of every streaming system.
+The same question is asked of every streaming system.
 """
 
 from __future__ import annotations

@@ -8,8 +8,6 @@ with what plain Spark says of the same contents, which is the measured recompute
 one by one, Spark's own declarative pipeline is a second peer (`tpch.pipeline`).
 
 A view that is wrong, stands still or cannot be defined is named in the document with what is wrong; the others go on.
-
-Source: design page "compute" (a tick is never slower than recomputing).
 """
 
 from __future__ import annotations

@@ -5,8 +5,6 @@ one: a load that is fast because it loses records ends with an error.
 
 Each writer has its own client, as separate processes would; ``open_client`` chooses the stores.  So this can also test
 a third-party `Blob` or `Consensus`, or one behind a double.
-
-Source: design page "persist" (data generator and benchmark).
 """
 
 from __future__ import annotations

@@ -4,8 +4,6 @@ It is an environment as `strandline.open` makes it, over files and Spark, with t
 that run beside ticks are called by hand here, so that no figure holds a share of them that chance decides: large merges
 run after each tick and are timed apart, and the self-checks, which have a budget of their own (2 % of the time), are
 left out; the benchmarks compare the views themselves.
-
-Source: design page "compute" (Spark jobs are budgeted per tick, not per view).
 """
 
 from __future__ import annotations

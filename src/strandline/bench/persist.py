@@ -6,8 +6,6 @@ the rows.  *Scan*: aggregate all rows, of Strandline's parts through the engine,
 ``spark.read.parquet``.  A ratio is the peer's median ÷ Strandline's: 1.0 is equally fast.  ``…_cpu_ratio`` compares
 processor time of the JVM, which other work on the machine disturbs less than the clock; for that Spark must run in one
 process.
-
-Source: design pages "the public face" (benchmarks) and "persist" (limits and targets).
 """
 
 from __future__ import annotations

@@ -4,8 +4,6 @@ One environment over files and Spark gets more and more views of ten kinds (join
 kind again and again with other constants, so that no two views are one.  For each number of views it is ticked with
 nothing changed, and with `CHANGED` rows of the largest table changed, half of them deleted and half inserted.  At the
 end plain Spark says whether every view is right.
-
-Source: design page "compute" (small windows: what a tick may cost).
 """
 
 from __future__ import annotations

@@ -4,8 +4,6 @@ A table with a view of each kind that looks up is ticked a thousand times, with 
 withdraw rows, half insert as many.  No history is kept, so that the live rows are constant.  Everything counts that
 reaches the two stores: parts, merges, rollups, and each version of a shard's state.  Nothing is deleted meanwhile:
 garbage outlives a day.
-
-Source: design page "the public face" (benchmarks).
 """
 
 from __future__ import annotations

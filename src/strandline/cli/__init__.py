@@ -1,7 +1,4 @@
-"""The command line: commands, their output (text or JSON) and their exit statuses.
-
-Source: design pages "environment" (commands) and "the public face" (command line).
-"""
+"""The command line: commands, their output (text or JSON) and their exit statuses."""
 
 from strandline.cli.app import main
 

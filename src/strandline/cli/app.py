@@ -1,8 +1,6 @@
 """The commands: their names, options and help.  A module of its own, or a few lines here, implement each command.
 
 Exit statuses are `exits.Exit`; an error is one sentence on standard error, and with ``--debug`` a traceback.
-
-Source: design pages "environment" (commands) and "the public face" (command line).
 """
 
 from __future__ import annotations

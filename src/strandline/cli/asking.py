@@ -1,7 +1,4 @@
-"""Commands that ask, and `sql`, which may also write: open, ask, print.
-
-Source: design page "the public face" (command line).
-"""
+"""Commands that ask, and `sql`, which may also write: open, ask, print."""
 
 from __future__ import annotations
 

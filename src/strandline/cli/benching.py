@@ -1,7 +1,4 @@
-"""`strandline bench`: one command for each benchmark, which runs it and prints its figures, one JSON document.
-
-Source: design page "the public face" (benchmarks).
-"""
+"""`strandline bench`: one command for each benchmark, which runs it and prints its figures, one JSON document."""
 
 from __future__ import annotations
 

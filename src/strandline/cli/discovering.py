@@ -2,8 +2,6 @@
 
 It changes nothing, here or upstream.  A connection of the project is named, or a connector with its options; neither
 needs an environment.
-
-Source: design page "the public face" (command line).
 """
 
 from __future__ import annotations

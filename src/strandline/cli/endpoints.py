@@ -1,7 +1,4 @@
-"""`strandline backfill`, `strandline driver spec` and `strandline options`: endpoints, and what options there are.
-
-Source: design page "materialize" (backfill, announced beforehand; drivers are products).
-"""
+"""`strandline backfill`, `strandline driver spec` and `strandline options`: endpoints, and what options there are."""
 
 from __future__ import annotations
 

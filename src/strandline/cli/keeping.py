@@ -1,8 +1,6 @@
 """The maintenance commands inspect, fsck, compact, gc and release.  They only report; ``--apply`` acts.
 
 docs/operations.md explains their output, and what to do about it.
-
-Source: design pages "persist" (inspect and repair, both dry-run by default) and "the public face" (exit statuses).
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""The progress of a transaction into an endpoint, reported regularly while `strandline run` waits for it.
-
-Source: design page "environment" (long work shows its progress).
-"""
+"""The progress of a transaction into an endpoint, reported regularly while `strandline run` waits for it."""
 
 from __future__ import annotations
 

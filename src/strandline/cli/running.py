@@ -6,8 +6,6 @@ takes over, this one names it and ends with status 4.
 
 If a whole tick fails because a store refuses or does not answer, the next tick retries.  An error of one item is that
 item's problem, which `run` and `status` report, and the other items go on.
-
-Source: design pages "environment" (commands) and "persist" (modes and locks).
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""`strandline source skip`: the command for sources.
-
-Source: design page "sources" (undecodable input goes to the error half; ``strandline source skip``).
-"""
+"""`strandline source skip`: the command for sources."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""`strandline init`: a small project that runs unchanged, and shows where files go.
-
-Source: design page "environment" (`init`: a project that runs, from a template).
-"""
+"""`strandline init`: a small project that runs unchanged, and shows where files go."""
 
 from __future__ import annotations
 

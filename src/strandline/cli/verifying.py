@@ -3,8 +3,6 @@
 Only the writer may repair.  While another process runs the environment, its next step compares the stored contents and
 corrects them, and this command compares again until that has happened.  If no process runs the environment, this
 command opens the location for writing and repairs.
-
-Source: design pages "compute" (verify) and "the public face" (exit status 3).
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Classes are recorded while the project of `strandline init` runs, so that what a first step needs is among them.
 
-Source: `strandline.engine.session.class_archive`.
+See `strandline.engine.session.class_archive`.
 """
 
 from __future__ import annotations

@@ -1,8 +1,6 @@
 """The environment as programs use it: plain calls, over one event loop in one thread.
 
 Every call is synchronous and returns when what it says is true; calls from several threads take turns.
-
-Source: design page "the public face" (Python).
 """
 
 from strandline.client.environment import Environment

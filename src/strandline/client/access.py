@@ -1,7 +1,4 @@
-"""Access: how plain calls reach the core, one at a time, and what they hand out.
-
-Source: design page "the public face" (Python).
-"""
+"""Access: how plain calls reach the core, one at a time, and what they hand out."""
 
 from __future__ import annotations
 

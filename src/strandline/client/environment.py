@@ -1,7 +1,4 @@
-"""The open environment: definitions, writes, ticks, reads.
-
-Source: design page "the public face" (Python).
-"""
+"""The open environment: definitions, writes, ticks, reads."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""`open`: from a location to an environment.
-
-Source: design page "the public face" (Python).
-"""
+"""`open`: from a location to an environment."""
 
 from __future__ import annotations
 

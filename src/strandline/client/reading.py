@@ -1,7 +1,4 @@
-"""Collections at the moment they were asked for, and their readings.
-
-Source: design page "the public face" (Python).
-"""
+"""Collections at the moment they were asked for, and their readings."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Transactions: what a program changes in tables, gathered and committed at one time.
-
-Source: design page "the public face" (insert, delete, transaction).
-"""
+"""Transactions: what a program changes in tables, gathered and committed at one time."""
 
 from __future__ import annotations
 

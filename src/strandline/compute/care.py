@@ -7,8 +7,6 @@ is empty and the error half holds one error, which names the collection and the 
 What care a stage is in at a time is a function of its own errors in its shard at that time, so a restart finds it
 again.  Where the care changes, the stage is computed anew from its inputs' contents: plain Spark and a careful plan
 need not agree about which rows fail, since Spark prunes and reorders.
-
-Source: design page "compute" (the ok and err halves travel side by side).
 """
 
 from __future__ import annotations

@@ -4,8 +4,6 @@ Which of the two is cheaper depends on the query, the rows and the machine, so i
 time, so a wrong guess costs time and no answer.
 
 A measurement ages whenever the other way is taken, so that a way that was dear once is tried again in time.
-
-Source: design page "compute" (large windows: measured cost decides).
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Explain: how a view is maintained, what its last step cost, and why any part of it is recomputed.
-
-Source: design page "compute" (`strandline explain v`), design page "the public face" (`env.explain`).
-"""
+"""Explain: how a view is maintained, what its last step cost, and why any part of it is recomputed."""
 
 from __future__ import annotations
 

@@ -20,8 +20,6 @@ hand that value on, changes only for rows between the old value and the new one:
 A key counts only if it is a column, on both sides, all the way down to the leaves.  What the plan's predicates say of
 single columns of a leaf is said of its look-up, and of the keys that are taken from it: rows that would not get through
 are neither handed to the plan nor looked up by.
-
-Source: design page "compute" (small windows: Python looks up old sides, one join step at a time).
 """
 
 from __future__ import annotations

@@ -2,8 +2,6 @@
 
 A step's text is made from the plan, not by the author.  If Spark refuses it, the author learns of it at CREATE, and no
 tick ever fails on it.
-
-Source: design page "the map" (decision 10: Spark is the authority).
 """
 
 from __future__ import annotations

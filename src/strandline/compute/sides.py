@@ -1,8 +1,6 @@
 """The sides of a step's inputs, read for its plan: updates of the window, old contents, new contents.
 
 A side is read once.  What the plan's look-ups name is looked up, and only where that is no better, read whole.
-
-Source: design page "compute" (a step; arrangements).
 """
 
 from __future__ import annotations

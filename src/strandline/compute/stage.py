@@ -9,8 +9,6 @@ and earlier ones.
 An internal stage is named after a fingerprint of what it computes, so that two views with the same subplan name the
 same stage.  Trap: the fingerprint holds the names of imports.  Code that shares stages across time must check that a
 name still means the same collection.
-
-Source: design page "compute" (from SQL to a dataflow, 4; a step).
 """
 
 from __future__ import annotations

@@ -11,8 +11,6 @@ inputs' contents, and so they are wherever the shard cannot be trusted, or the c
 Inputs' errors are this stage's too: it appends them as they are, beside its own.
 
 Long because a step is one subject: all of it moves one sink.
-
-Source: design page "compute" (a step: advance a dataflow from `lower` to `upper`).
 """
 
 from __future__ import annotations

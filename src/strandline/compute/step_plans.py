@@ -1,8 +1,6 @@
 """The plans of a stage's steps: what each window asks for, with the rows that it has to see.
 
 A stage's windows are alike from tick to tick, and so are their plans: the last one is kept.
-
-Source: design page "compute" (a step: advance a dataflow from `lower` to `upper`).
 """
 
 from __future__ import annotations

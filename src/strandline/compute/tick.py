@@ -11,8 +11,6 @@ move began, in this process (`Sink.moved`) as in the next (its certificate).
 
 A stage that fails stands still, with what reads it; the others go on, and the next tick tries it again.  Whatever it
 fails with, a bug of ours included, is its own problem; only `FencedError` ends the tick.
-
-Source: design page "compute" (Spark jobs are budgeted per tick, not per view).
 """
 
 from __future__ import annotations

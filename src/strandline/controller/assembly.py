@@ -2,8 +2,6 @@
 
 `wiring.assemble` makes the assembly of a location; a simulation makes its own.  So everything on this floor runs over
 whatever clock, stores, engine, sources and endpoints it is given.
-
-Source: design page "the house planned" (core logic over injected protocols).
 """
 
 from __future__ import annotations

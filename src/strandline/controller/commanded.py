@@ -2,8 +2,6 @@
 
 A command follows from the catalog and from the plans of its views.  A view is planned once, and once more when it is
 distrusted, which is another plan.
-
-Source: design page "compute" (instances: commands).
 """
 
 from __future__ import annotations

@@ -10,8 +10,6 @@ means that another environment has taken over: close it.  Any other failure is a
 it, here and in other processes, and the other items go on.
 
 Long because a tick's order of calls is the environment's one main loop.
-
-Source: design pages "the map" (path of a row), "environment" and "persist" (modes and locks).
 """
 
 from __future__ import annotations

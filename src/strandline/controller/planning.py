@@ -3,8 +3,6 @@
 A view is planned from its SQL every time an environment opens: the plan is not stored, its meaning is.  Each internal
 stage has a shard of its own, found in the catalog by the stage's name; a new version of the planner that plans
 otherwise finds no shard, makes one, and hydrates it.
-
-Source: design page "compute" (from SQL to a dataflow; stages are shared).
 """
 
 from __future__ import annotations

@@ -4,8 +4,6 @@ Only the process that writes meets *problems* (an item does not go on) and *noti
 file that is still being written).  A tick publishes them at its end, and while it runs long what each item waits for.
 Other processes, also later ones, read what it published last, in registers of the location.
 It is for operators.  No code decides by them, so a store that fails to keep one stops nothing.
-
-Source: design page "environment" (`status`).
 """
 
 from __future__ import annotations

@@ -12,8 +12,6 @@ forward, so that since follows and compaction can add up updates that no reader 
 Endpoints, leases and foreign critical readers have holds of their own: since is the earliest time of all holds.
 
 A hold is moved when since gains an eighth of the policy by it, and not at every tick: in one write for all of them.
-
-Source: design pages "the public face" (``KEEP HISTORY FOR``), "compute" (as_of selection, policies), "persist" (since).
 """
 
 from __future__ import annotations

@@ -3,8 +3,6 @@
 An item that failed has its own problem.  Any other that is not where the tick wanted it gets one here, from the uppers
 of the shards and the positions of the endpoints alone, so that a mistake anywhere above cannot hide it.  While a tick
 runs long, `waiting` says the same of it.
-
-Source: design page "environment" (`status`).
 """
 
 from __future__ import annotations

@@ -6,8 +6,7 @@ or compared.
 
 Long because it is one class, with every call of `Engine`.
 
-Source: design pages "the house planned" (where things meet) and "persist".  Contract suite:
-`strandline.testing.contracts.engine_contract`.
+Contract suite: `strandline.testing.contracts.engine_contract`.
 """
 
 from __future__ import annotations

@@ -8,8 +8,6 @@ frontier (``at is None``) says that none will.  Frontiers are ordered by progres
 unreadable.
 
 Trap: the empty frontier is the *greatest* one.  A function that forgets it blocks a sealed collection for ever.
-
-Source: design pages "persist" and glossary (since, upper, frontier).
 """
 
 from __future__ import annotations

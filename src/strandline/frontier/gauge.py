@@ -4,7 +4,7 @@
 Offsets form a lattice (join = maximum by partition); two of them may be incomparable, and ``<=`` is then false both
 ways.  They are values: hashable, and equal iff they cover the same messages, with or without explicit zeros.
 
-Source: design page "sources" (partition -> offset); `strandline/sources/reclock.py` assigns times to them.
+`strandline/sources/reclock.py` assigns times to them.
 """
 
 from __future__ import annotations

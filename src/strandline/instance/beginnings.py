@@ -3,8 +3,6 @@
 A source *snapshots* until its first step is durable, a view *hydrates* until its first result is.  Until then neither
 can be read, and a person who waits wants to see that it goes on.  It is from memory alone, so any thread may ask, and
 it decides nothing.
-
-Source: design page "sources" (details: snapshotting, hydrating and lag are shown apart).
 """
 
 from __future__ import annotations

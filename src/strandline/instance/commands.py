@@ -4,8 +4,6 @@ A command names everything that running an item takes: shards, schemas, plans, o
 catalog, and two commands are equal iff running the one is running the other.  The controller gives all of them again at
 the first tick after the catalog has changed: the instance keeps what is commanded as it runs, and ends what is
 commanded otherwise or not at all.  Every tick starts what does not run yet.
-
-Source: design page "compute" (instances, commands, reconciliation).
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Connections: how an instance reaches upstreams and endpoints.
-
-Source: design page "the house planned" (core logic over injected protocols).
-"""
+"""Connections: how an instance reaches upstreams and endpoints."""
 
 from __future__ import annotations
 

@@ -1,8 +1,6 @@
 """Dataflows: views as stage runs, in the order that they must be stepped.
 
 A stage that several views need runs once.
-
-Source: design page "compute" (from SQL to a dataflow; stages are shared).
 """
 
 from __future__ import annotations

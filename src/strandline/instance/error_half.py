@@ -3,8 +3,6 @@
 `refuse` stands before every read of a collection's rows, unless it is a source whose errors are forgiven.  `tally`
 counts for `status` either way.  `ErrorBudgets` say which source holds more than it may (``errors_max``): an input that
 changes its shape upstream would leave an error for each of its records.
-
-Source: design pages "compute" (the ok and err halves travel side by side) and "sources" (error half).
 """
 
 from __future__ import annotations

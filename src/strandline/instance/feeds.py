@@ -1,8 +1,4 @@
-"""Feeds: what a materialization sees of a collection, by persist and the engine.
-
-Source: design page "materialize" (each task holds every bound collection's since just before its durable checkpoint by
-a critical reader).
-"""
+"""Feeds: what a materialization sees of a collection, by persist and the engine."""
 
 from __future__ import annotations
 

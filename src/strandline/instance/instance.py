@@ -8,8 +8,6 @@ client, what it knows of upstreams and endpoints through `Connectors` and `Drive
 bind nothing, sinks mint nothing and endpoints get nothing, until it is allowed to write.
 
 Long because what runs is started, brought on, reported and ended in one place.
-
-Source: design page "compute" (instances, commands, reconciliation).
 """
 
 from __future__ import annotations

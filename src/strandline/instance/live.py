@@ -5,8 +5,6 @@ They are plain numbers, named ``sink/<view>/<field of Counters>``, ``moving/<mat
 first time, and ``step/<stage>/<field of Done>``, for the last step of a stage; what is no number there is part of the
 name.
 The process that writes reads its own; another one asks it over the push connection, together with persist's counters.
-
-Source: design pages "environment" (status) and "compute" (sink).
 """
 
 from __future__ import annotations

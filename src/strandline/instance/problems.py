@@ -1,8 +1,6 @@
 """Problems: what stands in the way of each item, by its name.  One item's failure is its own, and stops no other.
 
 Beside them stands what is being done for which item, and since when: a call that does not return is no failure yet.
-
-Source: design page "environment" (`status`).
 """
 
 from __future__ import annotations

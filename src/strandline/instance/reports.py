@@ -1,7 +1,4 @@
-"""Reports: what an instance says of what it runs, as values.
-
-Source: design page "compute" (instances: replica → controller).
-"""
+"""Reports: what an instance says of what it runs, as values."""
 
 from __future__ import annotations
 

@@ -7,8 +7,6 @@ Deleting a row that is not there fails the whole transaction, and names the row.
 A transaction sees everything as it was before it: what a statement reads, of tables and of views alike, and whether
 rows to delete are there, is found at the last time that is complete for the tables; nothing comes between it and the
 commit.  If another writer commits first, all of it is done again, at a later time.
-
-Source: design pages "persist" (transactions) and "the public face" (insert, delete, transaction).
 """
 
 from __future__ import annotations

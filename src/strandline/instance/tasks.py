@@ -1,6 +1,6 @@
 """Tasks: materializations as running tasks, and how far their endpoints have come.
 
-Source: design page "materialize"; `materialize/runtime.py` does the work.
+`materialize/runtime.py` does the work.
 """
 
 from __future__ import annotations

@@ -5,8 +5,6 @@ column of every binding, whether the endpoint can, may, or must store it, and wh
 resources fit the bindings; `Driver.preview` returns what that would do.  `Driver.open` starts a session, a stream of
 messages in the grammar of `messages` (checked by `grammar.Conversation` on either side).  A wire protocol has the same
 shape: unary calls, then one session.
-
-Source: design page "materialize" (drivers are products; the wire).
 """
 
 from __future__ import annotations

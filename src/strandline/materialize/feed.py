@@ -1,8 +1,6 @@
 """Feed: a collection as its materialization sees it, a stream of net changes over windows of time.
 
 A window comes in batches of bounded size, so that the first sync of a large collection never has to fit in memory.
-
-Source: design page "materialize" (documents and reductions; scale and shape).
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ write *is* the commit.  After a lost answer the register finds out whether the w
 Opening the log writes it at once, under a fresh token.  An older opener finds another token at its next write and is
 fenced; it can never write again.  An opener whose epoch is below the record's is refused.
 
-Source: design page "materialize" (recovery log; durable at); craft "reliability" (F1 outcomes).   Law: M3.
+Law: M3.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ becomes durable and the batches are sent.  So neither side ever holds a whole fi
 After an error the session is closed and the next `advance` opens a new one, which fences the old session and continues
 from the checkpoint.  Only `FencedError` is final, because another runtime has taken over the task.
 
-Source: design page "materialize".   Laws: M2, M3, M5.
+Laws: M2, M3, M5.
 """
 
 from __future__ import annotations

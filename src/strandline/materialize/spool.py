@@ -2,8 +2,6 @@
 
 All rows of a transaction are known before the first one is sent (the extent must be checked and durable first), and a
 first sync may have more rows than fit in memory.  The file has no name, so a process that dies leaves nothing behind.
-
-Source: design page "materialize" (durable at: the extent before the first Store; documents are spilled).
 """
 
 from __future__ import annotations

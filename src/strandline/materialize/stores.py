@@ -14,7 +14,7 @@ Keys are compared as values: NULL equals NULL, NaN equals NaN, -0.0 equals 0.0.
 In the batches of a window the rows of one key are adjacent (`feed.Feed.changes`), so a key is complete when the next
 key begins: `Stores` keeps only the rows of one key between two batches.
 
-Source: design page "materialize" (documents and reductions).  Reference model: `spec.py`.
+Reference model: `spec.py`.
 """
 
 from __future__ import annotations

@@ -3,8 +3,6 @@
 This package knows nothing of where rows come from; rows themselves pass through `plane.Engine` only.  The names
 exported here are the public interface for programs: a client of two stores, and the handles that it opens.  Modules
 beside them, and in the rooms inside, are for other rooms.
-
-Source: design pages "persist" (handles) and "the public face" (lower down).
 """
 
 from strandline.persist.client import PersistClient

@@ -4,8 +4,6 @@ A process has one `PersistClient` for each location.  Handles to one shard share
 commits at once.
 
 Long because every handle is opened here, over one set of stores and caches.
-
-Source: design page "persist" (handles, modes).
 """
 
 from __future__ import annotations

@@ -8,8 +8,6 @@ objects.  Damaged or missing objects must be restored from a backup, or computed
 
 Trap: a part that is being staged is no leak; only a part older than any append in flight (`collect.LEAKED_AFTER_MS`)
 counts as one.
-
-Source: design page "persist" (inspect and repair: checksums, dangling, leaked; dry-run by default).
 """
 
 from __future__ import annotations

@@ -9,8 +9,7 @@ between any two instructions costs at most one reading again of what was bound a
 
 An upstream that does not answer, or broke its promise, stalls the source: nothing wrong is bound or appended.
 
-Source: design page "sources" (ingestion step, resumption, details that cost others years).  Laws:
-`sources/invariants.py`.
+Laws: `sources/invariants.py`.
 """
 
 from __future__ import annotations

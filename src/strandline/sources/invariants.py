@@ -4,8 +4,6 @@ R2 (reclocking is `spec.target`) and R3 (each message has at most one time) comp
 they hold by construction of `Remap` and are tested against the spec.  R1 and R4 speak about what a run does, so the
 run asserts them: R1 whenever a remap is adopted, R4 before each commit upstream.  R4 is written without
 `Remap.resume`, which it checks.
-
-Source: design page "sources" (resumption; details that cost others years).
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""What readers declare beside themselves: the connections that they use, and how they find what there is to read.
-
-Source: design page "sources" (sources to build); the public face (CREATE CONNECTION, `strandline discover`).
-"""
+"""What readers declare beside themselves: the connections that they use, and how they find what there is to read."""
 
 from __future__ import annotations
 

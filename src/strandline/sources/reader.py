@@ -13,8 +13,7 @@ is one collection has the table "".
 A table whose past upstream does not keep begins with a *snapshot*: what it held at some offsets.  Reading from
 `NOTHING_READ` is the snapshot and what came after it; from anywhere else it is by range.
 
-Source: design page "sources" (reading is by range; snapshots).  Contract suite:
-`strandline.testing.contracts.reader_contract`.
+Contract suite: `strandline.testing.contracts.reader_contract`.
 """
 
 from __future__ import annotations

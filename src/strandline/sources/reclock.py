@@ -13,8 +13,7 @@ Trap: what is durable up to ``upper`` is resumed from the binding of its *predec
 further on, upstream would forget messages that we do not have (law R4).  So compaction must stay one step below the
 durable upper.
 
-Source: design page "sources" (reclocking, resumption).  Laws: `sources/invariants.py`; the naive truth:
-`sources/spec.py`.
+Laws: `sources/invariants.py`; the naive truth: `sources/spec.py`.
 """
 
 from __future__ import annotations

@@ -10,8 +10,7 @@ refresh costs, follows from what is not durable yet, however old the source is.
 Promise: any number of instances may mint; each time is bound once, and an instance that comes second reads the binding
 instead of inventing one.  So all instances of a source give every message the same time.
 
-Source: design page "sources" (the remap collection; two commits only).  Law R1 is asserted whenever newer bindings
-are adopted.
+Law R1 is asserted whenever newer bindings are adopted.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ feeds, so it commits nothing more: the successor admits its epoch to every shard
 time are read with its epoch beside them.  Under one epoch every instance has the same outputs; a process may add
 one if it ends the ingestion without it first.
 
-Source: design page "sources" (resumption; restart: fresh uppers, never cached).  Law R4 is asserted before each commit.
+Law R4 is asserted before each commit.
 """
 
 from __future__ import annotations

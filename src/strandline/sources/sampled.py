@@ -2,8 +2,6 @@
 
 A sample is a guess: a column that was a number in all of it may be a text in the next record.  Where records differ, or
 a type has no counterpart, the guess is ``string``, which every text is.
-
-Source: design page "sources" (sources to build); the public face (`strandline discover`).
 """
 
 from __future__ import annotations

@@ -3,8 +3,6 @@
     target(t) = { u : binding(t) covers u, and no binding(t') with t' < t does }
 
 So each source update gets at most one time, the first whose binding covers it (laws R2, R3).
-
-Source: design page "sources" (the remap collection and reclocking).
 """
 
 from __future__ import annotations

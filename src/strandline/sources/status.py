@@ -2,8 +2,6 @@
 
 Counts are of one incarnation.  *Reread* records are those that may have been read before: bounded input reliance says
 that these are few, and none of them durable, and this is where that is seen.
-
-Source: design page "sources" (resumption; details that cost others years: what users ask first).
 """
 
 from __future__ import annotations

@@ -10,8 +10,6 @@ that comes after a crash takes a snapshot of its own, and no snapshot has to out
 
 An upstream that does not answer, or broke its promise, stalls the output: its upper stays, nothing wrong is appended.
 `Stalled` is a value, because the other outputs go on.  A newer epoch is an exception: stop.
-
-Source: design page "sources" (ingestion step; snapshots).
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ Keys are ``/``-separated paths of ``[A-Za-z0-9._=-]`` segments (never ``.`` or `
 is written once, by one writer, and may be deleted once nothing durable names it.  The caller seals what it stores
 (`strandline/store/seal.py`); Blob itself promises only the operations below.
 
-Source: design page "persist".  Contract suite: `strandline.testing.contracts.blob_contract`.
+Contract suite: `strandline.testing.contracts.blob_contract`.
 """
 
 from __future__ import annotations

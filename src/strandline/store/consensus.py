@@ -4,7 +4,7 @@ Implementations must be linearizable per key.  A version is ``(seqno, data)``.  
 any seqno from 0 to `SEQNO_MAX`; every later one is exactly its predecessor's plus one.  Truncation forgets old
 versions, never the head, so a writer that expects an old seqno is refused for ever.
 
-Source: design page "persist".  Contract suite: `strandline.testing.contracts.consensus_contract`.
+Contract suite: `strandline.testing.contracts.consensus_contract`.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ A key is a ``/``-separated path of segments of ``[A-Za-z0-9._=-]``, none of them
 below a directory, an object's name in any store, and part of a URL, unchanged.  Every implementation of Blob refuses
 any other string, so that a key that works in memory also works on disk.
 
-Source: design page "persist"; `strandline.store.blob`.
+See `strandline.store.blob`.
 """
 
 from __future__ import annotations

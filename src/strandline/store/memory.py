@@ -2,8 +2,6 @@
 
 Both are plain and deterministic, and none of their methods ever suspends: `testing.simulation.kernel.run_sync` can run
 a coroutine over them without an event loop.  Two handles with the same ``place`` share its contents.
-
-Source: design page "persist" (implementations).
 """
 
 from __future__ import annotations

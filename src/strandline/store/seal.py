@@ -9,8 +9,6 @@ Strandline seals everything that it writes itself; the Parquet parts that Spark 
 does it decode the stored one, for the message.
 
 Warning: the seal detects accidents, not attacks: a process that can write an object can also seal it.
-
-Source: design page "the map" (decision 3: everything at rest is checked).
 """
 
 from __future__ import annotations

@@ -5,8 +5,6 @@ The text of a `Secret` does not appear in a message, a log line, a traceback's l
 library that needs it: ``grep reveal`` finds all places.
 
 Warning: it protects against accidents, not against code in this process that wants the text.
-
-Source: design page "environment" (secrets are references, never stored).
 """
 
 from __future__ import annotations

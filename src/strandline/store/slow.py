@@ -2,8 +2,6 @@
 
 Half of the delay passes before the call has its effect and half after it.  So other processes see the effect before the
 caller does, and a caller that is cancelled while it waits does not know whether the call had its effect.
-
-Source: design page "persist" (implementations and doubles); craft page "reliability" (delays at every call).
 """
 
 from __future__ import annotations

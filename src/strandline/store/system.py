@@ -1,7 +1,4 @@
-"""The machine's clock and random numbers; no other module of `store` reads them.
-
-Source: design page "the map" (decision 5: core logic over injected protocols).
-"""
+"""The machine's clock and random numbers; no other module of `store` reads them."""
 
 from __future__ import annotations
 

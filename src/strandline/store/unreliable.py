@@ -5,8 +5,6 @@ cannot know which of two outcomes it met; code that must handle both alike needs
 
 `Outcome.LATE`, an effect that comes after the caller's answer, needs control over time: only the simulation
 (`strandline.testing.simulation.kernel`) provides it.
-
-Source: design page "persist" (errors are three-valued); craft page "reliability" (outcomes of an I/O point).
 """
 
 from __future__ import annotations

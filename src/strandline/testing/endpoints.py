@@ -3,8 +3,6 @@
 `KeyValueSession` writes directly, as to a key-value store: rows are there before the commit, and a crash leaves some of
 them. `StagingSession` stages rows under a fresh name and applies them once the log has committed that name;
 applying is idempotent by name.  Both insist on exact `EXISTS` flags and, by `Conversation`, on the grammar.
-
-Source: design page "materialize" (the four patterns, 2 and 3).
 """
 
 from __future__ import annotations

@@ -8,8 +8,6 @@ A file location looks like this:  ``consensus.db`` (SQLite: states, catalog, log
 the location was made with (`persist/handles/location.py`).
 ``memory://`` keeps its states in memory and its parts in a temporary directory that goes with the environment.
 ``s3://`` has ``consensus/`` (conditional puts) beside ``blob/``, unless its consensus is elsewhere.
-
-Source: design pages "the house planned" (wiring) and "the public face" (`strandline.open`).
 """
 
 from __future__ import annotations

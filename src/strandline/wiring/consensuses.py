@@ -4,8 +4,6 @@
 
 Without a text, the location says which goes with it.  No error shows more of a text than its kind: the rest may hold a
 password.
-
-Source: design page "the public face" (`strandline.open`).
 """
 
 from __future__ import annotations

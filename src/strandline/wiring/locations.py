@@ -4,8 +4,6 @@
 
 A text says *where*; what is secret, and how to reach an object store, is said by configuration (``storage``), where a
 secret is a reference.  No error shows more of a text than its scheme: the rest may hold a password.
-
-Source: design page "the public face" (`strandline.open`).
 """
 
 from __future__ import annotations

@@ -1,8 +1,6 @@
 """The registry: every reader that CREATE SOURCE may name, and every driver that CREATE MATERIALIZATION may name.
 
 A reader or a driver is an entry in its own file; here is one line for each.
-
-Source: design pages "sources" and "materialize" (drivers are products).
 """
 
 from __future__ import annotations

@@ -3,8 +3,6 @@
 Every part here is read through Spark as people read: all of it, one column, by a filter that Spark pushes into the
 file, by one on another column, only counted.  Parts differ in their writer and in what guards their bytes: executors
 or this process, with a sidecar or without one (as in an object store).  Where there is one, `fsck` finds every damage.
-
-Source: craft page "reliability" (3.6); design page "persist" (everything at rest is checked).
 """
 
 from __future__ import annotations

@@ -2,8 +2,6 @@
 
 `test_damage.py` reads some of them through the handles; here each goes to the decoder that every read of its kind goes
 through.  Every bit, every length, every sector of zeros, every exchange of two objects; of large objects, evenly many.
-
-Source: craft page "reliability" (3.6: one object of each kind and size class; 100 % refused).
 """
 
 from __future__ import annotations

@@ -27,8 +27,6 @@ A block is a command, perhaps rows below it, ``----``, and the answer; a blank l
     meanwhile | <command>        what another user does while the next one waits
     land                         everything late happens
     truncate                     versions before the newest rollup, and older rollups, are collected
-
-Source: craft page "style" (14: state machines are tested by scripts that read like a conversation).
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """What the outside saw of some shards: what was asked, what was answered, what was read; and the laws about that.
 
-Written from the design page "persist", never from its code: this file knows updates, times, epochs and answers, and
+Written from what persist promises, never from its code: this file knows updates, times, epochs and answers, and
 neither states nor diffs nor seqnos.  An *attempt* is one request to append; its first update carries a row that is
 never retracted, its *marker*, so a read shows by itself which attempts are in it.  The laws, each checked as soon as it
 can be broken:

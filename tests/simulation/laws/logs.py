@@ -1,8 +1,6 @@
 """The law of recovery logs, seen where their versions become durable.
 
 - M3: a log never goes back to an older epoch: a process that was fenced off takes no task back.
-
-Source: design page "materialize" (recovery log; law M3).
 """
 
 from __future__ import annotations

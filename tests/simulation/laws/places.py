@@ -1,7 +1,7 @@
 """What the stores themselves see: every version of every shard as it is committed, every object as it goes.
 
 These doubles stand where the real stores would, below the simulated I/O, and hold what really happens (whatever the
-callers learn of it) against the laws that the design page "persist" states about durable things:
+callers learn of it) against the laws of durable things:
 
 - P2: since, upper, epoch and walltime of a shard never go back, and its seqnos have no gaps.
 - P5g: a part outlives the last version that named it by the grace period, as far as clocks agree, read or not.

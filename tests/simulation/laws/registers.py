@@ -1,6 +1,6 @@
 """What the outside saw of a register to which everybody adds a word of their own, each once.
 
-Written from the design page "persist" (registers: after an unknown outcome the writer recognises its own value):
+Written from what a register promises (after an unknown outcome the writer recognises its own value):
 
 - register: a word that was acknowledged before a read began is in it; no word is there twice; a word whose change was
   never asked for is not there; of two reads one is the beginning of the other, and a read that began after another had

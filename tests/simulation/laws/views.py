@@ -1,6 +1,6 @@
 """What an observer sees of a whole environment, and the laws about it.  It reads what is durable, and nothing else.
 
-Written from the design pages "sources", "compute" and "materialize": it knows collections, times and rows, upstreams'
+Written from what views promise, never from the code: it knows collections, times and rows, upstreams'
 own messages and endpoints' own rows; of the code it uses the reading handles.  Between two looks anything may happen.
 
 - P1: a collection at a readable time is what it was when it was looked at before.
@@ -15,8 +15,6 @@ own messages and endpoints' own rows; of the code it uses the reading handles.  
 - M2: an endpoint is its collection at its checkpoint; M1, M3, M4: no call to it broke the protocol.
 - wait: there an endpoint's collection has no errors, unless the good rows are to go on in spite of them.
 - read: an answer is the collection at its time; what has errors then is refused, with the time since when it has them.
-
-Source: design page "compute" (laws K1 to K4), "sources" (R1 to R4), "materialize" (M1 to M5).
 """
 
 from __future__ import annotations

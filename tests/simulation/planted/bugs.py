@@ -1,7 +1,7 @@
 """Bugs that are planted to prove that the simulation sees them.  None of them is in the package.
 
 Each replaces a function of persist, or of a caller, by a wrong one while a context is entered: each is a mistake that
-was once made (craft page "reliability", B2 and the list of saboteurs), wrong as quietly as it can be.
+was once made, wrong as quietly as it can be.
 
 Trap: these know persist's private names on purpose; when one of them goes, the bug must be planted anew, not dropped.
 """

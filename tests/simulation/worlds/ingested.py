@@ -3,8 +3,6 @@
 Ingesters run side by side under one epoch, take over from each other, crash at any I/O and begin anew, each with a
 clock of its own that runs, stands still or jumps.  What a world's upstream is, and what its outputs must hold, it says
 itself.  Users: `ingesters.py`.
-
-Source: design page "sources" (laws R1 to R4; resumption).
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""The users of every world of one source: ingesters, those that take over, and what lets the remap forget.
-
-Source: design page "sources".
-"""
+"""The users of every world of one source: ingesters, those that take over, and what lets the remap forget."""
 
 from __future__ import annotations
 

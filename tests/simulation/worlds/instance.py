@@ -2,8 +2,6 @@
 
 It opens the location whenever it likes, takes it over from another one, and does what a program does: it defines
 tables, sources, views of every kind and materializations, commits to tables, drops what it has defined, and ticks.
-
-Source: craft page "reliability" (3.1).
 """
 
 from __future__ import annotations

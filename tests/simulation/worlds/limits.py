@@ -4,8 +4,6 @@ A limit that is never reached hides what happens there: a scan that ends in the 
 remembered, a token that came too late.  Each may be drawn so small that a short history reaches it.
 
 Trap: these are constants of persist's modules, replaced while a run lasts, in every module that imported them.
-
-Source: craft page "reliability" (F12: knobs).
 """
 
 from __future__ import annotations

@@ -2,8 +2,6 @@
 
 The meaning is written from the SQL alone: from the rows of the inputs at one time to the rows of the view at it.  It
 knows nothing of plans, updates or times, so whatever the maintenance rules do, they are held against something else.
-
-Source: design page "compute" (law K2).
 """
 
 from __future__ import annotations

@@ -3,8 +3,6 @@
 The scenarios run alone and in fair weather but for that one fault, so that every run is short and all of them can be
 made.  A user that crashes begins anew with its name only.  All laws of the scenario's world are checked, as in
 campaigns.
-
-Source: craft page "reliability" (S3, crash completeness).
 """
 
 from __future__ import annotations

@@ -3,8 +3,6 @@
 All of it survives every crash of its users.  Each call is an I/O point of the simulation, so it may be lost, be late,
 or take effect while its caller gets no answer; callers get `Unavailable` then, as the contracts of readers and drivers
 say.
-
-Source: craft page "reliability" (3.1: F2 outages, F13 upstreams, F14 endpoints); design pages "sources", "materialize".
 """
 
 from __future__ import annotations

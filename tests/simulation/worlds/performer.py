@@ -4,8 +4,6 @@ A script is a list of *acts*; a performer opens the location, does one act after
 catch up without help.  An act that is not answered is done again.  A performer that crashes begins anew with its name,
 and with the act that it was at: the environment's caller knows which acts are over, and under which token a commit was
 asked for; the environment does not.
-
-Source: craft page "reliability" (S3); design page "the map" (path of a row).
 """
 
 from __future__ import annotations

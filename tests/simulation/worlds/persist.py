@@ -7,8 +7,6 @@ writer's process.  A user that crashes begins anew with nothing but its name and
 
 Trap: persist's patience is a constant of its modules; it is replaced while a run lasts, so that callers meet
 `Indeterminate` and `Unavailable` at all.
-
-Source: craft page "reliability" (3.1: F1, F3, F4, F5, F12; laws), design page "persist".
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Batches without Spark: updates encoded as record shards encode theirs, staged inline or as an object, read back.
 
-What `Engine` promises, in small (design page "persist", handles): what is staged is durable and in no shard; a read
+What `Engine` promises, in small: what is staged is durable and in no shard; a read
 gives the updates of the named batches within the named times, and a missing part is an error.
 """
 

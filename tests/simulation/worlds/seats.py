@@ -4,8 +4,6 @@ The users begin with their handles open, so that no I/O is spent on that; a user
 Time stands still and waiting takes no step: an actor that is left alone for any while is one of the orders anyway (so
 no user is paused, either).  An answer that is lost is an effect that comes late at the next step, so it needs no fate
 of its own.
-
-Source: craft page "reliability" (S8: small-model exhaustion).
 """
 
 from __future__ import annotations

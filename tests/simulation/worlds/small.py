@@ -2,8 +2,6 @@
 
 A user that crashes repeats, under the same token, each call of unknown outcome.  What small worlds have in common:
 `seats.py`.
-
-Source: craft page "reliability" (S8: 2 writers, 1 compactor and collector, 1 reader, LATE included).
 """
 
 from __future__ import annotations

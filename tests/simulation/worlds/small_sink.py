@@ -3,8 +3,6 @@
 One incarnation steps; another one takes over while it does, or steps under the same epoch; one that crashes begins
 anew under a newer one.  Meanwhile the input may go on.  At each commit the view is held against its definition at every
 readable time; in the end one that knows nothing must bring it to where the input is.
-
-Source: craft page "reliability" (S8); design page "compute" (the sink; laws K1 to K4).
 """
 
 from __future__ import annotations

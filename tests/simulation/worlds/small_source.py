@@ -3,8 +3,6 @@
 Some ingest under one epoch, side by side; another one takes over under a newer one; an ingester that crashes begins
 anew.  Meanwhile messages come, and the remap releases its past as the data become durable.  At each commit the source
 is held against upstream's own messages; in the end one that knows nothing must get all of them, once.
-
-Source: craft page "reliability" (S8); design page "sources" (laws R1 to R4).
 """
 
 from __future__ import annotations

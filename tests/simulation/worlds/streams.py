@@ -10,8 +10,6 @@ The laws are those of `laws.history` (P1, P3, P6, atomic; no bounds: streams may
 - refused: a write is refused only at a time that was asked to be sealed before the call, or that another client seals.
 - told: a refusal reaches the caller that awaits its call, else the caller that stops the client.
 - L1: every history ends.
-
-Source: design page "persist" (the stream client), craft page "reliability" (3.1).
 """
 
 from __future__ import annotations

@@ -1,8 +1,6 @@
 """What surrounds the environments of the world of the whole system: stores, weather, upstreams, endpoints, an observer.
 
 `World` is one run: what is durable, what a new process is given (`World.assembly`), and the limits of this history.
-
-Source: craft page "reliability" (3.1).
 """
 
 from __future__ import annotations

@@ -5,8 +5,6 @@ connection.  A table is added on the way.  Meanwhile the remap lets go of its pa
 happens to its ingesters: `ingested.py`.  Users: `tables_users.py`.
 
 At each commit every output is held against upstream's own history; in the end one that knows nothing must get all.
-
-Source: design page "sources" (laws R1 to R4; snapshots; resumption).
 """
 
 from __future__ import annotations

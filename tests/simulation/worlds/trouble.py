@@ -2,8 +2,6 @@
 
 And mergers that fail for a reason of their own.  All only while faults are on, and each is a choice of the run.  What a
 reader does with damaged bytes is to refuse them (`CorruptionError`): the user whose process meets them begins anew.
-
-Source: craft page "reliability" (F7: flip, truncate, extend, zeros, misdirected; F2: partial listings).
 """
 
 from __future__ import annotations

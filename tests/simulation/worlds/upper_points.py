@@ -1,8 +1,6 @@
 """One fault, everywhere, in scripts over whole environments: each fate at each I/O point, or an even share of them.
 
 What is late lands at a few later moments, ever farther apart: what is done in between is seen as often as what is near.
-
-Source: craft page "reliability" (S3, crash completeness).
 """
 
 from __future__ import annotations

@@ -1,8 +1,6 @@
 """Small scripts over whole environments, each of which shows one thing that the floors above persist do.
 
 They are performed (`performer.py`) alone, with one fault at a time (`upper_points.py`).
-
-Source: craft page "reliability" (S3); design page "the map" (path of a row).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The users that change the shards of the world of persist: writers, record keepers, committers, appliers, adders.
 
 Each is a coroutine that does its task with the public handles and notes its calls and their answers.  All treat
-answers as the design page "persist" asks callers to: a refused batch is discarded, one of unknown fate is left alone,
+answers as persist asks callers to: a refused batch is discarded, one of unknown fate is left alone,
 a fenced writer stops or comes back under a newer epoch.
 """
 

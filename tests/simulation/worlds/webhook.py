@@ -7,8 +7,6 @@ that runs, stands still or jumps (`ingested.py`).  Users: `webhook_users.py`.
 
 What the inbox's shard ever held is written down at each of its commits.  Acknowledgements, bindings and the collection
 are held against that.
-
-Source: design page "sources" (webhook: acknowledged after durability; laws R1 to R4).
 """
 
 from __future__ import annotations

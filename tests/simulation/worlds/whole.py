@@ -8,8 +8,6 @@ that are not theirs.  Each I/O meets one of the kernel's fates.
 
 When the faults are over, whichever instance is left ticks `CATCH_UP_TICKS` more times: then nothing may stand still and
 no problem may be left, without an operator's help.
-
-Source: issue "a world for the whole system"; craft page "reliability" (3.1).
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""What the sections share: the rows that they read, and the figures of two sides that had their turns.
-
-Source: design page "the public face" (benchmarks).
-"""
+"""What the sections share: the rows that they read, and the figures of two sides that had their turns."""
 
 from __future__ import annotations
 

@@ -9,8 +9,6 @@ A row belongs to a *lane*, and the rows of a lane are read in the order in which
 which of its rows are there, and the least count of all lanes which commits are there whole.
 
 There is no peer: a goal is given in seconds.
-
-Source: design page "the public face" (benchmarks).
 """
 
 from __future__ import annotations

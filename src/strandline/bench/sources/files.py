@@ -2,8 +2,6 @@
 
 Of each format there is a folder of its own.  In each round both sides have their turn: ours lists, decodes, appends and
 commits in one tick of a new environment.
-
-Source: design page "the public face" (benchmarks).
 """
 
 from __future__ import annotations

@@ -2,8 +2,6 @@
 
 In each round both sides have their turn: ours binds, decodes, appends and commits in one tick of a new environment.
 What either side has at the end is compared.
-
-Source: design page "the public face" (benchmarks).
 """
 
 from __future__ import annotations

@@ -2,8 +2,6 @@
 
 The peer of the snapshot copies the table out to CSV, which plain Spark reads.  No Spark reads a logical slot; the floor
 of the changes is to fetch the same messages from the slot, and to decode none of them.
-
-Source: design page "the public face" (benchmarks).
 """
 
 from __future__ import annotations

@@ -5,8 +5,6 @@ is from now on, those of ``plain`` are rows.  So the figures hold what the envel
 nothing of a server.  The keys lie all over the collection, and all of them are there.
 
 The first upsert finds no rows arranged by key: the engine arranges them beside the ticks, and scans meanwhile.
-
-Source: design page "sources" (envelopes).
 """
 
 from __future__ import annotations

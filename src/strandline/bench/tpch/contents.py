@@ -7,7 +7,7 @@ between the rows that it updates, so that values stay distributed as they were.
 The contents are Parquet files, one for each table.  A change reads a table's file some rows at a time and writes its
 next one.  So memory holds the changed rows and the keys of the orders, and never a whole table.
 
-Source: design page "compute"; the TPC-H specification, refresh functions (which insert and delete, and update nothing).
+Source: the TPC-H specification, refresh functions (which insert and delete, and update nothing).
 """
 
 from __future__ import annotations

@@ -4,8 +4,6 @@ It reads the contents' own files, one for each table, Parquet as PyArrow writes 
 hands its answer to Python; nothing is stored.  That is the least that a recompute can cost: one that is to be read by
 others writes its answer as well.  Its session has Spark's own configuration (adaptive execution on), with as many
 shuffle partitions as there are cores.
-
-Source: design page "compute" (verify).
 """
 
 from __future__ import annotations

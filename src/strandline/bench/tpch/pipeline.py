@@ -8,8 +8,6 @@ What is counted: from the call that starts the run until the event that says tha
 is when its rows can be read.  Not counted: starting the process, making the graph of its SQL, reading anew which files
 the tables have.  Nor is it counted that the run is over up to a second later, because Spark looks only once a second
 whether it is: that is in ``pipeline_run_ms``.
-
-Source: design page "compute" (a tick is never slower than recomputing).
 """
 
 from __future__ import annotations

@@ -3,8 +3,6 @@
 Plain Spark reads the raw files that arrived, applies the corrections and the new name of an airline, and answers the
 views' queries; no code of Strandline takes part in that.  Both sides are compared as multisets, both ways: floats to 12
 significant digits, all else exactly.
-
-Source: design page "environment" (`make demo`); the issue's "verified".
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""`strandline demo`: the whole demo, from an empty directory to the proof.
-
-Source: design pages "environment" (two commands on a fresh machine) and "the public face" (`strandline demo`).
-"""
+"""`strandline demo`: the whole demo, from an empty directory to the proof."""
 
 from __future__ import annotations
 

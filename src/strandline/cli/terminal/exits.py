@@ -1,7 +1,4 @@
-"""Exit statuses, and the message of a command that ends in an error: one sentence, no traceback.
-
-Source: design page "the public face" (exit 0 ok, 1 failed, 2 usage, 3 difference found, 4 fenced).
-"""
+"""Exit statuses, and the message of a command that ends in an error: one sentence, no traceback."""
 
 from __future__ import annotations
 

@@ -2,8 +2,6 @@
 
 A first snapshot may take hours, in one tick.  Its bar moves while that goes on: what is shown is asked for from memory,
 several times a second, on the thread that draws.
-
-Source: design page "environment" (long work shows its progress).
 """
 
 from __future__ import annotations

@@ -5,8 +5,6 @@ running.
 
 The JVM that Spark starts inherits this process's streams and writes warnings to both.  `keep_apart` redirects the JVM's
 output to nowhere, so that standard output holds only documents.
-
-Source: design page "the public face" (command line).
 """
 
 from __future__ import annotations

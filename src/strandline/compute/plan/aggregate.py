@@ -7,8 +7,6 @@ ignores.
 
 Grouping sets are a union of Reduces: in each the keys of its set are columns, and the others NULL.  Aggregates see the
 rows as they are, and `grouping` is a literal of each.
-
-Source: design page "compute" (Accumulate: grouping sets are several groups).
 """
 
 from __future__ import annotations

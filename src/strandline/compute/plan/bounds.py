@@ -2,8 +2,6 @@
 
 Such a value is kept in a collection of its own, so that its old value and its new one are known before rows are looked
 up (`compute.lookups`).
-
-Source: design page "compute" (temporal filters; small windows).
 """
 
 from __future__ import annotations

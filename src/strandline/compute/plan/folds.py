@@ -1,8 +1,6 @@
 """Queries that are recomputed, made definite: float aggregates fold sorted values.
 
 A `Reduce` needs none of this, its rules see to it.  Here are the aggregates that stay Spark's, inside an `Opaque`.
-
-Source: design page "the map" (decision 7, law D).
 """
 
 from __future__ import annotations

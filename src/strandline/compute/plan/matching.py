@@ -11,8 +11,6 @@ conditions read: two rows of ``left`` with the same values there find the same m
 
 So what appears, or disappears, as the first or last match brings or takes the rows of ``left`` that it concerns, at its
 own time, by the rules of joins and of distinct rows.  There is no rule for any of these joins.
-
-Source: design page "compute" (four rules: linear joins include outer, semi and anti joins).
 """
 
 from __future__ import annotations

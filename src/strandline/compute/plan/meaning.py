@@ -7,8 +7,6 @@ view with what it must hold, and never with another arbitrary answer.
 
 This is written for itself, beside the planner and not with it: the planner completes its plan, this completes the text,
 and a mistake in one of them shows as a difference.
-
-Source: design pages "compute" (verify) and "the map" (decision 7, law D).
 """
 
 from __future__ import annotations

@@ -2,8 +2,6 @@
 
 A query that is not understood is recomputed, but only it: the relations in its FROM clause are planned all the same,
 and its text runs over them (`_substituted`).
-
-Source: design page "compute" (the smallest subtree becomes Recompute).
 """
 
 from __future__ import annotations

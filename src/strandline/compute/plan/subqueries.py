@@ -7,8 +7,6 @@ the aggregates of nothing: NULL, and 0 for a count.
 
 NOT IN is true for a value unless it is among those of the subquery, or one of these is NULL, or the value is NULL and
 the subquery has a row.
-
-Source: design page "compute" (four rules: EXISTS, IN, NOT IN with its exact NULLs, scalar subqueries).
 """
 
 from __future__ import annotations

@@ -9,8 +9,6 @@
    was written.
 
 So a view is never refused for being hard, and never wrong for our not having understood it.
-
-Source: design page "compute" (from SQL to a dataflow), design page "the map" (decisions 9 and 10).
 """
 
 from __future__ import annotations

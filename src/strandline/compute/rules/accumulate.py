@@ -13,8 +13,6 @@ What counts as exact, and how Spark values it (held by test against Spark):
     avg of integers    double(sum) / count
     avg of decimal(p,s)   decimal(p+4,s+4) of the quotient
 Everything else (min, max, DISTINCT, floats, intervals, averages of very wide decimals) is rule "Regroup".
-
-Source: design page "compute" (Reduce, invertible: Accumulate then Finalize).
 """
 
 from __future__ import annotations

@@ -5,8 +5,6 @@ already.  No intermediate state is kept.  Inputs that cannot change give no term
 empty, so that only the last term is left, and in it new = Δ.
 
 Trap: with the same phase on both sides of i (old ⋈ Δ and Δ ⋈ old), changes of two inputs that meet are lost.
-
-Source: design page "compute" (the table of rules: join).
 """
 
 from __future__ import annotations

@@ -6,8 +6,6 @@ is not touched have the same inputs as before, and stay as they are.  Where the 
 only these are read.
 
 In a first step everything is touched, so nothing is restricted.
-
-Source: design page "compute" (four rules: keyed recompute).
 """
 
 from __future__ import annotations

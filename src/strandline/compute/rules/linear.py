@@ -3,7 +3,7 @@
 Each function returns a step plan; `updates` returns None for a subtree that cannot change in the window, so that it
 vanishes from the plan.  ``updates(n) = new(n) - old(n)`` for every node n, as sums of updates.
 
-Source: design page "compute" (the table of rules); D. McSherry et al., "Differential dataflow", CIDR 2013.
+Source: D. McSherry et al., "Differential dataflow", CIDR 2013.
 """
 
 from __future__ import annotations

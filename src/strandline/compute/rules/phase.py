@@ -4,8 +4,6 @@ A step over ``[lower, upper)`` sees each of its inputs as up to three frames: ``
 window, ``OLD`` the contents before ``lower`` (their times advanced to ``lower``), ``NEW`` both.  So for each input
 new = old + Δ, as multisets of updates.  The stage's own stored output is one more input, of which only ``OLD`` is
 read.  In a stage's first step nothing is old, so Δ = new, and it is called ``NEW``.
-
-Source: design page "compute" (a step: advance a dataflow from `lower` to `upper`).
 """
 
 from __future__ import annotations

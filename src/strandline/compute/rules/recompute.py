@@ -1,8 +1,6 @@
 """Rule "Recompute": what has no other rule is computed again at each time its inputs change, and diffed.
 
 Never refused, never wrong, only dearer: the cost grows with the whole of the inputs and with the number of times.
-
-Source: design page "compute" (nodes without a rule become Recompute).
 """
 
 from __future__ import annotations

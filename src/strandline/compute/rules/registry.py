@@ -1,7 +1,4 @@
-"""Every maintenance rule, in the order of preference: the first that takes a node maintains it.
-
-Source: design page "compute" (the table of rules).
-"""
+"""Every maintenance rule, in the order of preference: the first that takes a node maintains it."""
 
 from __future__ import annotations
 

@@ -4,8 +4,6 @@ A group is touched at a time when an update of the input falls into it then.  On
 is aggregated from the input's updates up to that time; the value before it, from the step itself or as it is
 *stored*, is withdrawn.  Where all aggregates are the least or greatest of a column, only the first rows of a group
 matter, by that column.
-
-Source: design page "compute" (Reduce, other); design page "the map" (decision 8: retract what is stored).
 """
 
 from __future__ import annotations

@@ -1,8 +1,6 @@
 """Rule: how a stage that ends in a stateful node is maintained.
 
 A rule takes plans (Δ, old, new of its inputs, and what is stored) and returns a plan; it never knows where rows are.
-
-Source: design page "compute" (the table of rules).
 """
 
 from __future__ import annotations

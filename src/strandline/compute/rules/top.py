@@ -4,8 +4,6 @@ As long as no update has the values of a stored row, each stored row stays, and 
 of them: it cannot be among the first.  So the query is replayed over the stored rows and the updates.  Only where a
 stored row is touched are other rows read too, for one that moves up: those that come first.  A row that goes and was
 not read has a negative count then, and does not matter.
-
-Source: design page "compute" (four rules: top-k).
 """
 
 from __future__ import annotations

@@ -19,8 +19,6 @@ again, which looks at the shard, and goes on from what it finds there.
 
 Law K2: for every t < upper, content at t = desired at t, but for what others wrote and the next append withdraws (K3).
 Trap: a sink that is not ``known`` must be opened before it is used.
-
-Source: design page "compute" (the sink: mint · write · append; certificates; owed).
 """
 
 from __future__ import annotations

@@ -5,8 +5,6 @@ negation of what the other wrote.  Its times are those of its updates, or the sh
 the shard's frontier advances, all times in the buffer move up to it, and what is left after consolidation is owed.
 
 Both halves of the shard are in it, side by side.
-
-Source: design page "compute" (correction = desired − persist; "when the shard's frontier advances …"; ok and err).
 """
 
 from __future__ import annotations

@@ -7,8 +7,6 @@ description is valid at a time, and no sink has to keep state for an older one (
 Edges: an empty desired frontier (the dataflow is done) mints a description with the empty upper, which seals the shard;
 a shard whose upper is empty is done and mints nothing; a shard that is ahead of desired mints nothing until desired has
 passed it.
-
-Source: design page "compute" (the sink; "mint iff …").
 """
 
 from __future__ import annotations

@@ -4,8 +4,6 @@ For a table that was dropped or changed by hand, or that needs other types.  Wha
 with ``apply`` it raises the counters of the bindings in the catalog, by one compare-and-set, and that is all: the next
 tick runs what the catalog holds, here or in the environment that opens the location after a crash.  The endpoint's
 checkpoint knows nothing of the new counters, so the task begins from nothing there.
-
-Source: design page "materialize" (driver state is kept under resource path + backfill counter; announced beforehand).
 """
 
 from __future__ import annotations

@@ -3,8 +3,6 @@
 People ask three different things: is the first load done, is the first result computed, how stale is it.  So they are
 shown apart.  A source or a table of one *snapshots* and a view *hydrates* until something of it is durable: it can be
 read at no time yet.  From then on it *follows*, and its *lag* says how far behind it is.
-
-Source: design page "sources" (details: is it caught up, how stale is it, how long will it take).
 """
 
 from __future__ import annotations

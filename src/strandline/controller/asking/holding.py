@@ -1,7 +1,4 @@
-"""Holds behind the frames of users: what a frame reads stays readable for as long as the frame lives.
-
-Source: design page "persist" (modes and locks: a DataFrame handed out by a snapshot).
-"""
+"""Holds behind the frames of users: what a frame reads stays readable for as long as the frame lives."""
 
 from __future__ import annotations
 

@@ -2,8 +2,6 @@
 
 All of it may run while another process writes: what changes a shard goes through its one commit path, and what is
 deleted is named by nothing.  What only looks changes nothing, not even a lease.
-
-Source: design page "persist" (maintenance: inspect and repair, dry-run by default).
 """
 
 from __future__ import annotations

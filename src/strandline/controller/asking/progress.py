@@ -2,8 +2,6 @@
 
 `status.status` reads the location and is the same in every process.  Progress is known only to the process that
 writes, and `strandline run` reports it after each tick.
-
-Source: design page "environment" (long work shows its progress).
 """
 
 from __future__ import annotations

@@ -4,8 +4,6 @@ A query reads several collections at one time: by default the latest that is com
 agrees with itself.
 ``<source>_errors`` is a relation too: the error half of a source, one row an undecodable record.  It can be read
 whether there are errors or not; the rows of a collection cannot while it has any (`error_half`).
-
-Source: design pages "compute" (reading), "sources" (error half) and "the public face".
 """
 
 from __future__ import annotations

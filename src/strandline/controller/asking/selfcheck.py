@@ -11,7 +11,7 @@ tick: the catalog marks it as distrusted, and from then on plain Spark recompute
 What a check costs comes out of an allowance: `SHARE` of the time that passes, at most `ALLOWANCE_MS_MAX`.  A check runs
 once the allowance covers what the view's last check took.  So checks slow ticks down by that share at the most.
 
-Source: design page "compute" (verify runs in the background on a budget); `compute/plan/meaning.py`.
+See `compute/plan/meaning.py`.
 """
 
 from __future__ import annotations

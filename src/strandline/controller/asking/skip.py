@@ -6,8 +6,6 @@ views above the source are right again with the next tick.
 
 Nothing is dismissed unseen: the operator names the time at which they looked at the errors, and an error that came
 later stays.
-
-Source: design page "sources" (a later correction clears the error; ``strandline source skip``).
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Status: all there is to say about an environment, as plain data.
-
-Source: design pages "environment" (status) and "the public face".
-"""
+"""Status: all there is to say about an environment, as plain data."""
 
 from __future__ import annotations
 

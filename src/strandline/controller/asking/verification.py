@@ -1,7 +1,4 @@
-"""Verification: a view beside plain Spark's answer, its state beside what its inputs hold, an endpoint beside its view.
-
-Source: design pages "compute" (verify) and "the public face".
-"""
+"""Verify a view beside plain Spark's answer, its state beside its inputs' contents, an endpoint beside its view."""
 
 from __future__ import annotations
 

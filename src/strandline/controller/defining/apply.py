@@ -5,9 +5,6 @@ those that it reads, then materializations.  What may change is taken over: a co
 how long history is kept; how many errors a source may hold.  Anything else that is there already must be as the project
 says; a definition that was changed is refused by name, before anything is created.  So applying twice is applying once,
 and a crash in between is mended by applying again.  What the project does not mention is left alone.
-
-Source: design page "environment" (definitions reconcile with what runs; in this version a changed one is dropped by
-hand first).
 """
 
 from __future__ import annotations

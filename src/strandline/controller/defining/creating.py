@@ -1,7 +1,4 @@
-"""Creating: every CREATE by its statement.
-
-Source: design page "environment" (catalog).
-"""
+"""Creating: every CREATE by its statement."""
 
 from __future__ import annotations
 

@@ -4,8 +4,6 @@ CREATE of sources, of their tables and of connections is in `sources.py`.
 
 An item is planned or parsed first; then the catalog changes by one compare-and-set; then the item is opened.  A crash
 in between leaves an item that the next environment opens.
-
-Source: design pages "environment" (catalog) and "compute" (from SQL to a dataflow).
 """
 
 from __future__ import annotations

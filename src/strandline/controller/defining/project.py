@@ -12,8 +12,6 @@ project.  An *endpoint* is a driver with options under a name that materializati
 (``env:NAME``, ``file:PATH``), resolved where they are used.
 
 Reading a project touches nothing but its files; `apply.py` makes an environment what its project says.
-
-Source: design page "environment" (a project).
 """
 
 from __future__ import annotations

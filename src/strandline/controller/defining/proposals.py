@@ -1,7 +1,4 @@
-"""Proposals: the statements that would read what was found upstream, for a person to look at, change and run.
-
-Source: the public face (`strandline discover`).
-"""
+"""Proposals: the statements that would read what was found upstream, for a person to look at, change and run."""
 
 from __future__ import annotations
 

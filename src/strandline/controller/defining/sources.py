@@ -2,8 +2,6 @@
 
 What is stored is what was written: a source's ``connection`` names it, and the connection's options are added when the
 source is commanded (`controller/commanded.py`).  So a connection that is replaced is used at once, by all its sources.
-
-Source: design pages "environment" (catalog) and "sources" (sources to build).
 """
 
 from __future__ import annotations

@@ -7,8 +7,6 @@
 
 The name is the file's, unless ``name`` says another.  Columns are a mapping, or Spark DDL.  ``key``, ``format`` and the
 like are options, as the clauses of CREATE SOURCE are (`controller/language/clauses.py`).
-
-Source: design page "environment" (a project).
 """
 
 from __future__ import annotations

@@ -1,8 +1,6 @@
 """Arguments: what the public calls take, checked before anything is done with it.
 
 A wrong argument is `InvalidUsage` that names it, what it should be and what it is, and nothing was changed.
-
-Source: design page "the public face" (Python).
 """
 
 from __future__ import annotations

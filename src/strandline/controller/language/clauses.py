@@ -7,8 +7,6 @@
 A clause is another way to write options: ``key``, ``key_format``, ``format``, ``envelope``, ``include_offset`` and the
 like.  So what is stored, and what a connector checks, is the same however it was written.  An option that stands alone
 is ``true``.
-
-Source: design page "sources" (sources to build); the public face (`env.execute`).
 """
 
 from __future__ import annotations

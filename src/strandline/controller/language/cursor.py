@@ -2,8 +2,6 @@
 
 Names become identifiers, expressions become excerpts: sqlglot reads an expression as a tree, which says where it ends,
 and Spark is given the author's text of it.  Each refusal has a line and a column.
-
-Source: design page "the public face" (`env.execute`).
 """
 
 from __future__ import annotations

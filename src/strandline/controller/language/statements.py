@@ -21,8 +21,6 @@ text, because their meaning is Spark's.  Every refusal has a line and a column.
 Spark has and Strandline has not are refused by name (`unsupported.py`).
 
 Long because all statements are listed in one place, with how each is read.
-
-Source: design page "the public face" (`env.execute`).
 """
 
 from __future__ import annotations

@@ -2,8 +2,6 @@
 
 Spark and PostgreSQL have many more than we do.  Each is refused by its own name, so that the user need not guess
 whether it was misspelt.
-
-Source: design page "the public face" (`env.execute`).
 """
 
 from __future__ import annotations

@@ -5,8 +5,6 @@ not at all.  ``epoch`` is the generation of the environment that writes: every c
 so an environment that was succeeded cannot change anything.
 
 Shard ids are fresh for every item ever created: a dropped name that is used again is another collection.
-
-Source: design pages "environment" (catalog) and "persist" (names; modes and locks).
 """
 
 from __future__ import annotations

@@ -3,8 +3,6 @@
 Comes from ``strandline.open(…, config=…)`` or a project's ``strandline.yml``; unknown keys are refused by name.
 Secrets are references (``env:NAME``,
 ``file:PATH``) that are resolved where they are used and never stored.
-
-Source: design pages "environment" (a project) and "the public face" (`strandline.open`).
 """
 
 from __future__ import annotations

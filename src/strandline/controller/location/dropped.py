@@ -7,8 +7,6 @@ What upstream keeps for a source (a replication slot) goes first: the shard of t
 An upstream that keeps something still is asked again by the next environment, since one that is gone must not delay
 each tick; until then it is a problem that names what is left.  One that could not be asked, since a store did not
 answer, is asked by the next tick.
-
-Source: design pages "environment" (DROP) and "persist" (details: tombstone).
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Intervals of time as users write them: ``1 hour``, ``90 seconds``, ``1 day 12 hours``, ``0``.
-
-Source: design page "the public face" (``KEEP HISTORY FOR '1 hour'``).
-"""
+"""Intervals of time as users write them: ``1 hour``, ``90 seconds``, ``1 day 12 hours``, ``0``."""
 
 from __future__ import annotations
 

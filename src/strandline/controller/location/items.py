@@ -4,8 +4,6 @@ A *collection* can be read: a table, a source, a table that a source feeds, a vi
 (options under a name), a source whose tables are collections and it is none, and a materialization.
 
 A collection's ``keep_history`` is the interval of its KEEP HISTORY FOR, as it was written; None: the environment's.
-
-Source: design pages "environment" (catalog) and "persist" (names; modes and locks).
 """
 
 from __future__ import annotations

@@ -6,8 +6,6 @@ the errors have left; with ``continue`` its good rows stay readable, and views o
 shape would leave one for each record.
 Of a materialization: ``wait`` (the default) stands still at the last time without errors; ``continue`` pushes the good
 rows.  Errors are counted by `status` and stay readable either way.
-
-Source: design pages "sources" (error half) and "compute" (the ok and err halves travel side by side).
 """
 
 from __future__ import annotations

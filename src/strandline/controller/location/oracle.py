@@ -3,8 +3,6 @@
 Times are milliseconds of the wall clock, but only ever go forward: across calls, restarts and clock steps.  What was
 given out before a restart is known from the uppers of the shards (a tick seals its time everywhere), so the oracle
 stores nothing of its own.
-
-Source: design page "environment" (catalog, time, safety).
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Paths in URLs.
-
-Source: design page "the public face" (`strandline.open`).
-"""
+"""Paths in URLs."""
 
 from __future__ import annotations
 

@@ -10,8 +10,6 @@ holder on another host lives; only its own deployment may succeed it.
 
 Warning: so one deployment that is started on two hosts is not refused.  Each that starts fences the one before, and a
 scheduler that restarts the fenced one has them take turns for ever: nothing becomes wrong, and little gets done.
-
-Source: design page "persist" (modes and locks).
 """
 
 from __future__ import annotations

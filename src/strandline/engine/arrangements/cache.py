@@ -6,8 +6,6 @@ one that is asked for; compaction may have moved earlier updates there, and then
 
 There is one for each collection, with an index for each key that it is looked up by.  What takes seconds (arranging a
 large collection, indexing or merging it) another thread does; until then there are scans, or the runs that there are.
-
-Source: design page "compute" (arrangements: a cache within a byte budget).
 """
 
 from __future__ import annotations

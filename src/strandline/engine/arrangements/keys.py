@@ -5,8 +5,6 @@ never less.  All integers hash by their value, so that an `int` finds a `bigint`
 There is no order in these numbers but their own.
 
 The mixer is that of SplitMix64 (G. Steele, D. Lea, C. Flood, OOPSLA 2014).
-
-Source: design page "compute" (arrangements: the encoded key).
 """
 
 from __future__ import annotations

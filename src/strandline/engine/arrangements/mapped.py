@@ -1,8 +1,6 @@
 """Tables that are too large for the heap: Arrow files without a name, mapped into memory.
 
 They take page cache and disk.  Nothing is left of them when the process ends, however it ends.
-
-Source: design page "compute" (arrangements: local memory-mapped Arrow files).
 """
 
 from __future__ import annotations

@@ -2,8 +2,6 @@
 
 Unequal values may have equal numbers: texts with the same first eight bytes, decimals of more than 64 bits, a NULL and
 the value beside it.  So a look-up that takes rows up to a number takes all rows that have it.
-
-Source: design page "compute" (arrangements ordered by key and order).
 """
 
 from __future__ import annotations

@@ -7,8 +7,6 @@ first rows of a key stand first.  New updates become a run of their own;
 `ALIKE` runs of about one size become one, so that there are few of each size, and when the small ones together are a
 `FRACTION` of the large one, all do (`merged`: that takes long, and may be done beside look-ups).  The newest few always
 stay apart, because a stage that is not as far as others asks for the contents before them.
-
-Source: design page "compute" (arrangements; small windows).
 """
 
 from __future__ import annotations

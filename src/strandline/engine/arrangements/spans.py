@@ -2,8 +2,6 @@
 
 Only exact types count, whose values Spark compares as they are: whole numbers and decimals with each other, a date or a
 time with its like.
-
-Source: design page "compute" (arrangements ordered by a value).
 """
 
 from __future__ import annotations

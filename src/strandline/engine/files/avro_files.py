@@ -3,8 +3,8 @@
 A record that a column cannot hold is an error, with the record's number in its file (from 1).  Behind a block that
 cannot be read, nothing of a file can: that is one error, and the records before it are rows.
 
-Source: design page "sources" (files).  Rejected: Spark's own reader, which is a jar of its own, of another release,
-and says neither which record it could not read nor what it would have held.
+Rejected: Spark's own reader, which is a jar of its own, of another release, and says neither which record it could not
+read nor what it would have held.
 """
 
 from __future__ import annotations

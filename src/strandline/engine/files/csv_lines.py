@@ -6,8 +6,6 @@ are known to be UTF-8 as a whole.
 In any other file that reader only finds the lines: it drops the header and blank lines.  It reads each byte as a
 character (ISO 8859-1), from which the bytes of a line are restored.  Then ``from_csv``, which has the same parser,
 takes the line apart.  That gives the same rows, and takes about twice as long.
-
-Source: design page "sources" (undecodable input goes to the error half; nothing is dropped silently).
 """
 
 from __future__ import annotations

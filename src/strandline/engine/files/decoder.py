@@ -10,9 +10,6 @@ A file that cannot be decoded at all (its header lacks a declared column, its Pa
 error, at the line that says so.  Headers and footers are read here, by the driver, before the job is planned: files
 that agree are read together.  Damaged pages behind a sound footer fail the job of all files; which files have them is
 found only when asked for, too.
-
-Source: design pages "sources" (undecodable input goes to the error half) and "the map" (law D: rows are normalised at
-the door).
 """
 
 from __future__ import annotations

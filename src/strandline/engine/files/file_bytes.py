@@ -2,8 +2,6 @@
 
 A path is one of this machine, or ``s3a://bucket/key`` as Spark has it.  Which options reach a bucket is known for all
 of this process: Spark has one configuration for a bucket.
-
-Source: design page "sources" (files: local and object store).
 """
 
 from __future__ import annotations

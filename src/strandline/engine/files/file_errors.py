@@ -11,8 +11,6 @@ in the whole text of their file.
 *Reason.*  The record's text is decoded once more with every field as text.  If that fails it has another shape than
 the schema; otherwise the first field that is there as text and not as its type is the one to blame.  In a file that
 takes records back, the reason says that first.
-
-Source: design page "sources" (error half: offset, reason and raw bytes).
 """
 
 from __future__ import annotations

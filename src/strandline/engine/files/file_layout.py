@@ -3,8 +3,6 @@
 Reading a head is cheap and needs no job.  It cannot depend on when it is done, because a file's content is pinned by
 its source.  Compressed text is read to its end, because Spark fails the job of all files where a stream is damaged.  So
 is text whose records span lines, and CSV on this machine, because Spark's reader does not say where it is not UTF-8.
-
-Source: design page "sources" (files).
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Paths, options and reads that decoding files and describing their errors have in common.
-
-Source: design page "sources" (files).
-"""
+"""Paths, options and reads that decoding files and describing their errors have in common."""
 
 from __future__ import annotations
 

@@ -8,8 +8,6 @@ holds more than one value, or closes that object, the object has not these two e
 
 Where a record is known to be wrong, `one_value` says whether that is why, by another test: a line that is put between
 brackets, with and without one more element, is an array of two and of one element iff it is exactly one value.
-
-Source: design page "sources" (undecodable input goes to the error half; nothing is dropped silently).
 """
 
 from __future__ import annotations

@@ -4,9 +4,6 @@ A line goes through the very expressions that it goes through in a job (`json_li
 `csv_lines.parsed`), so the same bytes give the same rows; a property test compares.  What this cannot
 promise is left to a job: text that is not UTF-8, is compressed or whose records span lines; Parquet with a type or
 a time that Arrow and Spark may read differently.
-
-Source: issue "sources" (freshness: a tick reads small ranges without a Spark job); design page "compute" (prepared
-plans).
 """
 
 from __future__ import annotations

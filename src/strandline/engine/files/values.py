@@ -2,8 +2,6 @@
 
 A value that its column cannot hold raises `Refused`, and is never rounded, cut or guessed.  Wider numbers hold
 narrower ones; a decimal holds every number that has its digits; text holds text, the names of symbols and UUIDs.
-
-Source: design pages "sources" (decode) and "the map" (law D).
 """
 
 from __future__ import annotations

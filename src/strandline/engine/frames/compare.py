@@ -3,8 +3,6 @@
 Rounding alone would call 0.49999… and 0.5 different when they fall on two sides of a rounding step, so it only thins
 out: what is left after it, a few rows at worst, is paired here by value, a row too few with a row too many whose floats
 are close and whose other columns are equal.
-
-Source: design page "the map" (verify) and the issue's "floats to 12 significant digits, all else exactly".
 """
 
 from __future__ import annotations

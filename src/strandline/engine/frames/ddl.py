@@ -3,7 +3,7 @@
 The text is Spark's simple string, except that a struct's field names are quoted wherever they are not plain words:
 Spark's own does not quote them, so its reader could not read them back.
 
-Source: `strandline/algebra/schema.py` (a type is Spark's own simple string).
+See `strandline/algebra/schema.py` (a type is Spark's own simple string).
 """
 
 from __future__ import annotations

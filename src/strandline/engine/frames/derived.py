@@ -3,8 +3,6 @@
 If the inner plans are run in the same call, the outer one reads what they gave.  Else the whole is one plan over the
 tables of the inner ones.  Rows that are written become normal first (`frames.forms`), and rows inside one plan do not.
 So rows with floats in them are not handed on.
-
-Source: design page "compute" (small windows: finals are fused into what feeds them).
 """
 
 from __future__ import annotations

@@ -3,8 +3,7 @@
 The remedy must not depend on the component that failed.  The caller tries again after a full disk or a lost executor,
 as after an error of a store.  It does not after a damaged part, or a row that fails to evaluate.
 
-Source: `strandline/errors.py` (whose move it is); design page "persist" (an accumulated diff < 0 is an error that names
-the row); "compute" (ANSI: a row that fails to evaluate).
+See `strandline/errors.py` (whose move it is).
 """
 
 from __future__ import annotations

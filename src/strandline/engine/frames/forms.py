@@ -6,8 +6,6 @@ before it is stored (−0.0 → 0.0, one NaN), how it is *hashed* into a digest,
 Two traps in Spark's ``xxhash64`` shape `hashed`: it skips NULLs and does not mark where an array ends, so nested values
 are hashed with their null flags and sizes; and it hashes ``int`` 1 and ``bigint`` 1 differently, so numbers are hashed
 in their widest form and a column may be widened without changing any digest.
-
-Source: design pages "the map" (law D: rows are normalised before they are stored) and "persist" (digest).
 """
 
 from __future__ import annotations

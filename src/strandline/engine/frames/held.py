@@ -9,8 +9,6 @@ derived otherwise (a grouping, a view) is not stopped: it reads the right rows, 
 
 Why private names: PySpark has no public way to say which frames descend from which; ``_session`` is what a frame and
 its descendants share, in classic and Connect alike.
-
-Source: design page "persist" (modes and locks).
 """
 
 from __future__ import annotations

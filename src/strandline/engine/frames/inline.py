@@ -4,8 +4,6 @@ An inline part is an Arrow IPC stream, zstd-compressed as a whole (most of a sma
 well), of the collection's columns, ``__error`` if any row has one, ``__time`` and ``__diff``.  The shard's state seals
 it.  `parquet` writes the same rows in the layout that Spark's writer gives a part, page CRCs included, for what is
 small and yet too large to inline.
-
-Source: design pages "the map" (decision 2: small results skip Spark's writer) and "persist" (limits).
 """
 
 from __future__ import annotations

@@ -1,8 +1,6 @@
 """Rows of a table without those for which a condition is not true, in Arrow.
 
 A condition counts only if the column has the type of its values: Spark casts other values before it compares them.
-
-Source: design page "compute" (small windows: what a look-up hands on).
 """
 
 from __future__ import annotations

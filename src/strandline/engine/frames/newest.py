@@ -1,7 +1,4 @@
-"""Frames of keyed records: their plan.
-
-Source: design page "sources" (envelopes).
-"""
+"""Frames of keyed records: their plan."""
 
 from __future__ import annotations
 

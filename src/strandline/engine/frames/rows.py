@@ -3,8 +3,6 @@
 Each holds an update frame (columns, perhaps ``__error``, ``__time``, ``__diff``) or, after `multiset`, plain
 rows.  ``plain`` promises that every diff is +1.  A read of inline parts alone stays in Arrow until something needs
 Spark, so that the common small read costs microseconds.
-
-Source: design page "the house planned" (`Engine` over opaque `Rows`).
 """
 
 from __future__ import annotations

@@ -3,8 +3,6 @@
 A wave's stages read the same changes and look up the same rows.  What is found is a value, and so is what it is found
 of: definite contents, or tables, which are the same if they are one object.  So an answer is right for as long as it is
 kept; what was used longest ago goes first.
-
-Source: design page "compute" (all views of a tick share scans and cached arrangements).
 """
 
 from __future__ import annotations

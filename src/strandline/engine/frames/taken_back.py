@@ -2,8 +2,6 @@
 
 What `algebra.undecoded.cancelled` says of a few texts, this says of any number: two windows over the errors, none over
 the good rows.
-
-Source: design page "sources" (a later correction clears the error).
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 The writer's schema is the format's, or, of framed bytes, the one that the frame names.  If a reader's schema is given
 besides, Avro's own rules resolve one to the other: aliases, defaults, promotions.
 
-Source: design page "sources" (Confluent framing); the Avro specification, "schema resolution".
+Source: the Avro specification, "schema resolution".
 """
 
 from __future__ import annotations

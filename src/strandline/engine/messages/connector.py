@@ -2,8 +2,6 @@
 
 One read covers all ranges.  The time of a message follows from its partition and offset by comparisons, a tree of
 them where a partition has many times.
-
-Source: design page "sources" (Spark reads Kafka as a batch read with starting and ending offsets per partition).
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ Debezium writes a date as a number of days, and moments, by its configuration, a
 or nanoseconds.  Which of these a number is does not show in the message.  So here a number is a date, and is no
 timestamp: Spark would take it for seconds.
 
-Source: design page "sources" (envelopes).  Debezium: "data types" (io.debezium.time).
+Debezium: "data types" (io.debezium.time).
 """
 
 from __future__ import annotations

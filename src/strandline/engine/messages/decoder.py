@@ -2,8 +2,6 @@
 
 Both ways are the same expressions, and for Avro and Protobuf the same Python function (`records`), over frames of raw
 messages that differ in where they come from.  So the same bytes give the same rows.
-
-Source: design pages "sources" (decode) and "the map" (decision 1: Python decides, the JVM moves rows).
 """
 
 from __future__ import annotations

@@ -3,8 +3,6 @@
 An error is a JSON object ``{"place": "<topic>[<partition>]@<offset>", "reason", "raw"}``: a sentence, and the bytes
 that cannot be decoded (at most `RAW_CHARS_MAX` characters of them).  Bytes that are no text are in base 64, and
 ``"encoding": "base64"`` says so.  Of a null value there is no ``raw``.
-
-Source: design page "sources" (error half: offset, reason and raw bytes).
 """
 
 from __future__ import annotations

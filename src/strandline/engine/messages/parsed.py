@@ -8,8 +8,6 @@ value (`VALUE`), the key (`KEY`) and the key as metadata (`AS_METADATA`) that is
 - the sentence (`wrong`) is NULL, or says why the bytes cannot be decoded.
 
 Two ways lead here: Spark's expressions (`texts`), for what Spark can parse, and a Python function (`records`).
-
-Source: design page "sources" (decode → envelope).
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ values; an enum is its symbol, or its number where that has no symbol.
 
 Framed bytes say which message of its file they are; another one than the format's is refused.
 
-Source: design page "sources" (Confluent framing); protobuf.dev, "field presence" and "well-known types".
+Source: protobuf.dev, "field presence" and "well-known types".
 """
 
 from __future__ import annotations

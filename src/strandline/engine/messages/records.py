@@ -2,8 +2,6 @@
 
 One function makes a table of raw messages one of parsed messages.  Spark calls it for batches of a large read, and the
 decoder for the few messages that are here.
-
-Source: design page "sources" (decode).
 """
 
 from __future__ import annotations

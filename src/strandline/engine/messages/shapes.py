@@ -1,6 +1,6 @@
 """From parsed messages to rows: what the shape of a message says that there is, or is no longer.
 
-Source: design page "sources" (envelopes none, upsert, debezium); columns of keyed records: `algebra.keyed`.
+Columns of keyed records: `algebra.keyed`.
 """
 
 from __future__ import annotations

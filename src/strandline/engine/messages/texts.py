@@ -4,8 +4,7 @@ A text is parsed once, by the same expressions as the records of files.
 
 Why a part cannot be decoded is found by parsing it again, and only where it cannot.
 
-Source: design page "sources" (undecodable input goes to the error half).  The same records in files:
-`strandline.engine.files.json_lines`.
+The same records in files: `strandline.engine.files.json_lines`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""What a reader made of its records, one bounded table after the other, as a frame: `Aside` with times of their own.
-
-Source: design page "sources" (ingestion step).
-"""
+"""What a reader made of its records, one bounded table after the other, as a frame: `Aside` with times of their own."""
 
 from __future__ import annotations
 

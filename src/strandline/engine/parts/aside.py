@@ -1,8 +1,6 @@
 """Rows that come from outside, one bounded table after the other, as a frame: in memory while they are few.
 
 Beyond that they lie in one Parquet file of this machine, which Spark reads; it is gone when the `Aside` is closed.
-
-Source: design page "materialize" (documents are spilled); "compute" (verify).
 """
 
 from __future__ import annotations

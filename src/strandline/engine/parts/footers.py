@@ -2,8 +2,6 @@
 
 A part's reference (`BlobPart`) holds what no page CRC covers: the object's size, the CRC32C of its footer (Thrift
 metadata, its length, the magic) and its row count.  How bytes are fetched is the caller's: ``read(start, length)``.
-
-Source: design page "persist" (everything at rest is checked).
 """
 
 from __future__ import annotations

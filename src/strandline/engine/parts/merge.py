@@ -3,8 +3,6 @@
 A merge of few updates is done here, in Arrow, without a job: most are of a handful of inline parts.  One of many is
 read and staged like any other frame, by Spark.  The digest of the result is the sum of its inputs', whatever schema
 they were written under; no hash is looked at.
-
-Source: design page "persist" (maintenance: small ones in process with Arrow, large ones as a Spark job).
 """
 
 from __future__ import annotations

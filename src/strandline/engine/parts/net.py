@@ -6,8 +6,6 @@ a Python object.
 
 Trap: PySpark has no public call for this (``toArrow`` collects everything, ``toLocalIterator`` makes objects), so
 `_served` asks the Dataset for its Arrow batches as ``toArrow`` does, and serves them as ``toLocalIterator`` does.
-
-Source: design page "materialize" (native drivers exchange Arrow batches).
 """
 
 from __future__ import annotations

@@ -3,8 +3,6 @@
 What Spark writes here is never renamed: S3A's magic committer uploads each part below the name that it will have, and
 the job's commit makes the uploads visible, of exactly one attempt of each task.  An upload that is complete is durable.
 Nothing is read from a listing but names: the counts that Spark observed must be in the footers that are found there.
-
-Source: design page "the map" (decision 3: on s3a parts are written to fresh paths or through the magic committer).
 """
 
 from __future__ import annotations

@@ -9,9 +9,6 @@ its disk, on a cluster it must be a file system that all of them share.  Memory 
 
 Durability: a directory of parts is described only after each file, then each directory up to the root, is fsynced; so a
 part that an append may name survives a power cut.
-
-Source: design page "persist" (everything at rest is checked; parts that Spark writes to a local path are fsynced
-first).
 """
 
 from __future__ import annotations

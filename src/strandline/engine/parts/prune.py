@@ -3,8 +3,6 @@
 The rows of a part ascend by its leading column, and row groups keep the least and greatest value of each.  So where the
 keys of a change lie close together, a large window need not read the rest of a collection: not even parts are opened
 that end before the least key or begin after the greatest.
-
-Source: design page "compute" (arrangements: three access paths, of which this one is "prune").
 """
 
 from __future__ import annotations

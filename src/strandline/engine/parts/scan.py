@@ -2,8 +2,6 @@
 
 Every part's footer is checked before anything is planned.  Filters on time are added only where the batches' own bounds
 do not already answer them.  Contents of inline parts alone are decoded here and now, and never reach Spark.
-
-Source: design page "persist" (everything at rest is checked; halves).
 """
 
 from __future__ import annotations

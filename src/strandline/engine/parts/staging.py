@@ -6,8 +6,6 @@ sorted within each partition, and the digest is computed in the same job.  Which
 nor in the digest.
 
 Nothing staged is named by anything durable, so a failure deletes the prefix and leaves no trace.
-
-Source: design page "persist" (handles: stage; limits), "the map" (decisions 1 to 3).
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Plans over few rows of this process that are no nodes, as those that decode: prepared once, no job, no planning.
-
-Source: design page "compute" (prepared plans).
-"""
+"""Plans over few rows of this process that are no nodes, as those that decode: prepared once, no job, no planning."""
 
 from __future__ import annotations
 

@@ -10,8 +10,6 @@ tasks, with the source of the code that Spark generated, and reads it again: for
 
 This is Spark's inside (an RDD returns its own array of partitions; a task is a context of the thread), so it stays in
 this room, which falls back to fresh plans wherever anything here fails.
-
-Source: design page "compute" (prepared plans).
 """
 
 from __future__ import annotations

@@ -1,8 +1,6 @@
 """The times of a window, by their ranks: a plan names ranks, so that one plan serves all windows of as many times.
 
 Ranks are in the order of the times, and that is all that a step plan asks of times.
-
-Source: design page "compute" (prepared plans: a plan's key has the number of times, not the times).
 """
 
 from __future__ import annotations

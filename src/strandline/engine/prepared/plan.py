@@ -3,8 +3,6 @@
 It gives the rows of `parts.staging.small`: normalised, consolidated, with their hashes.  Everything in it has one
 partition.  An exchange, a broadcast and a subquery keep the rows of their first run, so a plan with one of them would
 give **stale rows without an error**.  A plan is taken only if each of its nodes is known to keep nothing.
-
-Source: design page "compute" (prepared plans).
 """
 
 from __future__ import annotations

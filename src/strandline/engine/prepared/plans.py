@@ -5,8 +5,6 @@ what is asked for once (an INSERT of an odd shape) is never asked for again.  To
 it afresh.  The least recently used plans are forgotten.
 
 Whatever goes wrong here costs time and no answer: the caller then runs a fresh plan, which fails as it must.
-
-Source: design page "compute" (small windows: one plan per wave; prepared plans).
 """
 
 from __future__ import annotations

@@ -3,8 +3,6 @@
 A function of the caller's is taken as what it is marked as: Spark's `udf` says whether it is deterministic.  Its code
 is not part of a view's definition.  So a function that changes what it returns wants another name, or its views made
 anew.  What it raises for a row is an error of the query as a whole: Spark cannot try it row by row.
-
-Source: design page "compute" (planner: Python UDFs pass when marked deterministic).
 """
 
 from __future__ import annotations

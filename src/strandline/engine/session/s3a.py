@@ -7,7 +7,7 @@ where jars come from (``spark.jars``, ``spark.jars.packages``): a cluster brings
 All that is set is set for one bucket, in a session of our own: whatever else Spark reads from S3 is not touched.
 
 Source: https://hadoop.apache.org/docs/stable/hadoop-aws/tools/hadoop-aws/index.html (per-bucket configuration, magic
-committer); design page "the map" (decision 3).
+committer).
 """
 
 from __future__ import annotations

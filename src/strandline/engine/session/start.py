@@ -3,9 +3,6 @@
 The engine's own conf is `ENGINE_CONF`, each entry with its reason; `build` and `adopt` both apply it to a session that
 only the engine uses, so a caller's conf changes no answer and is never changed.  `build` looks for Java *before* it
 starts one, because Spark's own message about a missing or old Java is forty lines about something else.
-
-Source: design pages "the public face" (``open(spark=…)`` works in a session of its own) and "the map" (decision 3, page
-CRCs).
 """
 
 from __future__ import annotations

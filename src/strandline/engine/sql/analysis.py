@@ -2,8 +2,6 @@
 
 What Spark refuses becomes a `DefinitionError` with the position in the caller's text, and with names that are similar.
 The analyst works in a session of its own, so that its temporary views never replace those of another user.
-
-Source: design page "the map" (decision 10: Spark stays the authority on types and functions).
 """
 
 from __future__ import annotations

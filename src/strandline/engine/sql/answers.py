@@ -3,8 +3,6 @@
 `query` is the one place where a user's SQL runs as it is written, by plain Spark, over multisets: it answers reads,
 and it is the oracle that `verify` compares a view with.  The rest adds updates up, times ignored: in Arrow where the
 rows are here and Arrow can group them, else as a job.
-
-Source: design pages "compute" (verify, reading) and "the map" (decision 7, law D).
 """
 
 from __future__ import annotations

@@ -10,8 +10,6 @@ written.
 Sums are exact without modular arithmetic (ANSI refuses to overflow): each 64-bit hash is split into two 32-bit halves
 centred on zero, whose weighted sums fit a bigint as long as Σ|diff| of a batch is below 2**32, and Python puts them
 together modulo 2**64.  More than that raises Spark's overflow error; it is never a wrong digest.
-
-Source: design page "persist" (shard state, digest).
 """
 
 from __future__ import annotations

@@ -3,8 +3,6 @@
 A row's count is a number for as long as possible; only what plain Spark has to look at (a query's multiset, the
 members of a group) needs copies.  One array of so many elements would have to fit in memory, and could not be longer
 than an int; `BLOCK` copies at a time do not.
-
-Source: design page "compute" (a row that is there n times counts n times).
 """
 
 from __future__ import annotations

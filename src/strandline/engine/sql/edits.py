@@ -9,8 +9,6 @@ rows (a random condition), and then rows would vanish or appear.
 
 What is written into a column follows Spark's own rule for tables, ANSI store assignment: a number may become another
 number or a text, a text never becomes a number without a CAST, and a value that does not fit fails.
-
-Source: design page "the public face" (INSERT, UPDATE, DELETE).
 """
 
 from __future__ import annotations

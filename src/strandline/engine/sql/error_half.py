@@ -1,7 +1,4 @@
-"""Questions about error halves: how many errors there are, which come first, since when.
-
-Source: design page "compute" (the ok and err halves travel side by side).
-"""
+"""Questions about error halves: how many errors there are, which come first, since when."""
 
 from __future__ import annotations
 

@@ -4,7 +4,7 @@ Keys are compared with ``<=>``, so NULL is a key like any other.  A row that is 
 updates of a group are first summed up by what its aggregates look at, then repeated.  Float sums and averages fold
 the sorted values, so that they do not depend on how rows were batched or partitioned (law D).
 
-Source: design page "compute" (the table of rules); `compute/rules/accumulate.py`, `compute/rules/regroup.py`.
+See `compute/rules/accumulate.py`, `compute/rules/regroup.py`.
 """
 
 from __future__ import annotations

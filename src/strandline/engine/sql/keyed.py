@@ -10,7 +10,7 @@ others of the chapter left out is the last value in it, and without a row at its
 
 Keys are compared with ``<=>`` and as they are stored: NULL is a value like any other, and −0.0 is 0.0.
 
-Source: design page "sources" (envelopes); the naive truth: `sources/envelopes/keyed_spec.py`.
+The naive truth: `sources/envelopes/keyed_spec.py`.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ expression named after what it does.  The rules for groups are in `grouping`.  A
 Cost: each step's SQL is parsed and planned by Spark each time, so the text uses no window, DISTINCT or shuffle that
 the case at hand (one time only, nothing stored yet, updates known to be few) does not need.
 
-Source: design page "compute" (a step; small facts); `algebra.nodes` for what each node means.
+See `algebra.nodes` for what each node means.
 """
 
 from __future__ import annotations

@@ -10,8 +10,6 @@ a branch needs, hence the IF.  Its condition is always true; Spark, which takes 
 from above below a filter with it, so that what passes is what everything above is evaluated on, and no more.
 
 Held by test for every way in which Spark evaluates (generated code or not, common subexpressions shared or not).
-
-Source: design page "compute" (a witness column).
 """
 
 from __future__ import annotations

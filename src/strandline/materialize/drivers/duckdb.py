@@ -15,7 +15,7 @@ also empties its table: readers see the old contents until they see the new ones
 The session spools rows from Store to StartCommit (in memory up to a limit, else in a temporary file), so that it locks
 the database file only for the commit.
 
-Source: design page "materialize" (the four patterns, 1).   Laws: M2, M3.
+Laws: M2, M3.
 """
 
 from __future__ import annotations

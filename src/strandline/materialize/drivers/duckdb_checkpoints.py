@@ -2,7 +2,7 @@
 
 Every function works inside the caller's transaction.
 
-Source: design page "materialize" (pattern 1).   Law: M3.
+Law: M3.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ up to a limit.
 
 DuckDB blocks, so the work runs in a thread.
 
-Source: DuckDB "Concurrency"; design page "materialize" (pattern 1).
+Source: DuckDB "Concurrency".
 """
 
 from __future__ import annotations

@@ -2,8 +2,6 @@
 
 Every function works inside the caller's transaction.  Rows arrive as Arrow tables or streams whose columns are renamed
 ``c0, c1, ...``: a name from a user reaches SQL only through `sql.identifier`.
-
-Source: design page "materialize" (pattern 1; drivers are products).
 """
 
 from __future__ import annotations

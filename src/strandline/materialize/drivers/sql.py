@@ -2,8 +2,6 @@
 
 A template is a literal of this program; only `Sql` values fill its ``{name}`` holes, and `identifier` is the only way
 to turn a foreign name into `Sql`.  Values never become text: they are bound as parameters or arrive as Arrow tables.
-
-Source: craft page "style" (names from outside become data before they become SQL).
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ generated from it.
 
 Long because all transitions of one machine are read together.
 
-Source: design page "materialize" (the cycle; durable at; recovery).   Laws: M1, M5.
+Laws: M1, M5.
 """
 
 from __future__ import annotations

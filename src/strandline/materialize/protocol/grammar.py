@@ -3,7 +3,7 @@
 A driver checks its requests and answers with it; a test wraps a session in it.  (The runtime does not need it: `fsm`
 cannot send what the grammar forbids, and a test compares the two.)
 
-Source: design page "materialize" (the cycle).   Law: M1.
+Law: M1.
 """
 
 from __future__ import annotations

@@ -12,8 +12,6 @@ This is the native form: `Load`, `Loaded` and `Store` carry many rows as one Arr
 of these messages as keep each of them small.  A table of `Store` has the binding's columns in the order of its schema
 plus the booleans `EXISTS` (the resource has a row with this key) and `DELETE` (it must go); no key is twice in a
 transaction.  `binding` is the index into ``Open.spec.bindings``.
-
-Source: design page "materialize" (the cycle; the wire gives the same messages as protobuf and JSON).
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Driver state: a driver's JSON document in the runtime's recovery log, replaced whole or by merge patch.
 
-Source: RFC 7396 (JSON merge patch); design page "materialize" (state updates).
+Source: RFC 7396 (JSON merge patch).
 """
 
 from __future__ import annotations

@@ -3,8 +3,6 @@
 A state holds only data that is valid in it; an action is one I/O.  `fsm` has the transitions.
 
 Long because the states, events and actions of one machine are one vocabulary.
-
-Source: design page "materialize" (head and tail).
 """
 
 from __future__ import annotations

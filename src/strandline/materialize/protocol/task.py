@@ -8,8 +8,6 @@ counter was raised, is not in it and starts from nothing, while the others conti
 Trap: times of one collection say nothing about another.  If a collection or a materialization is created again under
 its old name, its bindings must get another `Binding.incarnation`; otherwise the old checkpoint would apply to the new
 data.
-
-Source: design page "materialize" (the cycle; state key; the four patterns).
 """
 
 from __future__ import annotations

@@ -5,8 +5,6 @@ missing: its batch was merged into another one, and the part was collected.  The
 rows are now, or that since has passed the reader's time.
 
 If the newest state names the part and it is still missing or damaged, that is corruption, and the read raises.
-
-Source: design page "persist" (modes: a missing part means refetch the state).
 """
 
 from __future__ import annotations

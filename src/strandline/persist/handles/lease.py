@@ -6,8 +6,6 @@ a holder that is idle for longer calls `beat` itself.
 The `Contents` that a reader handed out name parts of the version they were planned from.  The lease holds the oldest
 such version until its user reports that they are read (`gave_back`), so that no collector deletes those parts
 meanwhile.
-
-Source: design page "persist" (ReadHandle: lease 15 min, heartbeat at a quarter; seqno holds).
 """
 
 from __future__ import annotations

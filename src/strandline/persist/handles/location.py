@@ -13,8 +13,6 @@ and the next opening for writing marks it.
 
 Warning: Blob does not arbitrate races.  Two processes that create one location at the same moment with different
 Consensuses may both start; the one whose mark was overwritten is refused at its next opening.
-
-Source: design pages "persist" (nothing durable names a missing part) and "the public face" (`strandline.open`).
 """
 
 from __future__ import annotations

@@ -8,8 +8,6 @@ A name may be any text.  Paths contain the shard's id (`store.keys.segment`), ne
 
 Warning: this register is for collections that programs name (streams).  The environment's catalog, another register,
 names the objects that SQL defines.
-
-Source: design page "persist" (names).
 """
 
 from __future__ import annotations

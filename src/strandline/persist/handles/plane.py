@@ -5,8 +5,6 @@ Spark.  Plain data describes what is stored (`Contents` to read, `Staged` once w
 request and another can serve it.
 
 Long because the calls of the one way to Spark are declared in one place.
-
-Source: design pages "persist" (handles, stage) and "the house planned" (where things meet).
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ contents it handed out until the caller releases them (`release`).  A handle wit
 on other holds and on the grace period before parts are deleted.  Reading deleted parts raises an error and never
 returns wrong rows.
 
-Source: design page "persist" (handles): snapshot waits until ``upper > as_of``; a listen is exclusive of its ``as_of``.
+A listen is exclusive of its ``as_of``.
 """
 
 from __future__ import annotations

@@ -3,8 +3,6 @@
 The bindings of a source, committed transactions and a reader's file list are few, small, and decided by Python, so they
 do not go through the engine.  They are shards like all others (upper, since, epoch, tokens, laws).  Only their parts
 differ: this module encodes them, and reads them whole.
-
-Source: design pages "persist" (one spine for everything durable) and "sources" (remap collection).
 """
 
 from __future__ import annotations

@@ -3,9 +3,6 @@
 A register keeps what is a value and not a collection: the catalog, the names, a task's recovery log.  Every change
 carries a fresh token, so that after an unknown outcome the writer recognises its own version.  Old versions are
 truncated regularly.
-
-Source: design pages "persist" (after an indeterminate CAS the writer looks for its own token) and "environment"
-(catalog: CAS + epoch).
 """
 
 from __future__ import annotations

@@ -2,8 +2,6 @@
 
 A critical reader has no lease.  Only its owner moves it, forward, by `compare_and_downgrade` with the token (`opaque`)
 that it wrote last time.  An owner of an older epoch finds another token, which shows that a newer owner has taken over.
-
-Source: design page "persist" (handles, SinceHandle).
 """
 
 from __future__ import annotations

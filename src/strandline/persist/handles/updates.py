@@ -6,8 +6,6 @@ program's functions turn them into bytes, and only it can read them.
 
 A codec's ``name`` and ``words`` are kept with the collection's name (`names.py`): opening it with others is refused.
 If the encoding changes, the name must change.
-
-Source: design page "persist" (codec per collection).
 """
 
 from __future__ import annotations

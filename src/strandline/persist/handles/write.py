@@ -6,8 +6,6 @@ epoch.  The three outcomes are values: `Appended`, `UpperMismatch` (the caller's
 Ownership of a staged batch: after `Appended` the shard owns it.  After `UpperMismatch` the caller owns it, to discard
 or to use elsewhere.  After `Fenced` or an exception (`Indeterminate`) it may be in the shard, so the caller must leave
 it alone.
-
-Source: design page "persist" (handles).
 """
 
 from __future__ import annotations

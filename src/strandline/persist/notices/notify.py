@@ -6,8 +6,6 @@ applies the diff and has the new state without asking Consensus; any other reade
 Notices are *unreliable by design*: one may come late, twice, after its successor, or never.  So only latency may depend
 on them, and every wait for one times out and polls (`persist/handles/read.py`).  They must be *true*: a version is
 published only once it is known to be committed.
-
-Source: design page "persist" (modes and locks: notification).
 """
 
 from __future__ import annotations

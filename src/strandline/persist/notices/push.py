@@ -18,8 +18,6 @@ The client reconnects, with back-off, when a reader waits for a notice; meanwhil
 Warning: the file modes of the address file are its only protection; on a file system without modes, do not serve.
 
 Long because the server and the client of one small wire format are read together.
-
-Source: design page "persist" (modes and locks: a small push service, unreliable by design).
 """
 
 from __future__ import annotations

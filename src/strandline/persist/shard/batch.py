@@ -8,8 +8,6 @@ content.
 `Digest` is Σ diff × hash(row), time excluded, in two 64-bit lanes.  It is a group homomorphism from multisets: equal
 contents have equal digests whatever the batching, and the digest of a union is the sum.  Trap: it says nothing about
 times.
-
-Source: design page "persist" (shard state, digest, limits).
 """
 
 from __future__ import annotations

@@ -6,8 +6,6 @@ newest rollup plus the diffs after it, and a reader that has version n needs onl
 
 Bodies are MessagePack.  `FORMAT` is raised when an older reader would misread, to the minor release that does so:
 format n is read by strandline 0.n and later.  A reader refuses a newer format, and says which version is needed.
-
-Source: design page "persist" (Consensus holds diffs; Blob holds rollups; every diff names the newest rollup).
 """
 
 from __future__ import annotations

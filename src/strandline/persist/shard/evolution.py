@@ -10,8 +10,6 @@ narrower number is widened, a column that is not asked for is not read.  So thes
 Every other change is refused, and the message names the column: values would change or be lost.  A column name that was
 dropped before is refused too: old parts still hold the old column's values, and reads would return them as the new
 column's.
-
-Source: design page "persist" (codec per collection; evolution).
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ hold is released, never moves since, because the next reader may still want that
 Trap: a lease is a promise of liveness by clocks, and clocks lie.  The next beat of a reader whose hold was released
 returns `None`, and the reader must stop relying on its hold.  Its reads until then return the right rows or raise.
 
-Source: design page "persist" (ReadHandle: lease, heartbeat; seqno holds).  Critical readers: `persist/shard/state.py`.
+Critical readers: `persist/shard/state.py`.
 """
 
 from __future__ import annotations

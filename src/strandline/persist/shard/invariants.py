@@ -6,8 +6,6 @@ durable is harmed.
 
 P1 definite reads, P3 acknowledged appends and P5 no dangling parts speak about histories; they are checked by the
 simulation's observers (tests/simulation).  This module has the laws that a pair of states can break.
-
-Source: design page "persist" (laws).
 """
 
 from __future__ import annotations

@@ -11,8 +11,6 @@ the failure.
 
 Trap: if a machine raises `Indeterminate`, the last attempt may still land, so the caller must not delete anything that
 it names.
-
-Source: design page "persist" (shard state, errors, details that cost others years).
 """
 
 from __future__ import annotations

@@ -2,8 +2,6 @@
 
 Persist retries inside, so a store that fails every other time only looks slow; these counters show the failures.  Each
 process keeps its counters in memory, for operators; no decision depends on them.
-
-Source: design page "persist" (errors: retries are visible).
 """
 
 from __future__ import annotations

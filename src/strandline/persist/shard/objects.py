@@ -4,7 +4,7 @@
     <shard>/rollup/<seqno>-<id>     a rollup
     <shard>/doomed/<ms>-<id>        a list of objects that nothing names now, to be deleted at <ms>
 
-A key is never reused.  Source: design page "persist" (Blob: keys are never reused; leak audit).
+A key is never reused.
 """
 
 from __future__ import annotations

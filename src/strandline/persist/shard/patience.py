@@ -3,8 +3,6 @@
 By default persist retries `ATTEMPTS_MAX` times, but not for longer than `PATIENCE_S`: a store that refuses uses up the
 attempts, one that is silent the time.  A caller's `Deadline` ends the retries earlier.  A call in flight is never cut
 off, because its outcome must be known: a wait ends late rather than in doubt.
-
-Source: design page "persist" (errors: retries are inside persist, bounded by the caller's deadline, and visible).
 """
 
 from __future__ import annotations

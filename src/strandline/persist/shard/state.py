@@ -16,7 +16,7 @@ each commit makes dozens of them, and opening a shard makes hundreds.
 
 Long because every change of a shard's state is here, so that its laws have one place.
 
-Source: design page "persist" (shard state, details that cost others years).  Laws: `persist/shard/invariants.py`.
+Laws: `persist/shard/invariants.py`.
 """
 
 from __future__ import annotations

@@ -23,8 +23,6 @@ per write.  The output of a merge is one run, so its number of parts never makes
 
 Traps: the last batch is left out while it is empty, because the next empty append extends it.  A merge in which only
 one batch has parts is done like any other: that batch may hold updates outside its window, or zeros.
-
-Source: design page "persist" (maintenance; details that cost others years).
 """
 
 from __future__ import annotations

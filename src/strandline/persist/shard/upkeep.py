@@ -9,8 +9,6 @@ a job that Spark cannot run) would fail again and take time at every commit, so 
 `LEFT_OUT_MAX` at most.  It resumes by itself once its cause is gone.
 
 Trap: a failed assertion is a bug, in Strandline or in the test that observes it, so it is raised.
-
-Source: design page "persist" (maintenance is assigned to the committer).
 """
 
 from __future__ import annotations

@@ -8,8 +8,6 @@ Awaiting a refused call raises its refusal.  Stopping the client raises the refu
 
 A run that raises stays at the head of the line.  The next task to drive retries the very same run before any later
 call, so calls are never skipped and never overtake each other.
-
-Source: design page "persist" (the stream client; effects follow call order).
 """
 
 from __future__ import annotations

@@ -12,8 +12,6 @@ must survive compaction is in the record itself.
 that time, by the shard's own upper.  A commit that uses it later is refused, because the ledger no longer shows whether
 the token was committed.  A token without a date never expires: the ledger keeps it for ever, so that the same token is
 always the same commit.
-
-Source: design page "persist" (transactions).
 """
 
 from __future__ import annotations

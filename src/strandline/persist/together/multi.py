@@ -8,8 +8,6 @@ environment has its own epoch.
 
 A collection is either a stream (`stream.py`), or written through handles like this one.  Its shard records which, and
 opening it the other way raises `InvalidUsage`.
-
-Source: design page "persist" (the stream client: `MultiWriteHandle`; transactions).
 """
 
 from __future__ import annotations

@@ -15,8 +15,6 @@ Trap: the caller chooses the times.  A write at a time that any writer has seale
 calls go on.  Sealing is monotone: sealing less than is sealed does nothing.
 
 Long because a writer and a reader of one collection share its queue and its names.
-
-Source: design page "persist" (the stream client).
 """
 
 from __future__ import annotations

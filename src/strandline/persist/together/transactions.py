@@ -15,8 +15,6 @@ A location has one log for the environment's tables and one for programs (`LOGS`
 own epochs and times.  A data shard's owner is its log, so it takes part in only one.
 
 Long because the commit, the applying and the recovery of one protocol are read together.
-
-Source: design page "persist" (transactions); cases `txn_wal`.
 """
 
 from __future__ import annotations

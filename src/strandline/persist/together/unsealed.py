@@ -10,8 +10,6 @@ answer is `Refused` with the first such step, and nothing is done.
 
 Traps: a token says that a whole pour landed, so a refusal must commit nothing; each piece of a cut batch is a batch,
 and nothing names the parts of the original batch afterwards.
-
-Source: design page "persist" (the stream client; unsealed batches).
 """
 
 from __future__ import annotations

@@ -19,8 +19,6 @@ nothing: no key is used twice, and a key that no version names is never named ag
 first commits a mark: parts begun before it can never be appended from then on, so the sweep deletes no part that an
 append still needs.  Parts that a transaction has committed and not yet appended hold the mark back.  The mark is also
 committed to the transaction logs, so no transaction can commit a part begun before it from then on.
-
-Source: design page "persist" (maintenance: GC; details: GC order, leak audit; modes: deletion grace period).
 """
 
 from __future__ import annotations

@@ -9,8 +9,6 @@ only if all of them are still in the trace unchanged, whatever was committed mea
 
 Output that is written and refused is deleted at once.  If the outcome of the commit is unknown, the output is kept,
 because the shard may name it.
-
-Source: design page "persist" (maintenance: compaction).
 """
 
 from __future__ import annotations

@@ -2,8 +2,6 @@
 
 Bytes are *live* (the newest version names them), *held* (only older living versions or a list of doomed objects name
 them), or *leaked* (nothing names them, and nothing will).
-
-Source: design page "persist" (inspect and repair).
 """
 
 from __future__ import annotations

@@ -5,8 +5,6 @@ empties the shard.
 
 Trap: `retire` does not check for other writers.  A shard registered with a transactions log must be forgotten there
 first, and a stream must be dropped by its client (`StreamClient.drop`), which seals what was written.
-
-Source: design pages "persist" (details: tombstone) and "environment" (DROP).
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""The envelope of plain records: each is an update as it is.
-
-Source: design page "sources" (envelopes: none).
-"""
+"""The envelope of plain records: each is an update as it is."""
 
 from __future__ import annotations
 

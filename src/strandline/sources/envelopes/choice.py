@@ -1,7 +1,4 @@
-"""Which envelope a table's records take.
-
-Source: design page "sources" (envelopes).
-"""
+"""Which envelope a table's records take."""
 
 from __future__ import annotations
 

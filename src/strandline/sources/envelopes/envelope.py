@@ -2,8 +2,6 @@
 
 An envelope stands between reading and staging.  It may look at what the source's shard holds before the step, and at
 nothing else; so the same records over the same contents are the same updates, whichever instance makes the step.
-
-Source: design page "sources" (ingestion step, envelopes).
 """
 
 from __future__ import annotations

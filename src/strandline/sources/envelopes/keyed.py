@@ -5,8 +5,7 @@ what is there; only where a look-up is not the better way, a part of the shard i
 
 The errors of the shard are read whole: they are few, or the source needs attention before speed.
 
-Source: design page "sources" (envelopes: upsert; their state is the data shard itself).  What it means:
-`sources/envelopes/keyed_spec.py`.
+What it means: `sources/envelopes/keyed_spec.py`.
 """
 
 from __future__ import annotations

@@ -4,8 +4,6 @@ At each time a key has what its last record up to then says: one row, one error,
 withdraw what each key had just before it and insert what it has from then on; what stays equal is no update.
 
 Rows are dicts: of the columns, ``__error``, ``__time``, ``__diff``, and for records the columns of `algebra.keyed`.
-
-Source: design page "sources" (envelopes).
 """
 
 from __future__ import annotations

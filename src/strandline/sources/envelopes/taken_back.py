@@ -1,7 +1,4 @@
-"""The envelope of records that upstream takes back: one that could not be decoded takes its error with it.
-
-Source: design page "sources" (error half: a later correction clears the error).
-"""
+"""The envelope of records that upstream takes back: one that could not be decoded takes its error with it."""
 
 from __future__ import annotations
 

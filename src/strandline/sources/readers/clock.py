@@ -7,8 +7,6 @@ reads a clock that only it sees has no value that anyone could check; this one h
 other.  Its row changes by a withdrawal and an insertion, at the tick that finds the interval over.
 
 An offset is the number of intervals since 1970, so a slice says all of what is to be read, and reading repeats.
-
-Source: design page "compute" (temporal filters); design page "sources" (load generators).
 """
 
 from __future__ import annotations

@@ -2,8 +2,6 @@
 
 The first instance that notes it wins; all others, and every later incarnation, get what it noted.  It is one record at
 time 0 of the reader's own record shard.
-
-Source: design page "sources" (what must outlive the process is in the reader's record shard).
 """
 
 from __future__ import annotations

@@ -16,8 +16,6 @@ no link, and reads and deletes only regular files of this user under the cache's
 
 Warning: the cache may still return an object that another machine has deleted.  Ask the Blob itself if absence matters
 (`list` and `delete` always do).
-
-Source: design page "persist" (keys are never reused).
 """
 
 from __future__ import annotations

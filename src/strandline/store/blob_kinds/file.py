@@ -17,8 +17,6 @@ in a thread.  ``get`` runs on the event loop: objects read through Blob have a f
 and a thread switch costs more than the read.
 
 Warning: no key may be the directory of another key (``a`` and ``a/b``): that raises `InvalidUsage`.
-
-Source: design page "persist" (implementations of Blob).
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ writer's.  Persist retries, because it knows its own tokens.
 Warning: a client cannot check that a store really honours conditional puts, and some stores do not; run the contract
 suite.
 
-Source: design page "persist" (implementations of Blob).  Contract suite: `strandline.testing.contracts.blob_contract`.
+Contract suite: `strandline.testing.contracts.blob_contract`.
 """
 
 from __future__ import annotations

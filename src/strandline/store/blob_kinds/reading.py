@@ -1,7 +1,4 @@
-"""Read-only stores, for a process that must not change anything.
-
-Source: design page "persist" (modes: an independent reader cannot affect the writer in any way).
-"""
+"""Read-only stores, for a process that must not change anything."""
 
 from __future__ import annotations
 

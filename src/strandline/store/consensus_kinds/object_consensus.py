@@ -21,8 +21,6 @@ To find the head, a reader starts at the newest version this process has seen, o
 version, and reads forward.
 
 Cost on a quiet key: a compare-and-set takes two reads and one create, a head three reads, a scan of new versions two.
-
-Source: design page "persist" (object store by conditional put; scenario ``truncated_witness``).
 """
 
 from __future__ import annotations

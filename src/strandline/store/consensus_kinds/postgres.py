@@ -22,7 +22,7 @@ Warning: a failover to an asynchronous standby loses acknowledged commits.  Prom
 
 Long because the SQL, its failures and its connections are one promise.
 
-Source: design page "persist" (implementations of Consensus); PostgreSQL's manual, "Read Committed Isolation Level".
+Source: PostgreSQL's manual, "Read Committed Isolation Level".
 """
 
 from __future__ import annotations

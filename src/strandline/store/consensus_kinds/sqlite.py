@@ -14,7 +14,7 @@ call at a time; what waits meanwhile to be installed is installed by the next ca
 
 Warning: SQLite's locks do not hold on network file systems.
 
-Source: design page "persist" (implementations of Consensus); https://www.sqlite.org/wal.html.
+Source: https://www.sqlite.org/wal.html.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ still absent, and the file's stamp is the same to the nanosecond.
 
 So a location can be read on a read-only mount, or by a user other than the writer.
 
-Source: design page "persist" (modes: independent); https://www.sqlite.org/wal.html, "Read-Only Databases".
+Source: https://www.sqlite.org/wal.html, "Read-Only Databases".
 """
 
 from __future__ import annotations

@@ -7,8 +7,6 @@ which is empty when the test begins.
         @pytest.fixture
         def open_blob(self, tmp_path):
             return lambda: MyBlob(tmp_path)
-
-Source: design page "persist" (one contract suite, every implementation and every test double runs it).
 """
 
 from __future__ import annotations

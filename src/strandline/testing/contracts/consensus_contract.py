@@ -7,8 +7,6 @@ place, which is empty when the test begins.
         @pytest.fixture
         def open_consensus(self, tmp_path):
             return lambda: MyConsensus(tmp_path / "consensus")
-
-Source: design page "persist" (one contract suite, every implementation and every test double runs it).
 """
 
 from __future__ import annotations

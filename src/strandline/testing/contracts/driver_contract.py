@@ -13,7 +13,7 @@ The scenarios are separate functions, so that tests can show that planted defect
 
 Long because an author subclasses one suite.
 
-Source: design page "materialize" (drivers are products).   Laws: M1, M2, M3.
+Laws: M1, M2, M3.
 """
 
 from __future__ import annotations

@@ -10,8 +10,6 @@ small Arrow table of updates (the columns of `SCHEMA`, perhaps ``__error``, and 
         def load(self, engine): return engine.from_arrow
 
 Long because an author subclasses one suite.
-
-Source: design pages "the house planned" (one contract suite runs both) and "persist" (stage, digest, halves).
 """
 
 from __future__ import annotations

@@ -2,8 +2,6 @@
 
 Records come as `Engine.arrivals` takes them.  The truth is `sources.envelopes.keyed_spec`.
 `history` makes random records from a seed.
-
-Source: design page "sources" (envelopes).
 """
 
 from __future__ import annotations

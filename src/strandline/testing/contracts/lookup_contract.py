@@ -1,7 +1,4 @@
-"""The contract of `Engine.lookup` and `Engine.derived`, as a test suite; fixtures as `engine_contract` says.
-
-Source: design page "compute" (arrangements: a look-up gives what a scan would, or leaves it to one).
-"""
+"""The contract of `Engine.lookup` and `Engine.derived`, as a test suite; fixtures as `engine_contract` says."""
 
 from __future__ import annotations
 

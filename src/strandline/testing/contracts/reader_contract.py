@@ -6,8 +6,6 @@ test begins.
     class TestMyReader(ReaderContract):
         @pytest.fixture
         def place(self, tmp_path): ...
-
-Source: design page "sources" (reading is by range; sources to build: the contract suite).
 """
 
 from __future__ import annotations

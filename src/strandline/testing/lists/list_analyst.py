@@ -2,8 +2,6 @@
 
 It supports the plain part of SQL that simulated views use, for which both agree.  So the real planner runs in a
 simulation.
-
-Source: design page "the map" (decision 10: Spark is the authority; this is its double).
 """
 
 from __future__ import annotations

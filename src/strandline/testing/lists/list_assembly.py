@@ -1,7 +1,4 @@
-"""An environment in memory over the list engine: what the tests of the controller, and the benchmark, are made of.
-
-Source: design page "the house planned" (core logic over injected protocols).
-"""
+"""An environment in memory over the list engine: what the tests of the controller, and the benchmark, are made of."""
 
 from __future__ import annotations
 

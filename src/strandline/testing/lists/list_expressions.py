@@ -7,8 +7,6 @@ mode (a division by zero, a number out of range, a text that is no number) raise
 It knows columns, literals, ``+ - * / % DIV``, comparisons, ``<=>``, AND, OR, NOT, IS, IN (a list), BETWEEN, CASE, IF,
 COALESCE, NULLIF, GREATEST, LEAST, ABS, CAST and parentheses; anything else is `InvalidUsage`, never a guess.  Whole
 numbers are 64 bits wide wherever no CAST says otherwise.
-
-Source: design page "the house planned" (the simulator's engine).
 """
 
 from __future__ import annotations

@@ -4,8 +4,6 @@ It is written from the nodes' docstrings and the design's table of rules, not fr
 small inputs.  A row is a dict of its columns, ``__time`` and ``__diff``.
 
 A query that only Spark can run (`Opaque`, `Replay`) is a Python function here, looked up by its text.
-
-Source: design page "compute" (a step; the table of rules).
 """
 
 from __future__ import annotations

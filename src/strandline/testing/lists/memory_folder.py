@@ -1,6 +1,6 @@
 """A folder in memory, for readers in a simulation and in tests.
 
-Source: `strandline.sources.readers.files.folder`.
+See `strandline.sources.readers.files.folder`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Databases of PostgreSQL for tests and benchmarks of sources: statements, and what a peer reads by itself.
-
-Source: design page "sources" (sources to build: postgres).
-"""
+"""Databases of PostgreSQL for tests and benchmarks of sources: statements, and what a peer reads by itself."""
 
 from __future__ import annotations
 

@@ -7,8 +7,8 @@ exhaustively.
 Two kinds of label: ``fault:<what>`` asks whether a fault happens, and 0 means no; any other label chooses among equal
 alternatives.
 
-Source: craft page "reliability" (3.1: seed, list, exhaustive); two-level rates as in FoundationDB's buggify: a fault is
-first switched on or off for the whole run, and those that are on then fire at a rate.
+Two-level rates as in FoundationDB's buggify: a fault is first switched on or off for the whole run, and those that are
+on then fire at a rate.
 """
 
 from __future__ import annotations

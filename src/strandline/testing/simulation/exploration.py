@@ -6,8 +6,6 @@ since its last start (its code is a function of that), the late effects, and the
 
 Trap: differences that the key of a state leaves out are not searched.  Time must stand still, each actor must have its
 own ids, and actors may share only the stores.
-
-Source: craft page "reliability" (S8: small-model exhaustion; choices enumerated, states hashed).
 """
 
 from __future__ import annotations

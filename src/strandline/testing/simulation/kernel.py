@@ -14,8 +14,6 @@ Every run guarantees:
 - After ``calm_after`` steps no more faults happen: a run that does not end then within ``steps_max`` never ends.
 
 Long because one loop decides every fate, and a replay depends on the order of its choices.
-
-Source: craft page "reliability" (3.1 kernel; F1 outcomes, F3 crashes, F4 pauses; S5 whole-trace hash).
 """
 
 from __future__ import annotations

@@ -1,8 +1,6 @@
 """Notices between the processes of a simulation, which the run may lose, repeat, damage, delay and reorder.
 
 Code that uses notices must give the same answers with this as without notices; notices may only reduce latency.
-
-Source: craft page "reliability" (F2 messages); design page "persist" (notification is unreliable by design).
 """
 
 from __future__ import annotations

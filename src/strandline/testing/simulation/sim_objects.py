@@ -1,6 +1,6 @@
 """`SimObjects`: an object store in the simulation, whose every call is an I/O point.
 
-Source: craft page "reliability" (3.1, F1); `strandline.testing.simulation.kernel`.
+See `strandline.testing.simulation.kernel`.
 """
 
 from __future__ import annotations

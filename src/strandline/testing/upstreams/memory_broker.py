@@ -3,7 +3,7 @@
 Offsets may have gaps, as in a compacted topic or after a transaction; messages may be deleted from the front; the topic
 may be made anew, and the broker may be away.
 
-Source: `strandline.sources.readers.kafka.broker`.
+See `strandline.sources.readers.kafka.broker`.
 """
 
 from __future__ import annotations

@@ -1,8 +1,6 @@
 """`key_of`: by which columns a query that no other rule maintains can be run again in parts.
 
 It is worked out once, when a view is planned, where the types of columns are known too.
-
-Source: design page "compute" (four rules: keyed recompute).
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""What the names in a query mean: the columns of its relations, and which of these are in a strand (`strands`).
-
-Source: design page "compute" (four rules: keyed recompute, `key_of`).
-"""
+"""What the names in a query mean: the columns of its relations, and which of these are in a strand (`strands`)."""
 
 from __future__ import annotations
 

@@ -8,8 +8,6 @@ of its PARTITION BY, a group those that it groups by, a set operation those in t
 any other: where it equals nothing, what it may meet is more than what it meets.
 
 What is not understood has no strands: then there is no key, and the query is recomputed as a whole.
-
-Source: design page "compute" (four rules: keyed recompute, `key_of`).
 """
 
 from __future__ import annotations

@@ -2,8 +2,6 @@
 
 Spark is the authority on types and functions.  The planner asks it for the schema of what the author wrote, for the
 types it needs on the way, and in the end for the schema of what it made of it; a test may answer in Spark's place.
-
-Source: design page "the map" (decision 10).
 """
 
 from __future__ import annotations

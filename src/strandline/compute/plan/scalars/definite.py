@@ -4,8 +4,6 @@ The lists are `functions.INDEFINITE` and `definite_functions.DEFINITE`; here is 
 except an array that is sorted at once, and a positional function inside a window (the planner completes its order).
 What the text cannot tell, Spark's analysis of it tells (`algebra.doubts`): whether ``user`` is a column, whether a text
 becomes a time, what a collation calls equal.
-
-Source: design page "the map" (decision 7, law D).
 """
 
 from __future__ import annotations

@@ -4,8 +4,6 @@ Made from ``SHOW FUNCTIONS`` of Spark 4.3 without the operators and without `fun
 been looked at; Spark's own flag says too little (`first`, `mode` and `max_by` call themselves deterministic).  A test
 compares both lists with the Spark in use, so that a function that a new Spark brings is unlisted until it has been
 looked at, and refused until then.
-
-Source: design page "the map" (decision 7, law D).
 """
 
 from __future__ import annotations

@@ -5,8 +5,6 @@ column of that name is ever meant.
 
 Trap: the value of `struct(o.k)` holds a name that Spark takes from the text, ``k``.  In a plan the column may have
 another name, so `parse` writes the name of each field: `struct(o.k AS k)`.
-
-Source: design page "the map" (decision 10: SQL is parsed with sqlglot, Spark stays the authority).
 """
 
 from __future__ import annotations

@@ -4,8 +4,6 @@ Spark casts values of unequal types before it compares them, and several values 
 other: the texts ``1`` and ``01`` one integer, neighbouring integers one double.  So equality with a value of the other
 type does not tell values of one's own type apart, and the distinct values of a side are those of the cast.  Spark is
 asked for the type.
-
-Source: design page "compute" (NULL-safe keys where SQL needs them; four rules: linear joins).
 """
 
 from __future__ import annotations

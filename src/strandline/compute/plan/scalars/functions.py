@@ -5,8 +5,6 @@ or the layout of the data has no such value; neither has an aggregate whose resu
 in, unless that order is given.  Spark calls several of them deterministic, so the lists are ours: `INDEFINITE` is
 refused, with the reason and what to use instead; `definite_functions.DEFINITE` is accepted; a function on neither list
 is refused, because nothing is known of it.
-
-Source: design page "the map" (decision 7, law D).
 """
 
 from __future__ import annotations

@@ -1,8 +1,6 @@
 """ORDER BY … LIMIT: a top-k over the plan of what it orders; its ties are broken by the whole row (law D).
 
 It shows its keys too, so that they are stored with the rows.
-
-Source: design page "the map" (decision 7: ties by binary order of the whole row).
 """
 
 from __future__ import annotations

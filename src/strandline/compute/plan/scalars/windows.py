@@ -2,8 +2,6 @@
 
 A function that looks at positions needs that order.  Where the frame ends with the peers of the current row (RANGE, the
 default), the order must not shrink the frame: the last of all peers is asked for, not the row itself.
-
-Source: design page "the map" (decision 7, law D).
 """
 
 from __future__ import annotations

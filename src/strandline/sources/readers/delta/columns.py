@@ -2,8 +2,7 @@
 
 A feature of the protocol that is not known here is refused by name: a reader that ignores one reads wrong rows.
 
-Source: the Delta transaction log protocol: "Table features", "Column mapping", "Partition value
-serialization".
+Source: the Delta transaction log protocol: "Table features", "Column mapping", "Partition value serialization".
 """
 
 from __future__ import annotations

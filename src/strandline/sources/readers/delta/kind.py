@@ -1,8 +1,6 @@
 """The entry of the Delta reader in the registry.
 
 Its client library takes long to import, so it is imported when a source is opened.
-
-Source: design page "sources" (delta).
 """
 
 from __future__ import annotations

@@ -1,8 +1,6 @@
 """The options of a Delta source.
 
-    CREATE SOURCE sales (id BIGINT, amount DECIMAL(10,2)) FROM DELTA (path = '/lake/sales')
-
-Source: design page "sources" (delta).
+CREATE SOURCE sales (id BIGINT, amount DECIMAL(10,2)) FROM DELTA (path = '/lake/sales')
 """
 
 from __future__ import annotations

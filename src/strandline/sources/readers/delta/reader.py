@@ -13,7 +13,7 @@ another table in its place (its id is noted when the source begins); a version t
 type that the declared one does not hold, or needs what `columns.FEATURES` does not name.  The versions before that are
 read.  Columns that are added are ignored.
 
-Source: design page "sources" (delta); the Delta transaction log protocol.
+Source: the Delta transaction log protocol.
 """
 
 from __future__ import annotations

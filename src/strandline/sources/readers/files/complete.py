@@ -3,8 +3,6 @@
 A file is complete when its name is none that tools give to unfinished ones; it has not been modified for the settle
 time (text that does not end in a newline, or is empty: ten times that); Parquet has its magic at both ends.  Where
 files appear whole, as in an object store, all that is asked is the name.  A name must be UTF-8.
-
-Source: design page "sources" (files).
 """
 
 from __future__ import annotations

@@ -1,8 +1,6 @@
 """What there is to read in a directory: a source for each set of files that look alike.
 
 Files look alike if they lie in one directory, have one suffix and the same columns.  A few of each set are sampled.
-
-Source: design page "sources" (files); the public face (`strandline discover`).
 """
 
 from __future__ import annotations

@@ -2,8 +2,6 @@
 
 A listing says what came and went since the last one, so that files that were taken long ago cost nothing.  A file's
 *stamp* shows without opening it whether it was replaced: one whose stamp is as before is the same file.
-
-Source: design page "sources" (files).
 """
 
 from __future__ import annotations

@@ -2,8 +2,6 @@
 
 A pattern is read as the shell reads it: ``*``, ``?`` and ``[…]`` match within a name and not a leading dot, ``**``
 matches any number of directories, none of them hidden.
-
-Source: design page "sources" (files).
 """
 
 from __future__ import annotations

@@ -2,8 +2,6 @@
 
 A move within a file system is one step.  Into another it is a copy that gets its name when it is durable, and then the
 removal: a crash between leaves the file in both places, and the next move puts it in its own place again.
-
-Source: design page "sources" (files: a policy may delete or archive them; law R4).
 """
 
 from __future__ import annotations

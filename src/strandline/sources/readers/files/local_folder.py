@@ -6,8 +6,6 @@ grain, and what happens twice in one grain shows once: a directory is read again
 seen with a time.
 
 What a listing cannot show is a file that is written in place; that is what a probe looks at files for.
-
-Source: design page "sources" (files).
 """
 
 from __future__ import annotations

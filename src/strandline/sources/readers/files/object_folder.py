@@ -7,8 +7,6 @@ is seen at once, and what comes, goes or changes elsewhere when its turn comes: 
 
 An object's tag says what it is, so no object is read to see whether it changed.  Written again with the same bytes in
 one piece it has the same tag; in pieces of other sizes it has another, and is then another object.
-
-Source: design page "sources" (files: object store; object versions).
 """
 
 from __future__ import annotations

@@ -1,8 +1,6 @@
 """The options of a files source.
 
-    CREATE SOURCE flights (…) FROM FILES '/data/flights/*.csv' (header = 'true', nulls = 'NA', settle = '2s')
-
-Source: design page "sources" (files).
+CREATE SOURCE flights (…) FROM FILES '/data/flights/*.csv' (header = 'true', nulls = 'NA', settle = '2s')
 """
 
 from __future__ import annotations

@@ -28,8 +28,6 @@ its text as it was: its error leaves.
 Whatever touches the file system is asked of a `Folder`, which keeps it off the event loop.
 
 Warns: a file that changes while its rows are being read, and keeps its size and modification time, is not detected.
-
-Source: design page "sources" (files).
 """
 
 from __future__ import annotations

@@ -7,8 +7,6 @@ shard a file's number is its time, so the shard's upper is the next number and t
 once cannot both number it.
 
 Each record holds what the file was: size, modification time and a checksum of its content.
-
-Source: design page "sources" (files by a durable sequence over the listing).
 """
 
 from __future__ import annotations

@@ -6,8 +6,6 @@ Plain bookkeeping over names and numbers; the reader asks the folder and the seq
 - *In doubt*: numbered, and a listing says that it went, or is another file now; or another process numbered it.  All of
   them are looked at, until one look finds nothing wrong.
 - *Known*: numbered and there.  So many as the folder says are looked at by each probe, in turn.
-
-Source: design page "sources" (files; listing by watermark).
 """
 
 from __future__ import annotations

@@ -6,8 +6,6 @@
 
 Of ten events the first is a new user, the second an auction by one of the users there are, and the others are bids of
 theirs on one of the newest auctions.  So the users and the auction that a row names were there before it.
-
-Source: design page "sources" (load generators).
 """
 
 from __future__ import annotations

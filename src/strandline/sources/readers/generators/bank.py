@@ -7,8 +7,6 @@
 All accounts come with the first event.  Event n is the transfer n, from 1 on: one row takes an amount from an account,
 the other gives it to another one.  So the sum of all amounts is 0 at every time, and a reader that sees another sum has
 seen a part of a transfer.
-
-Source: design page "sources" (load generators; whole transactions at one time).
 """
 
 from __future__ import annotations

@@ -1,8 +1,6 @@
 """The counter: each event is one more row, with the number of the event, from 1 on.
 
-    CREATE SOURCE ticks (n BIGINT) USING counter OPTIONS (every '100ms', keep '1000')
-
-Source: design page "sources" (load generators).
+CREATE SOURCE ticks (n BIGINT) USING counter OPTIONS (every '100ms', keep '1000')
 """
 
 from __future__ import annotations

@@ -4,8 +4,6 @@ An offset is a number of events.  The time at which the source was first opened 
 on, each interval of the environment's clock brings as many events as the options say, also while nothing runs.  A
 generator (`Load`) says which rows an event brings, from its number and the options alone.  So a slice says all of what
 is to be read, reading repeats by construction, and upstream cannot break a promise.
-
-Source: design page "sources" (load generators).
 """
 
 from __future__ import annotations

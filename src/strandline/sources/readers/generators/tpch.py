@@ -7,7 +7,7 @@ Event n is the order n, from 1 on, with one to seven lines.  These are the refre
 benchmark: an insertion of an order, and the deletion of an old one.  Values lie as its specification says, but for
 texts, which are short; the tables that never change are not here (``tpchgen-cli`` writes them).
 
-Source: design page "sources" (load generators: TPC-H changes); the TPC-H specification, sections 2.5 and 4.2.3.
+Source: the TPC-H specification, sections 2.5 and 4.2.3.
 """
 
 from __future__ import annotations

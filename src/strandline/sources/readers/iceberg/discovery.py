@@ -1,7 +1,4 @@
-"""What there is to read in an Iceberg catalog: its tables, or those of one namespace, with the columns that they have.
-
-Source: design page "sources" (iceberg); the public face (`strandline discover`).
-"""
+"""What there is to read in an Iceberg catalog: its tables, or those of one namespace, with their columns."""
 
 from __future__ import annotations
 

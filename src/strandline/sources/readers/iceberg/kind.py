@@ -1,8 +1,6 @@
 """The entry of the Iceberg reader in the registry.
 
 Its client library takes long to import, so it is imported when a source is opened, or a catalog is looked at.
-
-Source: design page "sources" (iceberg).
 """
 
 from __future__ import annotations

@@ -1,9 +1,7 @@
 """The options of an Iceberg source.
 
-    CREATE SOURCE sales (id BIGINT, amount DECIMAL(10,2)) FROM ICEBERG (
-        catalog = 'rest', uri = 'https://catalog', credential = 'env:CATALOG', table = 'shop.sales')
-
-Source: design page "sources" (iceberg).
+CREATE SOURCE sales (id BIGINT, amount DECIMAL(10,2)) FROM ICEBERG (
+    catalog = 'rest', uri = 'https://catalog', credential = 'env:CATALOG', table = 'shop.sales')
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ that the declared one does not hold; equality deletes, and whatever else pyicebe
 noted by their ids when the source begins, so a column that is renamed is still read.  Columns that are added are
 ignored.
 
-Source: design page "sources" (iceberg); the Iceberg table specification.
+Source: the Iceberg table specification.
 """
 
 from __future__ import annotations

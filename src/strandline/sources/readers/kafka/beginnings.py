@@ -7,8 +7,6 @@ messages.  A partition that comes later begins at 0, because nothing of it can h
 
 In the record shard the n-th thing written down has the time n, as in a sequence of files: two instances that see a new
 partition at once cannot both write it down.
-
-Source: design page "sources" (partitions appear; Kafka: a low watermark above our start is an error).
 """
 
 from __future__ import annotations

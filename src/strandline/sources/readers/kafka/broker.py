@@ -1,8 +1,6 @@
 """What the Kafka reader asks of a cluster: where a topic's partitions begin and end, messages by range, and a commit.
 
 An implementation keeps what blocks off its caller's loop, and gives up after a bounded time.
-
-Source: design page "sources" (Kafka frontiers are last-stable offsets; commit positions, not last records).
 """
 
 from __future__ import annotations

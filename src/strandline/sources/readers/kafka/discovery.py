@@ -2,8 +2,6 @@
 
 A topic whose value has a schema in the registry has the schema's columns; one whose newest messages are JSON objects
 has their fields; of any other one the text of a message is its column, or its bytes.
-
-Source: design page "sources" (kafka); the public face (`strandline discover`).
 """
 
 from __future__ import annotations

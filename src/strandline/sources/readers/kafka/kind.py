@@ -1,7 +1,4 @@
-"""The entry of Kafka among the readers: how one is opened, and which schemas it can return.
-
-Source: design page "sources" (sources to build: kafka).
-"""
+"""The entry of Kafka among the readers: how one is opened, and which schemas it can return."""
 
 from __future__ import annotations
 

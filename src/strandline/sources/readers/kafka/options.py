@@ -1,11 +1,9 @@
 """The options of a Kafka source, and of the connections that it may take them from.
 
-    CREATE CONNECTION shop TO KAFKA (servers = 'kafka:9093', tls, sasl = 'scram-sha-512', user = 'strandline',
-        password = 'env:KAFKA_PASSWORD')
-    CREATE SOURCE orders (id BIGINT, total DECIMAL(10, 2), at TIMESTAMP) FROM KAFKA (connection = shop,
-        topic = 'orders') KEY (id) KEY FORMAT TEXT FORMAT JSON INCLUDE TIMESTAMP AS at ENVELOPE UPSERT
-
-Source: design page "sources" (sources to build: kafka).
+CREATE CONNECTION shop TO KAFKA (servers = 'kafka:9093', tls, sasl = 'scram-sha-512', user = 'strandline',
+    password = 'env:KAFKA_PASSWORD')
+CREATE SOURCE orders (id BIGINT, total DECIMAL(10, 2), at TIMESTAMP) FROM KAFKA (connection = shop,
+    topic = 'orders') KEY (id) KEY FORMAT TEXT FORMAT JSON INCLUDE TIMESTAMP AS at ENVELOPE UPSERT
 """
 
 from __future__ import annotations

@@ -14,8 +14,6 @@ read is not seen: the newest message of each key is always there.
 
 *Committed* are offsets of the consumer group, for tools that show its lag or delete what is before them.  They are
 never read back: what is durable here says where reading goes on.
-
-Source: design page "sources" (Kafka frontiers are last-stable offsets; commit positions, not last records; retention).
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""The entry of PostgreSQL among the readers: how one is opened, and which schemas it can return.
-
-Source: design page "sources" (sources to build: postgres).
-"""
+"""The entry of PostgreSQL among the readers: how one is opened, and which schemas it can return."""
 
 from __future__ import annotations
 

@@ -5,8 +5,6 @@ table was when its snapshot was taken: by which columns its records are keyed, a
 how the publication has had it since.
 A later note of the same thing replaces an earlier one.  A note's number is its time, so of two instances that write at
 once one is second, and reads what the first wrote.
-
-Source: design page "sources" (postgres: detection of slot loss; schema changes upstream).
 """
 
 from __future__ import annotations

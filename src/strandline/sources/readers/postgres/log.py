@@ -6,8 +6,6 @@ Beyond `HELD_BYTES_MAX` it lies in files of this machine, also a transaction tha
 however large it is, and no more of it is in memory than of many small ones.
 
 A transaction is known by where its commit record begins.  The log holds those with ``lower <= commit < upper``.
-
-Source: design page "sources" (whole transactions at one time; drops and counts changes below the data upper).
 """
 
 from __future__ import annotations

@@ -1,10 +1,8 @@
 """The options of a PostgreSQL source, and of the connections that it may take them from.
 
-    CREATE CONNECTION pg TO POSTGRES (host = 'db', database = 'bank', user = 'strandline', password = 'env:PG_PASSWORD')
-    CREATE SOURCE bank FROM POSTGRES (connection = pg, publication = 'bank')
-    CREATE TABLE accounts (id INT, balance DECIMAL(12, 2)) FROM SOURCE bank (REFERENCE 'public.accounts')
-
-Source: design page "sources" (sources to build: postgres).
+CREATE CONNECTION pg TO POSTGRES (host = 'db', database = 'bank', user = 'strandline', password = 'env:PG_PASSWORD')
+CREATE SOURCE bank FROM POSTGRES (connection = pg, publication = 'bank')
+CREATE TABLE accounts (id INT, balance DECIMAL(12, 2)) FROM SOURCE bank (REFERENCE 'public.accounts')
 """
 
 from __future__ import annotations

@@ -12,8 +12,6 @@ what it kept is gone, and nothing is passed over silently.
 *A table* begins with a snapshot whose position is exact by the log.  The slot is there before the snapshot is opened,
 and no transaction from its position on is forgotten until the table's first step is durable, so between the snapshot
 and the changes there is neither a gap nor an overlap.  Tables that ask at the same time share one.
-
-Source: design page "sources" (postgres; snapshots; keepalives advance the frontier too).
 """
 
 from __future__ import annotations

@@ -2,8 +2,6 @@
 
 A change names its columns by name and type alone, so a column that has the name of another, or the same type and other
 values, reads as before.  The rows that are not changed afterwards would stay wrong.
-
-Source: design page "sources" (postgres: schema changes upstream).
 """
 
 from __future__ import annotations

@@ -1,8 +1,6 @@
 """What is wrong with a server, a publication or a slot, and what to do about it.
 
 Each is definite: it stays wrong until the operator acts.
-
-Source: design page "sources" (postgres: publication handling, detection of slot loss).
 """
 
 from __future__ import annotations

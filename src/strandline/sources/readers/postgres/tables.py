@@ -12,8 +12,6 @@ gone or changed its type, an identity that says too little, another table under 
 
 A column is found by its name, or by its name without case if only one is called so.  Columns that are not declared
 are left out, whether they were there at first or were added later.
-
-Source: design page "sources" (postgres: replica identities; schema changes).
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""A look at how upstream stands: what must be known of it after a restart is noted, and the slot made if it never was.
-
-Source: design page "sources" (postgres: publication handling, detection of slot loss).
-"""
+"""A look at upstream: note what a restart must know of it, and make the slot if it was never made."""
 
 from __future__ import annotations
 

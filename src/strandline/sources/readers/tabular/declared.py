@@ -3,8 +3,6 @@
 A column is found by its name, without case.  Its type there must be the declared one, or one whose every value the
 declared one holds as it is: a smaller integer, float as double, a decimal with fewer digits on both sides of the point.
 Columns that are not declared are not looked at.
-
-Source: design page "sources" (schema changes upstream).
 """
 
 from __future__ import annotations

@@ -2,8 +2,6 @@
 
 The rows of one time and one diff are put aside together (`Engine.aside`); what lies there stays until the next read
 gathers anew, or until upstream has its slices committed.
-
-Source: design page "sources" (reading is by range).
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""The keys of the object stores that tables of a lake are in: options that their readers share.
-
-Source: design page "sources" (delta, iceberg).
-"""
+"""The keys of the object stores that tables of a lake are in: options that their readers share."""
 
 from __future__ import annotations
 

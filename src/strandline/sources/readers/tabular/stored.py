@@ -2,8 +2,6 @@
 
 A file is *plain* if the declared columns lie in it under their names and as they are declared, so that reading it as
 Parquet gives its rows.  Its rows then never pass through this process.
-
-Source: design page "sources" (Spark does the reading; freshness: small ranges without a Spark job).
 """
 
 from __future__ import annotations

@@ -2,8 +2,6 @@
 
 So a store that takes 50 ms for an append limits how long a sender waits, and not how many are served.  The first that
 comes appends for all that wait; no task is spawned.
-
-Source: design page "sources" (acknowledged after durability).
 """
 
 from __future__ import annotations

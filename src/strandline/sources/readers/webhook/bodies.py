@@ -2,8 +2,6 @@
 
 Whether a message can be decoded is not asked here.  What cannot be cut as the source says is one message as a whole,
 and then one error, with its bytes, in the source's error half.
-
-Source: design page "sources" (webhook; nothing is dropped silently).
 """
 
 from __future__ import annotations

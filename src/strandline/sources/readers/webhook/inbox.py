@@ -17,8 +17,6 @@ when both are in one batch.  A key that comes again with other content is refuse
 remembered, for so long after they came as the source says.
 
 No call here spawns anything or looks at a socket, so that a simulation can run it.
-
-Source: design page "sources" (non-replayable input is first made durable in a shard and then acknowledged; R4).
 """
 
 from __future__ import annotations

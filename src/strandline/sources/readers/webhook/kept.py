@@ -1,6 +1,6 @@
 """What the record shard of a webhook holds: requests that wait, keys that are remembered, and how far it is.
 
-Source: `strandline.sources.readers.webhook.inbox`.
+See `strandline.sources.readers.webhook.inbox`.
 """
 
 from __future__ import annotations

@@ -1,9 +1,7 @@
 """The options of a webhook.
 
-    CREATE SOURCE orders (id BIGINT, total DECIMAL(10, 2))
-    FROM WEBHOOK (listen = '127.0.0.1:8090', path = '/orders', token = 'env:ORDERS_TOKEN', format = 'json')
-
-Source: design page "sources" (webhook).
+CREATE SOURCE orders (id BIGINT, total DECIMAL(10, 2))
+FROM WEBHOOK (listen = '127.0.0.1:8090', path = '/orders', token = 'env:ORDERS_TOKEN', format = 'json')
 """
 
 from __future__ import annotations

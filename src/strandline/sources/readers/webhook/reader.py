@@ -8,8 +8,6 @@ It listens from its first probe on, and so only where the source is ingested.  I
 environment that was taken over may still end), it tries again at each probe, and `notices` says so; what is durable is
 ingested meanwhile.  Of two environments the newer owns the shard: the older one's appends are refused, it answers 503
 and listens no more.
-
-Source: design page "sources" (webhook).
 """
 
 from __future__ import annotations

@@ -13,8 +13,6 @@
 
 What a body means is not asked: a message that cannot be decoded is acknowledged, and becomes a row of the error half,
 where an operator sees it.  A sender that got 400 would drop it in silence.
-
-Source: design page "sources" (webhook: acknowledged after durability, back-pressure, size limits, token).
 """
 
 from __future__ import annotations

@@ -3,8 +3,6 @@
 A row of which one value has none of its column's type is an error as a whole: a JSON object with ``place`` (table and
 position in the log), ``reason`` and ``raw`` (the texts of the declared columns).  An error that takes back a row which
 was one says so, by the same reason and raw text, so that both leave (`algebra.undecoded`).
-
-Source: design page "sources" (undecodable input goes to the error half).
 """
 
 from __future__ import annotations

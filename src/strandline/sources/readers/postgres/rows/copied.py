@@ -3,7 +3,7 @@
 A good chunk is cast by columns; one with a value that has none of its column's type goes row by row, as changes do, so
 that the same row is the same good row or the same error whichever way it came.
 
-Source: design page "sources" (snapshots); PostgreSQL's manual, "COPY" (CSV: an unquoted empty field is NULL).
+Source: PostgreSQL's manual, "COPY" (CSV: an unquoted empty field is NULL).
 """
 
 from __future__ import annotations
