@@ -28,6 +28,7 @@ FLOORS = (
     ("options",),
     ("frontier", "algebra", "store"),
     ("persist",),
+    ("plane",),
     ("engine", "materialize"),
     ("sources", "compute"),
     ("instance",),

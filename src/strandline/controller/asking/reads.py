@@ -27,8 +27,8 @@ from strandline.controller.location.items import Collected, Fed
 from strandline.engine.sql.edits import Edit
 from strandline.errors import AsOfError
 from strandline.instance import error_half
+from strandline.persist.handles.contents import Contents, Half, Rows
 from strandline.persist.handles.definite import read_definitely
-from strandline.persist.handles.plane import Contents, Half, Rows
 from strandline.persist.handles.read import ReadHandle
 
 ERRORS: Final = Schema(
