@@ -149,7 +149,7 @@ def places_in_settings() -> Iterator[str]:
 
 
 def test_settings_name_only_what_is_there() -> None:
-    """Damage: an exception for a place that is gone applies to whatever takes its name, and nobody asked for it."""
+    """Damage: an exception for a place that is gone later applies to whatever takes its name, unasked."""
     assert [place for place in (*PLACES, *CODE, *places_in_settings()) if not any(ROOT.glob(place))] == []
     tool = settings()["tool"]
     roots = [ROOT / root for root in ("src", *tool["pytest"]["ini_options"]["pythonpath"])]

@@ -19,7 +19,7 @@ from strandline.algebra.excerpt import within
 from strandline.algebra.nodes import Get, Project
 from strandline.algebra.scalar import Scalar, call, cast, column
 from strandline.algebra.schema import ERROR, Column, Schema
-from strandline.compute.plan.scalars.dialect import parse, position_of, words
+from strandline.compute.plan.sql.dialect import parse, position_of, words
 from strandline.controller.asking.holding import Hold
 from strandline.controller.core import Core
 from strandline.controller.location.catalog import ERRORS_SUFFIX, unknown
