@@ -28,7 +28,7 @@ from strandline.compute.tick import tick
 from strandline.errors import EvaluationError, Unavailable
 from strandline.frontier.antichain import Frontier
 from strandline.persist.client import PersistClient
-from strandline.persist.handles.plane import Contents, Half, Rows, StageRequest
+from strandline.persist.handles.contents import Contents, Half, Rows, StageRequest
 from strandline.persist.handles.read import contents
 from strandline.persist.shard.batch import Staged
 from strandline.store.memory import MemoryBlob, MemoryConsensus

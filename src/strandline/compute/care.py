@@ -25,7 +25,7 @@ from strandline.algebra.schema import ERROR
 from strandline.compute.rules.linear import updates
 from strandline.compute.rules.phase import Window
 from strandline.compute.stage import Stage
-from strandline.persist.handles.plane import Errors
+from strandline.plane.reading import Errors
 
 _QUERY: Final = "query"
 

@@ -34,8 +34,10 @@ from strandline.algebra.schema import DIFF, ERROR, TIME, Column, Schema
 from strandline.algebra.undecoded import TAKES_BACK
 from strandline.errors import CorruptionError, InvalidUsage, StrandlineError
 from strandline.frontier.antichain import TIME_MAX, Frontier
-from strandline.persist.handles.plane import Contents, Engine, Errors, Half, Rows, StageRequest
+from strandline.persist.handles.contents import Contents, Half, Rows, StageRequest
 from strandline.persist.shard.batch import NOTHING, BlobPart, InlinePart, Staged, as_batch, retimed
+from strandline.plane.engine import Engine
+from strandline.plane.reading import Errors
 
 T = TypeVar("T")
 Load: TypeAlias = Callable[[pa.Table, Schema], Rows]
