@@ -10,14 +10,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from strandline.algebra.nodes import Constant, Node, frames
-from strandline.algebra.schema import ERROR, Column, Schema
 from strandline.compute.care import Care, by_rows, whole_error
 from strandline.compute.stage import Stage, full_plan
 from strandline.errors import EvaluationError
 from strandline.persist.handles.contents import Rows
 from strandline.plane.engine import Engine
-
-ERRORS = Schema((Column(ERROR, "string"),))
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,8 +47,9 @@ async def computed(engine: Engine, stage: Stage, known: Mapping[str, Halves], *,
         plan, own = _plans(stage, care)
         ok, errors = await evaluated(plan), tuple([await evaluated(each) for each in own])
         try:
-            for rows, schema in ((ok, stage.schema), *((each, ERRORS) for each in errors)):
-                await engine.differences(rows, schema)  # a frame is lazy: this evaluates all of it
+            await engine.differences(ok, stage.schema)  # a frame is lazy: this evaluates all of it
+            for each in errors:
+                await engine.errors(each)
         except EvaluationError:
             continue
         return Halves(ok, (*errors, *inherited))
