@@ -58,7 +58,7 @@ class Way:
 
 _ANEW: Final = tuple(Way(care, anew=True) for care in Care)
 _ON: Final = {
-    Care.PLAIN: (Way(Care.PLAIN), Way(Care.PLAIN, narrow=True), *_ANEW[1:]),
+    Care.PLAIN: (Way(Care.PLAIN), Way(Care.PLAIN, narrow=True), Way(Care.ROWS, narrow=True), *_ANEW[2:]),
     Care.ROWS: (Way(Care.ROWS, narrow=True), *_ANEW[2:]),
     Care.WHOLE: _ANEW,
 }
