@@ -147,6 +147,7 @@ CHOOSES = ("wiring", "bench", "testing")
 TAKES_NODES_APART = (
     "algebra.nodes",
     "algebra.careful",
+    "algebra.products",
     "compute.lookups",
     "compute.plan",
     "compute.pruned",

@@ -1,4 +1,4 @@
-"""Upstream may forget what every output has, and nothing else; it learns so each second, and at the start."""
+"""Upstream may forget what every output has, and nothing else; it learns so at the start and at ticks."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def test_a_source_that_feeds_nothing_keeps_nothing_upstream():
     run(body)
 
 
-def test_upstream_learns_each_second_and_whenever_the_clock_was_set_back():
+def test_upstream_learns_at_most_each_second_and_whenever_the_clock_was_set_back():
     """Damage: upstream is asked at every step; or, after a clock was corrected by an hour, not for an hour."""
 
     async def body(place):
