@@ -21,7 +21,7 @@ from strandline.algebra.scalar import text
 from strandline.algebra.schema import Schema
 from strandline.compute.plan.scalars.analyst import Analyst
 from strandline.compute.plan.scalars.definite import is_positional
-from strandline.compute.plan.scalars.dialect import parse
+from strandline.compute.plan.scalars.dialect import in_sight, parse
 from strandline.compute.plan.scalars.expressions import mentioned
 from strandline.errors import DefinitionError
 
@@ -203,17 +203,7 @@ class _Completion:
 
     def _schema(self, sql: str) -> Schema:
         """Return Spark's schema of a query in the place of this one."""
-        named: list[str] = []
-        around: exp.Expr | None = self.query
-        inside: exp.Expr | None = None  # the common table expression that this query is part of sees earlier ones only
-        while around is not None:
-            with_ = around.args.get("with_")
-            seen = [] if with_ is None else list(with_.expressions)
-            if inside is not None and any(each is inside for each in seen):
-                seen = seen[: next(n for n, each in enumerate(seen) if each is inside)]
-            named[:0] = [text(each) for each in seen]
-            inside = around if isinstance(around, exp.CTE) else inside
-            around = around.parent
+        named = [text(each) for each in in_sight(self.query)]
         return self.analyst.schema_of(f"WITH {', '.join(named)} {sql}" if named else sql, self.relations)
 
 
