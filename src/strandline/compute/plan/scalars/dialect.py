@@ -132,8 +132,8 @@ def in_sight(node: exp.Expr) -> list[exp.CTE]:
 def relations(query: exp.Expr) -> Iterator[exp.Table]:
     """Yield the relations that ``query`` names and does not define, needed or not.
 
-    >>> query = parse("WITH a AS (SELECT * FROM t), t AS (SELECT * FROM a) SELECT * FROM T WHERE x IN (SELECT 1 FROM u)")
-    >>> [each.name for each in relations(query)]
+    >>> within = "WITH a AS (SELECT * FROM t), t AS (SELECT * FROM a)"
+    >>> [each.name for each in relations(parse(f"{within} SELECT 1 FROM T WHERE x IN (SELECT 1 FROM u)"))]
     ['t', 'u']
     """
     for table in query.find_all(exp.Table):
