@@ -40,7 +40,7 @@ from strandline.compute.plan.scalars.definite import (
 from strandline.compute.plan.scalars.dialect import MISTAKES, parse, position_of, relations, words
 from strandline.compute.plan.scalars.expressions import mentioned
 from strandline.compute.plan.scalars.scope import Names, Unplanned
-from strandline.errors import DefinitionError
+from strandline.errors import DefinitionError, RepeatedColumn
 
 _CANDIDATES_MAX = 3
 
@@ -75,7 +75,7 @@ def plan_view(sql: str, catalog: Mapping[str, Schema], analyst: Analyst, *, dist
     query = parse(sql)
     named = {name: catalog[name] for name in _named(query, sql, catalog)}
     refuse_indefinite(query, sql, analyst.functions)
-    schema = analyst.schema_of(sql, named)
+    schema = _schema(query, sql, named, analyst)
     mistrust = None if query is not None else "only Spark can read this text"
     if query is not None and not analyst.same(sql, text(query), named):
         query, mistrust = None, "sqlglot reads this text otherwise than Spark does"
@@ -102,6 +102,21 @@ def plan_view(sql: str, catalog: Mapping[str, Schema], analyst: Analyst, *, dist
         context.types.update((c.name, c.type) for c in schema)
     found, plan = key(plan), _reading_all(plan, schema, context)
     return PlannedView(plan, schema, tuple(sorted(named)), sql, dict(context.types), tuple(context.notes), found)
+
+
+def _schema(query: exp.Expr | None, sql: str, relations: Mapping[str, Schema], analyst: Analyst) -> Schema:
+    """Return Spark's schema of the query; say which output needs a name if two have the same."""
+    try:
+        return analyst.schema_of(sql, relations)
+    except RepeatedColumn as found:
+        outputs = query.selects if isinstance(query, exp.Query) else []
+        stars = [each for each in outputs if each.is_star]
+        at = next(iter(stars), None) if stars or not outputs else outputs[found.place].unalias()
+        what = f"output {found.place + 1}" if stars or at is None else text(at)
+        place = None if at is None else position_of(at, sql)
+        raise DefinitionError(
+            f"two outputs are called {found.name!r}; write {what} AS a name of its own", place
+        ) from found
 
 
 def _recomputable(query: exp.Expr | None, sql: str, relations: Mapping[str, Schema], analyst: Analyst) -> str | None:
