@@ -29,6 +29,7 @@ from strandline.compute.plan.scalars.order import (
     top,
 )
 from strandline.compute.plan.scalars.scope import Unplanned
+from strandline.compute.plan.scalars.windows import complete_lists
 from strandline.compute.plan.select import plan_distinct, plan_select
 
 _A: Final = f"{RESERVED}a_side"
@@ -162,7 +163,7 @@ class Queries:
             for key in ("limit", "offset", "order", "with_"):
                 plain.set(key, None)
             return self._ordered(self._substituted(plain, ctes, reason), query)
-        copy = query.copy()
+        copy = complete_lists(query)
         copy.set("with_", None)
         inner = {cte.alias.lower() for cte in copy.find_all(exp.CTE)}
         inputs: dict[str, Node] = {}

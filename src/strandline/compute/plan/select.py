@@ -27,7 +27,7 @@ from strandline.compute.plan.scalars.expressions import conjuncts, has_aggregate
 from strandline.compute.plan.scalars.functions import MERGING
 from strandline.compute.plan.scalars.order import is_limited, ordering, output_of, refuse_order_within, top
 from strandline.compute.plan.scalars.scope import Scope, Unplanned
-from strandline.compute.plan.scalars.windows import complete_windows, first_of_each
+from strandline.compute.plan.scalars.windows import complete_lists, complete_windows, first_of_each
 from strandline.compute.plan.subqueries import Subqueries
 
 _KNOWN = frozenset(
@@ -298,4 +298,4 @@ def _recomputed(
 
 
 def _definite(context: Context, node: Node, expression: exp.Expr) -> exp.Expr:
-    return definite_folds(context, node, complete_windows(expression, node.names))
+    return definite_folds(context, node, complete_windows(complete_lists(expression), node.names))
