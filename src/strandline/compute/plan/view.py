@@ -37,9 +37,9 @@ from strandline.compute.plan.scalars.definite import (
     refuse_order,
     refuse_unordered,
 )
-from strandline.compute.plan.scalars.dialect import MISTAKES, parse, position_of, relations, words
-from strandline.compute.plan.scalars.expressions import mentioned
 from strandline.compute.plan.scalars.scope import Names, Unplanned
+from strandline.compute.plan.sql.dialect import MISTAKES, parse, position_of, relations, words
+from strandline.compute.plan.sql.trees import mentioned
 from strandline.errors import DefinitionError, RepeatedColumn
 
 _CANDIDATES_MAX = 3

@@ -15,7 +15,7 @@ from graphlib import CycleError, TopologicalSorter
 from typing import Final
 
 from strandline.algebra.schema import Schema
-from strandline.compute.plan.scalars.dialect import parse, relations, words
+from strandline.compute.plan.sql.dialect import parse, relations, words
 from strandline.controller.core import Core
 from strandline.controller.defining import definitions, sources
 from strandline.controller.defining.creating import create

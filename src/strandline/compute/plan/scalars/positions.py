@@ -5,8 +5,8 @@ from __future__ import annotations
 from sqlglot import exp
 
 from strandline.algebra.scalar import text
-from strandline.compute.plan.scalars.expressions import replaced
-from strandline.compute.plan.scalars.functions import CHOOSING, LISTING, POSITIONAL
+from strandline.compute.plan.sql.functions import CHOOSING, LISTING, POSITIONAL
+from strandline.compute.plan.sql.trees import replaced
 
 
 def is_positional(window: exp.Window) -> bool:
@@ -19,7 +19,7 @@ def is_settled(window: exp.Window) -> bool:
 
     It has if it gives a value of the keys, of PARTITION BY and ORDER BY, out of a frame that those rows have in common.
 
-    >>> from strandline.compute.plan.scalars.dialect import parse
+    >>> from strandline.compute.plan.sql.dialect import parse
     >>> over = ("(x) OVER (PARTITION BY x)", "(x + 1, true) OVER (ORDER BY x)", "(y) OVER (PARTITION BY x ORDER BY z)")
     >>> [is_settled(parse(f"SELECT first_value{each}").expressions[0]) for each in over]
     [True, True, False]
@@ -39,7 +39,7 @@ def is_open_list(node: exp.Expr) -> bool:
 
     With DISTINCT it is ordered by the values themselves, else Spark refuses it.
 
-    >>> from strandline.compute.plan.scalars.dialect import parse
+    >>> from strandline.compute.plan.sql.dialect import parse
     >>> lists = ("listagg(DISTINCT b)", "string_agg(b, ',')", "listagg(b)")
     >>> orders = ("b", "a, CAST(b AS STRING)", "a")
     >>> texts = [f"{each} WITHIN GROUP (ORDER BY {order})" for each, order in zip(lists, orders)]
