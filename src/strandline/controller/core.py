@@ -331,8 +331,8 @@ class Core:
             view.name, view.sql, self.catalog, self.assembly.analyst, distrusted=bool(view.distrusted)
         )
         shards = stage_shards(stages, self.catalog, self.assembly.ids)
-        if shards != view.stages:  # this version plans otherwise than the one that defined the view
-            before, view = view, msgspec.structs.replace(view, stages=shards)
+        if (shards, planned.imports) != (view.stages, view.imports):  # the version that defined it planned otherwise
+            before, view = view, msgspec.structs.replace(view, stages=shards, imports=planned.imports)
             after = view
             await self.catalogs.change(writing.epoch, lambda catalog: catalog.with_changed(before, after))
         writing.plans.put(Definition(view, planned, stages))
