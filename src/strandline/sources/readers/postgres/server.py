@@ -186,10 +186,13 @@ class Server(Protocol):
         """Return those of the tables ``only`` that the publication has; None: all of its tables."""
         ...
 
-    async def peek(self, upto: int, changes: int | None, take: Take) -> int:
-        """Give ``take`` the messages of all transactions from the slot's position up to ``upto``; return how many.
+    async def peek(self, start: int, upto: int, changes: int | None, take: Take) -> int:
+        """Give ``take`` the messages of exactly the transactions from ``start`` on, before ``upto``; return how many.
 
-        They stay in the slot.  ``changes``: stop after the transaction with which there are so many messages.
+        They stay in the slot.  A peek that starts where an earlier one ended costs what is new, however much the slot
+        holds.  ``changes``: stop after the transaction with which there are so many messages.
+
+        Raises `Unavailable` too if the slot has moved beyond ``start`` since it was looked at.
         """
         ...
 

@@ -38,6 +38,8 @@ class BoundedConnection(psycopg.Connection[tuple[Any, ...]]):
     """
 
     seconds_max = SECONDS_MAX
+    read_from: int | None = None
+    """From which position on the session's own slot sends changes; None: it has none."""
 
     def __init__(self, *args: Any, **more: Any) -> None:
         super().__init__(*args, **more)

@@ -115,6 +115,9 @@ ADVANCE: Final = """
         FROM pg_replication_slots WHERE slot_name = %(slot)s
             AND confirmed_flush_lsn < least(%(position)s::pg_lsn, pg_current_wal_flush_lsn())
 """
+COPY_SLOT: Final = "SELECT pg_copy_logical_replication_slot(%(slot)s, %(own)s, true)"
+"""Make a temporary slot of our own at the position of the source's slot."""
+CONFIRMED: Final = "SELECT confirmed_flush_lsn::text FROM pg_replication_slots WHERE slot_name = %(slot)s"
 PEEK: Final = """
     SELECT data FROM pg_logical_slot_peek_binary_changes(%(slot)s, %(upto)s::pg_lsn, %(changes)s::int,
         'proto_version', '1', 'publication_names', %(publication)s)
