@@ -100,13 +100,17 @@ class Standing:
 
 @dataclass(frozen=True, slots=True)
 class UpstreamColumn:
-    """A column of a table: ``type_name`` is how the server writes its type; ``key``: it is of the replica identity."""
+    """A column of a table: ``type_name`` is how the server writes its type; ``key``: it is of the replica identity.
+
+    ``delimiter``: what stands between the elements of its values, if they are arrays.
+    """
 
     name: str
     type_oid: int
     modifier: int
     type_name: str
     key: bool
+    delimiter: str = ","
 
 
 @dataclass(frozen=True, slots=True)

@@ -134,8 +134,10 @@ _TABLES: Final = """
     SELECT n.nspname, c.relname, c.relreplident, c.relkind = 'p', coalesce(to_jsonb(p)->>'rowfilter', ''),
         c.reltuples::bigint, c.oid::bigint, e.entries, e.partial, to_jsonb(rows), shape.columns,
         (SELECT jsonb_agg(jsonb_build_array(a.attname, a.atttypid::bigint, a.atttypmod,
-                format_type(a.atttypid, a.atttypmod), coalesce(a.attnum = ANY (i.keys), false)) ORDER BY a.attnum)
-            FROM pg_attribute AS a WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
+                format_type(a.atttypid, a.atttypmod), coalesce(a.attnum = ANY (i.keys), false), type.typdelim)
+                ORDER BY a.attnum)
+            FROM pg_attribute AS a JOIN pg_type AS type ON type.oid = a.atttypid
+            WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
                 AND a.attgenerated = ''
                 AND (to_jsonb(p)->'attnames' IS NULL OR to_jsonb(p)->'attnames' ? a.attname::text))
     FROM {published}
@@ -146,6 +148,7 @@ _TABLES: Final = """
                         ELSE false END) AS i ON true
     ORDER BY 1, 2
 """
+"""An array type, and a domain over one, has the delimiter (``typdelim``) of its elements."""
 UNSETTLED: Final = """
     SELECT count(*) FROM pg_snapshot_xip(pg_current_snapshot()) AS running
         WHERE pg_visible_in_snapshot(running, %(snapshot)s::pg_snapshot)
