@@ -112,6 +112,7 @@ class PsycopgServer:
             count = 0
             with self._patient(connection), connection.cursor(statements.CHANGES) as cursor:
                 own = self._own_slot(connection, start)
+                connection.execute(statements.ENCODED, {"encoding": connection.encoding_of_values})
                 cursor.execute(
                     statements.PEEK, {**self._quoted, "slot": own, "upto": lsn_text(upto), "changes": changes}
                 )

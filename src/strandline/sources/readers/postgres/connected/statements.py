@@ -127,6 +127,7 @@ CHANGES: Final = "strandline_changes"
 FETCH: Final = "FETCH FORWARD 1000 FROM strandline_changes"
 """The time limit of a statement counts for so many messages, also while this process decodes them."""
 LOCK: Final = "SELECT pg_advisory_xact_lock(%(number)s)"
+ENCODED: Final = "SELECT set_config('client_encoding', %(encoding)s, true)"
 LIMITS: Final = """
     SELECT set_config('lock_timeout', %(lock_ms)s, true), set_config('statement_timeout', %(statement_ms)s, true)
 """
@@ -265,16 +266,19 @@ def tables(rows: Iterable[tuple[Any, ...]]) -> tuple[UpstreamTable, ...]:
     )
 
 
-def copy(table: UpstreamTable, columns: Iterable[str]) -> sql.Composed:
-    """Return the statement that copies out the rows of a table that its publication has.
+def copy(table: UpstreamTable, columns: Iterable[str], encoding: str) -> sql.Composed:
+    r"""Return the statement that copies out the rows of a table that its publication has, in an encoding.
 
     >>> table = UpstreamTable("s", 'a"b', Identity.FULL, (), Published(frozenset()), "(id > 3)")
-    >>> copy(table, ["id"]).as_string()
-    'COPY (SELECT "id" FROM ONLY "s"."a""b" WHERE (id > 3)) TO STDOUT (FORMAT csv)'
+    >>> copy(table, ["id"], "UTF8").as_string()
+    'COPY (SELECT "id" FROM ONLY "s"."a""b" WHERE (id > 3)) TO STDOUT (FORMAT csv, ENCODING \'UTF8\')'
     """
     only = "" if table.partitioned else "ONLY "
     where = f" WHERE {table.where}" if table.where else ""  # the server's own text of the publication's condition
-    return sql.SQL("COPY (SELECT {columns} FROM {only}{table}{where}) TO STDOUT (FORMAT csv)").format(
+    return sql.SQL(
+        "COPY (SELECT {columns} FROM {only}{table}{where}) TO STDOUT (FORMAT csv, ENCODING {encoding})"
+    ).format(
+        encoding=sql.Literal(encoding),
         columns=sql.SQL(", ").join(map(sql.Identifier, columns)),
         only=sql.SQL(only),
         table=sql.Identifier(table.schema, table.name),
