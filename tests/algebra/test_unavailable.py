@@ -1,4 +1,4 @@
-"""Debezium's placeholder is told from values, in each form that Debezium gives it."""
+"""Debezium's placeholder differs from values, in each form that Debezium gives it."""
 
 from __future__ import annotations
 
@@ -51,13 +51,13 @@ VALUES = [
 
 
 @pytest.mark.parametrize("form", [*IN_JSON.values(), *IN_AVRO.values()], ids=repr)
-def test_each_form_is_told(form):
+def test_each_form_is_a_placeholder(form):
     """Damage: the placeholder is a value of the collection."""
     assert sent(form) is Sent.NO
 
 
 @pytest.mark.parametrize("value", VALUES, ids=repr)
-def test_a_value_is_none(value):
+def test_a_value_is_no_placeholder(value):
     """Damage: a value of upstream is replaced by an older one."""
     assert sent(value) is Sent.YES
 

@@ -9,7 +9,7 @@ Debezium writes ``__debezium_unavailable_value`` in the type of the column:
 - an hstore: a map of the text to the text, or the JSON text of that map; a map may also be written as its entries;
 - a geometry: a point that is nowhere.
 
-What is one of these is told by the value alone, whatever type its column has here.  The forms are texts of JSON, so
+The value alone decides whether it is one of these, whatever type its column has here.  The forms are texts of JSON, so
 that Spark's expressions and Python's values are judged by the same patterns.
 
 Debezium: ``UnchangedToastedPlaceholder``, ``unavailable.value.placeholder``.
