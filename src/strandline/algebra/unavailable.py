@@ -62,11 +62,17 @@ FORM: Final = (
 _TRUE: Final = rf"true(?:\s*+,\s*+true){{{len(_BYTES) - 1}}}"
 AMBIGUOUS: Final = rf"\A\[\s*+{_TRUE}\s*+\]{_END}"
 """A pattern of what may be a placeholder, or a value."""
-ANYWHERE: Final = (
-    rf"(?=[_X5bA9\"t])(?:{'|'.join(map(re.escape, (*TEXTS, *_GEOMETRIES)))}"
-    rf'|95[\s,.0]++95[\s,.0]++1|"{b64encode(_BYTES[:1]).decode()}"|{_TRUE})'
+_FIRSTS: Final = "".join(sorted({each[0] for each in (*TEXTS, *_GEOMETRIES)}))
+_LITERALS: Final = "|".join(f"(?<={each[0]}){re.escape(each[1:])}" for each in (*TEXTS, *_GEOMETRIES))
+_FIRST: Final = b64encode(_BYTES[:1]).decode()
+_ARRAYS: Final = (
+    rf'[0.]*+95[\s,.0]++95[\s,.0]++1|"{_FIRST}"|\{{\s*+"scale"\s*+:\s*+0\s*+,\s*+"value"\s*+:\s*+"{_FIRST}"|{_TRUE}'
 )
-"""A pattern that is found in each message that has a placeholder, and in few others."""
+ANYWHERE: Final = rf"[{_FIRSTS}\[](?:{_LITERALS}|(?<=\[)\s*+(?:{_ARRAYS}))"
+"""A pattern that is found in each message that has a placeholder, and in few others.
+
+It begins with a class of rare letters, because it searches all messages.
+"""
 
 
 def digits(text: str) -> str:
