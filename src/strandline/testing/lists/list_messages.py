@@ -29,7 +29,7 @@ from strandline.algebra.schema import DIFF, ERROR, TIME, Schema
 from strandline.algebra.unavailable import IN_THE_KEY, OF_A_KEY
 from strandline.engine.files.values import Refused, named, sent_of
 from strandline.errors import InvalidUsage
-from strandline.persist.handles.plane import Rows
+from strandline.persist.handles.contents import Rows
 from strandline.testing.lists.list_engine import Listed
 
 _WRITTEN: Final = frozenset("cru")
