@@ -11,7 +11,7 @@ from tests.sources.readers.postgres.conftest import SCHEMA, Place, after, begin,
 
 from strandline.algebra.schema import DIFF, ERROR, Column, Schema
 from strandline.persist.client import PersistClient
-from strandline.persist.handles.plane import Half
+from strandline.persist.handles.contents import Half
 from strandline.persist.handles.read import contents
 from strandline.sources.ingest import Ingestion
 from strandline.sources.remap import RemapShard
