@@ -18,5 +18,6 @@ __all__ = [
     "scalar",
     "schema",
     "types",
+    "unavailable",
     "undecoded",
 ]

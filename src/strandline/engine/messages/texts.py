@@ -24,6 +24,7 @@ from strandline.engine.files.file_paths import CORRUPT, decoding
 from strandline.engine.files.json_lines import is_alone, is_whole, value_of, whole
 from strandline.engine.messages.debezium import change_reason, moments, unmoved
 from strandline.engine.messages.parsed import NOT_UTF8, UNLOCATED, Part, as_file, struct, wrong
+from strandline.engine.messages.unavailable import withheld
 
 _BYTES: Final = "__bytes"
 _TEXT: Final = "__text"
@@ -40,6 +41,8 @@ def parse(frame: DataFrame, part: Part, form: MessageFormat, *, locate: bool) ->
     else:
         bytes_ = source
     given = frame.withColumn(_BYTES, bytes_).withColumn(_TEXT, F.col(_BYTES).cast("string"))
+    if part.change:
+        given = withheld(given, _TEXT, part, locate=locate)
     match part.coding.encoding:
         case MessageEncoding.JSON:
             found, good, reason = _json(part, form)

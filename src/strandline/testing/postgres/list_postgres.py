@@ -53,6 +53,8 @@ class ListDatabase:
     down: bool = False
     breaks_after: int | None = None
     """After how many messages the next peek loses its connection."""
+    sent: int = 0
+    """How many messages all peeks have given."""
     system: str = "1"
     created: int = 0
     """How many tables, publications, entries of one and files were made: each has a number of its own."""
@@ -237,18 +239,21 @@ class ListServer:
         there = [name for name in self.database.entries if only is None or ("public", name) in only]
         return tuple(replace(tables[name], published=self.database.published(name)) for name in there)
 
-    async def peek(self, upto: int, changes: int | None, take: Take) -> int:
+    async def peek(self, start: int, upto: int, changes: int | None, take: Take) -> int:
         """See `Server.peek`."""
         self._refuse()
-        assert self.database.slot is not None
+        if self.database.slot is None or self.database.slot.confirmed > start:
+            raise Unavailable("the slot was moved meanwhile")
         count = 0
         for written in self.database.log:
-            if self.database.slot.confirmed <= written.commit < upto and (changes is None or count < changes):
+            if start <= written.commit < upto and (changes is None or count < changes):
                 if any(lower <= written.commit < upper for lower, upper in self.database.blind):
                     raise SourceError('publication "p" does not exist')
-                for start in range(0, len(written.messages), BATCH):
-                    self._break(count + start)
-                    take(written.messages[start : start + BATCH])
+                for at in range(0, len(written.messages), BATCH):
+                    self._break(count + at)
+                    given = written.messages[at : at + BATCH]
+                    take(given)
+                    self.database.sent += len(given)
                 count += len(written.messages)
         return count
 
