@@ -17,6 +17,8 @@ __all__ = [
     "nodes",
     "scalar",
     "schema",
+    "stored",
+    "stored_values",
     "types",
     "undecoded",
 ]
