@@ -158,6 +158,7 @@ def located(schema: Schema, there: pa.Schema, least: Fit = Fit.ALWAYS) -> dict[s
     ``least``: how much of its stored type a column must hold.  Raises `ValueError` saying which column is not there, is
     there twice, or has a type that does not fit.
 
+    >>> from strandline.algebra.schema import Column
     >>> schema = Schema((Column("ID", "bigint"),))
     >>> located(schema, pa.schema([("id", pa.int32()), ("more", pa.string())]))
     {'ID': 'id'}

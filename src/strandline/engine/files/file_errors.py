@@ -57,6 +57,12 @@ def described(file: DatedFile, line: int, reason: str, raw: str) -> str:
     )
 
 
+def of_record(file: str, record: int, reason: str, raw: str) -> str:
+    """Return the error of a record that has no line: its number in the file, from 1."""
+    told = {"file": file, "record": record, "reason": reason, "raw": raw[:RAW_CHARS_MAX]}
+    return json.dumps(told, ensure_ascii=False, separators=(",", ":"))
+
+
 def locate(session: SparkSession, bad: DataFrame, layout: Layout, schema: Schema, form: FileFormat) -> DataFrame:
     """Return a row a bad record: `PATH`, ``__error``.  ``bad`` has what Spark decoded of it, `CORRUPT` and `PATH`."""
     raw = F.col(_RAW)
