@@ -95,25 +95,23 @@ def discovered(
     times = Counter(column.lower() for column, _ in found)
     kept, left = list[Column](), list[str]()
     for column, kind in found:
-        if why := _unreadable(column, kind):
+        clashes = times[column.lower()] > 1 and not (exact and column.lower() not in {c.name.lower() for c in kept})
+        if why := _unreadable(column, clashes=clashes, typed=kind is not None):
             left.append(f"column {column!r} ({why})")
-        elif times[column.lower()] > 1 and not (exact and column.lower() not in {c.name.lower() for c in kept}):
-            left.append(f"column {column!r} (its name differs from another one in case alone)")
         else:
-            assert kind is not None, "a column without a type is unreadable"
-            kept.append(Column(column, kind))
-    every = [*notes, *([f"left out: {', '.join(left)}"] if left else [])]
-    if not kept:
-        every.append("no column can be read")
+            kept.append(Column(column, kind or ""))
+    every = [*notes, *([f"left out: {', '.join(left)}"] if left else []), *([] if kept else ["no column can be read"])]
     return Discovered(name, Schema(tuple(kept)), options, "; ".join(every))
 
 
-def _unreadable(column: str, kind: str | None) -> str:
+def _unreadable(column: str, *, clashes: bool, typed: bool) -> str:
     if not column:
         return "it has no name"
     if column.startswith(RESERVED):
         return f"names that start with {RESERVED} are reserved"
-    return "" if kind else "no type holds its values"
+    if clashes:
+        return "its name differs from another one in case alone"
+    return "" if typed else "no type holds its values"
 
 
 @dataclass(frozen=True, slots=True)

@@ -89,9 +89,7 @@ def examined(file: pq.ParquetFile, schema: Schema) -> ParquetColumns:
         number = there.stored.get_field_index(names[name])
         stored = there.stored.field(number).type
         if there.hides_digits(number):
-            raise ValueError(
-                f"column `{name}` has times of 96 bits inside: only Spark's are read"
-            )
+            raise ValueError(f"column `{name}` has times of 96 bits inside: only Spark's are read")
         if there.has_nanoseconds(number):
             nanoseconds.add(name)
         wider = _WIDER.get(kind.name, frozenset()) if isinstance(kind, types.Atom) else frozenset()

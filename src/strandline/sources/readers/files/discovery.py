@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 
 from strandline.algebra.formats import Encoding, FileFormat
 from strandline.algebra.parquet_schema import ParquetSchema
-from strandline.errors import DefinitionError, SourceError
+from strandline.errors import DefinitionError, SourceError, first_line
 from strandline.options import CHARACTER, FLAG, TEXT, one_of, option
 from strandline.sources import avro_columns, sampled
 from strandline.sources.kinds import Discovered, Discovery, discovered
@@ -190,10 +190,8 @@ def _looked(path: Path, encoding: Encoding, options: Looked) -> _File:
                 with path.open("rb") as data:
                     written = fastavro.reader(data).metadata["avro.schema"]
                 return _File(avro_columns.columns_of(written) or ())
-    except Exception as error:
-        if isinstance(error, MemoryError):
-            raise
-        raise SourceError(f"{path}: {error}") from error  # damaged bytes make a library raise anything
+    except Exception as error:  # damaged bytes make the libraries raise any exception
+        raise SourceError(f"{path}: {first_line(error)}") from error
 
 
 def _csv(path: Path, options: Looked) -> _File:

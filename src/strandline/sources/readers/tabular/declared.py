@@ -1,16 +1,31 @@
-"""Rows of an upstream table's located columns as rows of the declared ones."""
+"""The columns of an upstream table as declared ones: which can be declared, and their rows."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pyarrow as pa
 
 from strandline.algebra import types
 from strandline.algebra.arrow_types import arrow
-from strandline.algebra.schema import Schema
+from strandline.algebra.schema import Column, Schema
+from strandline.algebra.stored import type_of
 from strandline.algebra.stored_values import converted
-from strandline.errors import InvalidUsage
+from strandline.errors import DefinitionError, InvalidUsage, SourceError
+
+
+def declarable(there: pa.Schema, locate: Callable[[Schema], object]) -> list[tuple[str, str | None]]:
+    """Return the columns with the types to declare them as; None: ``locate``, which the reader asks, refuses it."""
+    found = list[tuple[str, str | None]]()
+    for field in there:
+        kind = type_of(field.type)
+        try:
+            if kind is not None:
+                locate(Schema((Column(field.name, kind),)))
+        except (ValueError, SourceError, DefinitionError):
+            kind = None
+        found.append((field.name, kind))
+    return found
 
 
 def tables_of(schema: Schema, made: Iterator[pa.Table]) -> Iterator[pa.Table]:
