@@ -19,7 +19,7 @@ def converted(values: pa.Array, kind: Type) -> pa.Array:
     >>> converted(pa.array([[("b", 1), ("a", 2)]], pa.map_(pa.string(), pa.int8())), _ENTRIES).to_pylist()
     [[{'k': 'a', 'v': 2}, {'k': 'b', 'v': 1}]]
 
-    Raises `pyarrow.ArrowInvalid` if a value is none of ``kind``: nothing is rounded or cut.
+    Raises Arrow's `ArrowInvalid` if a value is none of ``kind``: nothing is rounded or cut.
     """
     stored = plain(values.type)
     return _converted(values.cast(_without_uuids(stored)), stored, kind)
