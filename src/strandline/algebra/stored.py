@@ -37,8 +37,6 @@ _DIGITS: Final = {8: 3, 16: 5, 32: 10, 64: 19}
 """How many digits a signed integer of so many bits has at most."""
 _UNSIGNED_DIGITS: Final = _DIGITS | {64: 20}
 _DOUBLE_BITS: Final = 53
-SHOWN_MAX: Final = 20
-"""How many columns a message names."""
 _OTHERS: Final = ("boolean", "string", "binary", "float", "double", "date")
 """The atoms that are no integer and no timestamp; of two that hold a type, the first is its own."""
 _DECIMAL_DIGITS_MAX: Final = 38
@@ -167,21 +165,14 @@ def located(schema: Schema, there: pa.Schema, least: Fit = Fit.ALWAYS) -> dict[s
         ...
     ValueError: column `ID` is string there, which bigint does not hold
     """
-    known: dict[str, list[pa.Field]] = {}
-    for field in there:
-        known.setdefault(field.name.lower(), []).append(field)
-    found = {}
+    if wrong := schema.not_once_in(there.names):
+        raise ValueError(f"it has {wrong}")
+    known = {field.name.lower(): field for field in there}
     for column in schema:
-        name, named = column.name, known.get(column.name.lower(), ())
-        if len(named) != 1:
-            has = f"column `{name}` {len(named)} times" if named else f"no column `{name}`"
-            more = f" and {len(there) - SHOWN_MAX} more" if len(there) > SHOWN_MAX else ""
-            raise ValueError(f"it has {has}; it has {', '.join(there.names[:SHOWN_MAX])}{more}")
-        (field,) = named
-        if fit(parse(name, column.type), field.type) < least:
-            raise ValueError(f"column `{name}` is {field.type} there, which {column.type} does not hold")
-        found[name] = field.name
-    return found
+        field = known[column.name.lower()]
+        if fit(parse(column.name, column.type), field.type) < least:
+            raise ValueError(f"column `{column.name}` is {field.type} there, which {column.type} does not hold")
+    return {name: known[name.lower()].name for name in schema.names}
 
 
 def same(kind: Type, stored: pa.DataType) -> bool:

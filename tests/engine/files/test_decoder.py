@@ -318,10 +318,10 @@ def test_parquet_files_that_do_not_fit_are_one_error_each(decode):
     good, errors = decode(files, form=PARQUET, times=(7, 8))
     assert good == {(4, "d", 8): 1}
     reasons = {e["file"]: e["reason"] for e in errors}
-    assert reasons["a.parquet"] == "column `k` is string there, not int"
+    assert reasons["a.parquet"] == "column `k` is string there, which int does not hold"
     assert reasons["b.parquet"] == "it has no column `v`; it has k"
     assert reasons["c.parquet"].startswith("it cannot be read as Parquet")
-    assert "nanoseconds" in reasons["e.parquet"]
+    assert reasons["e.parquet"] == "column `v` is timestamp[ns] there, which string does not hold"
 
 
 def _damaged_parquet():

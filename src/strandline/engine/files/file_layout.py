@@ -8,7 +8,7 @@ is text whose records span lines, and CSV on this machine, because Spark's reade
 from __future__ import annotations
 
 import codecs
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
@@ -142,19 +142,12 @@ def _csv_header(file: DatedFile, schema: Schema, form: FileFormat, of: FileBytes
     first = first_record(head, form)
     if first is None:
         return None
-    names, line = first.fields, first.line
-    lowered = [name.lower() for name in names]
-    for column in schema:
-        times = lowered.count(column.name.lower())
-        if times != 1:
-            reason = (
-                f"the header has no column `{column.name}`"
-                if not times
-                else f"the header has column `{column.name}` {times} times"
-            )
-            return Unusable(file, line, f"{reason}; it has {_some(names)}", first.text)
+    if wrong := schema.not_once_in(first.fields):
+        return Unusable(file, first.line, f"the header has {wrong}", first.text)
     declared = {name.lower(): name for name in schema.names}
-    return _Head(tuple(declared.get(name, f"{_UNDECLARED}{i}") for i, name in enumerate(lowered)), line, by_spark=True)
+    lowered = [name.lower() for name in first.fields]
+    names = tuple(declared.get(name, f"{_UNDECLARED}{i}") for i, name in enumerate(lowered))
+    return _Head(names, first.line, by_spark=True)
 
 
 def _avro_mismatch(path: str, schema: Schema) -> str | None:
@@ -168,14 +161,5 @@ def _avro_mismatch(path: str, schema: Schema) -> str | None:
         return f"it cannot be read as Avro ({type(error).__name__})"
     if not isinstance(written, dict) or written.get("type") != "record":
         return "its values are no records"
-    names = [field["name"] for field in written["fields"]]
-    lowered = {name.lower() for name in names}
-    for column in schema:
-        if column.name.lower() not in lowered:
-            return f"it has no column `{column.name}`; it has {_some(names)}"
-    return None
-
-
-def _some(names: Iterable[str], most: int = 20) -> str:
-    all_names = list(names)
-    return ", ".join(all_names[:most]) + (f" and {len(all_names) - most} more" if len(all_names) > most else "")
+    wrong = schema.not_once_in([field["name"] for field in written["fields"]])
+    return f"it has {wrong}" if wrong else None

@@ -42,8 +42,6 @@ _SPARKS_ENCODINGS: Final = frozenset(
         *("DELTA_BINARY_PACKED", "DELTA_LENGTH_BYTE_ARRAY", "DELTA_BYTE_ARRAY"),
     }
 )
-_MODERN: Final = b"3"
-_INT96: Final = "INT96"
 _MODERN: Final = dt.date(1900, 1, 1)
 """From here on all calendars and all time zones' rules are the same to Spark and to Arrow."""
 
