@@ -54,9 +54,12 @@ STORED = {
     "uuid": pa.array([UUID.bytes, None], pa.uuid()),
     "long": pa.array([1, None], pa.duration("us")),
     "wide": pa.array([Decimal(1), None], pa.decimal256(60, 0)),
-    "nested": pa.array(
-        [{"a b": [UUID.bytes], "`": dt.time(1)}, None],
-        pa.struct([("a b", pa.list_(pa.uuid())), ("`", pa.time64("us"))]),
+    "nested": pa.StructArray.from_arrays(
+        [
+            pa.array([[UUID.bytes], None], pa.list_(pa.binary(16))).cast(pa.list_(pa.uuid())),
+            pa.array([dt.time(1), None]),
+        ],
+        names=["a b", "`"],
     ),
     "no names": pa.array([{"": 1, "x": 2}, None]),
     "dictionary": pa.array(["a", None]).dictionary_encode(),
