@@ -25,7 +25,7 @@ from strandline.algebra.stored import struct_text
 SAMPLE_BYTES: Final = 32 << 20
 """How much of a file is looked at."""
 BLOCK_BYTES: Final = 1 << 20
-NULL_TOKENS: Final = ("NA", "N/A", "n/a", "NULL", "null", "None", "NaN", "nan", r"\N", "-")
+NULL_TOKENS: Final = ("NA", "N/A", "n/a", "NULL", "null", "None", r"\N", "-")
 """Texts that stand for no value in many files."""
 _DAY: Final = "(?:000[1-9]|00[1-9][0-9]|0[1-9][0-9]{2}|[1-9][0-9]{3})-[0-9]{2}-[0-9]{2}"
 _CLOCK: Final = "(?:[01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](?:[.][0-9]{1,6})?"
@@ -34,7 +34,7 @@ _TEXTS: Final = {
     "boolean": "true|false|True|False|TRUE|FALSE",
     "bigint": "-?(?:0|[1-9][0-9]{0,17})",
     _HUGE: "-?(?:0|[1-9][0-9]{0,37})",
-    "double": "-?(?:0|[1-9][0-9]*)(?:[.][0-9]+)?(?:[eE][+-]?[0-9]{1,2})?",
+    "double": "-?(?:0|[1-9][0-9]*)(?:[.][0-9]+)?(?:[eE][+-]?[0-9]{1,2})?|NaN",
     "date": _DAY,
     "timestamp": f"{_DAY}[ T]{_CLOCK}(?:Z|[+-](?:0[0-9]|1[0-3]):[0-5][0-9])",
     "timestamp_ntz": f"{_DAY}[ T]{_CLOCK}",
@@ -62,6 +62,11 @@ class _Texts:
         self.some |= len(texts) > 0
         self.kinds = tuple(kind for kind in self.kinds if _all_are(kind, texts))
 
+    def joined(self, other: _Texts) -> _Texts:
+        """Return what both say."""
+        kinds = tuple(kind for kind in self.kinds if kind in other.kinds)
+        return _Texts(kinds, self.tokens | other.tokens, self.some or other.some)
+
     @property
     def kind(self) -> str:
         """The type of the texts but for the tokens."""
@@ -80,23 +85,39 @@ def _all_are(kind: str, texts: pa.Array) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class CsvColumns:
-    """What a CSV file seems to hold.
+class CsvSample:
+    """What CSV files with columns of these ``names`` seem to hold; ``whole``: all of them was looked at."""
 
-    ``null``: the token to read as NULL, or nothing.  ``whole``: whether all of the file was looked at.
-    """
-
-    columns: Sequence[tuple[str, str]]
-    null: str
+    names: tuple[str, ...]
+    texts: tuple[_Texts, ...]
     whole: bool
 
+    @property
+    def null(self) -> str:
+        """The token that stands for NULL: the only one among numbers, days and times, and in no text; or nothing."""
+        typed = {token for texts in self.texts if texts.kind != "string" for token in texts.tokens}
+        in_texts = {token for texts in self.texts if texts.kind == "string" and texts.some for token in texts.tokens}
+        tokens = typed - in_texts
+        return next(iter(tokens)) if len(tokens) == 1 else ""
 
-def of_csv(opened: Callable[[], pa.NativeFile], form: FileFormat) -> CsvColumns:
-    r"""Return the columns of a CSV file, which ``opened`` opens anew; without a header they are ``f0``, ``f1``, ….
+    @property
+    def columns(self) -> list[tuple[str, str | None]]:
+        """The columns with their types, if `null` is read as NULL."""
+        kinds = [texts.kind if texts.tokens <= {self.null} else "string" for texts in self.texts]
+        return [*zip(self.names, kinds, strict=True)]
+
+    def joined(self, other: CsvSample) -> CsvSample:
+        """Return what both are a sample of; they have the same names."""
+        both = zip(self.texts, other.texts, strict=True)
+        return CsvSample(self.names, tuple(one.joined(two) for one, two in both), self.whole and other.whole)
+
+
+def of_csv(opened: Callable[[], pa.NativeFile], form: FileFormat) -> CsvSample:
+    r"""Return a sample of a CSV file, which ``opened`` opens anew; without a header its columns are ``f0``, ``f1``, ….
 
     >>> from strandline.algebra.formats import Encoding
     >>> found = of_csv(lambda: pa.BufferReader(b"id,city,n\n1,Delft,NA\n2,Gh,7\n"), FileFormat(Encoding.CSV))
-    >>> list(found.columns), found.null
+    >>> found.columns, found.null
     ([('id', 'bigint'), ('city', 'string'), ('n', 'bigint')], 'NA')
 
     Raises `ValueError` if it cannot be read.
@@ -104,17 +125,15 @@ def of_csv(opened: Callable[[], pa.NativeFile], form: FileFormat) -> CsvColumns:
     with opened() as stream:
         first = first_record(stream.read(BLOCK_BYTES).decode("utf-8-sig", errors="replace"), form)
     if first is None:
-        return CsvColumns((), "", whole=True)
-    seen = [_Texts() for _ in first.fields]
+        return CsvSample((), (), whole=True)
+    seen = tuple(_Texts() for _ in first.fields)
     try:
         with opened() as stream:
             whole = _look(stream, first.line if form.header else 0, form, seen)
     except pa.ArrowInvalid as error:
         raise ValueError(f"this is no CSV that can be read: {error}") from error
-    null = _null(seen)
-    kinds = [texts.kind if texts.tokens <= {null} else "string" for texts in seen]
-    names = first.fields if form.header else [f"f{number}" for number in range(len(seen))]
-    return CsvColumns([*zip(names, kinds, strict=True)], null, whole)
+    names = first.fields if form.header else tuple(f"f{number}" for number in range(len(seen)))
+    return CsvSample(names, seen, whole)
 
 
 def _look(stream: pa.NativeFile, skipped: int, form: FileFormat, seen: Sequence[_Texts]) -> bool:
@@ -141,14 +160,6 @@ def _look(stream: pa.NativeFile, skipped: int, form: FileFormat, seen: Sequence[
     return True
 
 
-def _null(seen: Sequence[_Texts]) -> str:
-    """Return the token that stands for NULL: the only one in columns of numbers, days and times, and in no text."""
-    typed = [texts.tokens for texts in seen if texts.tokens and texts.kind != "string"]
-    in_texts = {token for texts in seen if texts.kind == "string" and texts.some for token in texts.tokens}
-    tokens = {token for each in typed for token in each} - in_texts
-    return next(iter(tokens)) if len(tokens) == 1 else ""
-
-
 # --- JSON -------------------------------------------------------------------------------------------------------------
 @dataclass(frozen=True, slots=True)
 class _List:
@@ -171,7 +182,7 @@ class _Bare:
         """Forget which."""
 
 
-def of_json(records: Iterable[bytes]) -> list[tuple[str, str]]:
+def of_json(records: Iterable[bytes]) -> list[tuple[str, str | None]]:
     """Return the columns of JSON objects; a field that differs from one to the next is a string.
 
     >>> of_json([b'{"id": 1, "tags": ["a"]}', b'{"id": 2.5, "x": null}'])

@@ -98,6 +98,17 @@ def test_names_of_csv_that_are_no_columns_are_left_out(tmp_path: Path) -> None:
         assert f"column {name}" in one.note
 
 
+def test_a_text_for_null_counts_in_whichever_file_it_is(tmp_path: Path) -> None:
+    """Damage: the first file has none, and the proposal makes each record of the second an error."""
+    for name, text in {"a": "n,s\n1,x\n", "b": "n,s\nNA,x\n"}.items():
+        (tmp_path / f"{name}.csv").write_text(text)
+    (one,) = found(tmp_path).values()
+    assert (one.columns.ddl, one.options.get("nulls")) == ("`n` bigint, `s` string", "NA")
+    (tmp_path / "c.csv").write_text("n,s\n2,NA\n")
+    (one,) = found(tmp_path).values()
+    assert (one.columns.ddl, one.options.get("nulls")) == ("`n` string, `s` string", None)
+
+
 @pytest.mark.parametrize(
     ("text", "kinds", "nulls"),
     [

@@ -99,7 +99,7 @@ class ParquetFiles:
         for column, (name, kind) in zip(self.schema, types.columns(self.schema), strict=True):
             found[name], refused = _fitting(stored[name], kind, columns.old_calendar)
             for row in refused:
-                text = _shown(stored[name], row)[:VALUE_CHARS_MAX]
+                text = (_shown(stored[name], row) or "")[:VALUE_CHARS_MAX]
                 wrong.setdefault(row, f"column `{name}`: '{text}' is not a valid {column.type}")
         rows = len(next(iter(stored.values())))
         same = {ERROR: pa.nulls(rows, pa.string())}

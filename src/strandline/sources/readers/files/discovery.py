@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import reduce
 from pathlib import Path
 from typing import Final
@@ -27,7 +27,6 @@ from strandline.sources.readers.files.options import COMPRESSED, SUFFIXES, UNSEE
 
 FILES_MAX: Final = 10_000
 """So many files are looked for."""
-_PART: Final = f"the types are a guess from the first {sampled.SAMPLE_BYTES >> 20} MiB of a file"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,23 +100,15 @@ def _alike(paths: Sequence[Path], suffix: str, options: Looked) -> Iterator[Disc
     for alike in sets.values():
         seen = [looked[path] for path in alike if path in looked]
         name, where = _place(alike, paths, suffix)
-        every = {"path": where, **_said(encoding, suffix, options), **seen[0].options}
-        notes = [_note(alike, len(seen)), *dict.fromkeys(note for each in seen for note in each.notes)]
-        yield discovered(name, _together(seen), every, notes, exact=encoding is Encoding.JSON)
+        whole = reduce(_File.joined, seen)
+        every = {"path": where, **_said(encoding, suffix, options), **whole.options}
+        notes = [_note(alike, len(seen)), *whole.notes]
+        yield discovered(name, whole.columns, every, notes, exact=encoding is Encoding.JSON)
 
 
 def _some(paths: Sequence[Path]) -> Sequence[Path]:
     """Return the first file, the last and one between: the newest ones often are the last by name."""
     return list(dict.fromkeys([paths[0], paths[len(paths) // 2], paths[-1]]))
-
-
-def _together(seen: Sequence[_File]) -> list[tuple[str, str | None]]:
-    """Return the columns of files with the same names: of types that differ, the one that holds both, or text."""
-    first, *others = seen
-    return [
-        (name, reduce(sampled.either, [each.columns[n][1] for each in others], kind))
-        for n, (name, kind) in enumerate(first.columns)
-    ]
 
 
 def _place(alike: Sequence[Path], all_of: Sequence[Path], suffix: str) -> tuple[str, str]:
@@ -161,16 +152,41 @@ def _note(alike: Sequence[Path], looked: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _File:
-    """What a file seems to hold: columns, options to read it by, and what a person should know of it."""
+    """What files seem to hold; ``whole``: all of them was looked at.  ``csv``: the sample that says so of CSV."""
 
     columns: Sequence[tuple[str, str | None]]
-    options: Mapping[str, str] = field(default_factory=dict)
-    notes: Sequence[str] = ()
+    whole: bool = True
+    csv: sampled.CsvSample | None = None
 
     @property
     def names(self) -> tuple[str, ...]:
         """The names of the columns."""
         return tuple(name for name, _ in self.columns)
+
+    @property
+    def options(self) -> Mapping[str, str]:
+        """The options to read them by."""
+        return {"nulls": self.csv.null} if self.csv is not None and self.csv.null else {}
+
+    @property
+    def notes(self) -> Sequence[str]:
+        """What a person should know of them."""
+        part = (
+            [] if self.whole else [f"the types are a guess from the first {sampled.SAMPLE_BYTES >> 20} MiB of a file"]
+        )
+        return [*part, *(f"{text!r} is read as NULL" for text in self.options.values())]
+
+    def joined(self, other: _File) -> _File:
+        """Return what both are a sample of; of types that differ, the one that holds both, or text."""
+        if self.csv is not None and other.csv is not None:
+            return _of_csv(self.csv.joined(other.csv))
+        both = zip(self.columns, other.columns, strict=True)
+        columns = [(name, sampled.either(one, two)) for (name, one), (_, two) in both]
+        return _File(columns, self.whole and other.whole)
+
+
+def _of_csv(sample: sampled.CsvSample) -> _File:
+    return _File(sample.columns, sample.whole, sample)
 
 
 def _looked(path: Path, encoding: Encoding, options: Looked) -> _File:
@@ -180,27 +196,19 @@ def _looked(path: Path, encoding: Encoding, options: Looked) -> _File:
                 with pq.ParquetFile(path) as file:
                     return _File(ParquetSchema(file).columns)
             case Encoding.CSV:
-                return _csv(path, options)
+                form = FileFormat(encoding, header=options.header, delimiter=options.delimiter)
+                return _of_csv(sampled.of_csv(lambda: _opened(path), form))
             case Encoding.JSON:
                 with _opened(path) as stream:
                     sample = stream.read(sampled.SAMPLE_BYTES)
-                    notes = () if len(sample) < sampled.SAMPLE_BYTES else (_PART,)
-                return _File(sampled.of_json(line for line in _lines(sample) if line.strip()), {}, notes)
+                columns = sampled.of_json(line for line in _lines(sample) if line.strip())
+                return _File(columns, len(sample) < sampled.SAMPLE_BYTES)
             case Encoding.AVRO:
                 with path.open("rb") as data:
                     written = fastavro.reader(data).metadata["avro.schema"]
                 return _File(avro_columns.columns_of(written) or ())
     except Exception as error:  # damaged bytes make the libraries raise any exception
         raise SourceError(f"{path}: {first_line(error)}") from error
-
-
-def _csv(path: Path, options: Looked) -> _File:
-    form = FileFormat(Encoding.CSV, header=options.header, delimiter=options.delimiter)
-    found = sampled.of_csv(lambda: _opened(path), form)
-    notes = [] if found.whole else [_PART]
-    if found.null:
-        notes.append(f"{found.null!r} is read as NULL")
-    return _File(found.columns, {"nulls": found.null} if found.null else {}, notes)
 
 
 def _opened(path: Path) -> pa.NativeFile:
