@@ -21,7 +21,8 @@ from strandline.algebra.schema import Schema
 from strandline.algebra.stored import same
 from strandline.errors import InvalidUsage, SourceError
 from strandline.frontier.gauge import Offsets
-from strandline.persist.handles.plane import Engine, Rows
+from strandline.persist.handles.contents import Rows
+from strandline.plane.staging import Staging
 from strandline.sources.reader import FileDecoder
 from strandline.sources.readers.tabular.declared import tables_of
 from strandline.sources.readers.tabular.gathered import Gathering, Piece
@@ -53,7 +54,7 @@ class StoredFile:
 class TableRows:
     """The rows of the last read of one table."""
 
-    def __init__(self, engine: Engine, decoder: FileDecoder, schema: Schema, what: str) -> None:
+    def __init__(self, engine: Staging, decoder: FileDecoder, schema: Schema, what: str) -> None:
         self._engine = engine
         self._decoder = decoder
         self._schema = schema
