@@ -17,6 +17,7 @@ from strandline.algebra.formats import DatedFile, Encoding, FileFormat
 from strandline.algebra.schema import DIFF, ERROR, TIME, Column, Schema
 from strandline.engine.files import decoder
 from strandline.engine.files.decoder import SparkFiles
+from strandline.engine.files.parquet import records
 from strandline.engine.frames.rows import dataframe, unwrap
 
 pytestmark = pytest.mark.spark
@@ -158,6 +159,25 @@ def test_a_value_that_does_not_fit_is_an_error_of_its_row(decode):
     ]
     assert [number for number, _ in errors["minus.parquet"]] == [2, 3]
     assert all("takes back" in reason for _, reason in errors["minus.parquet"])
+
+
+def test_an_object_comes_to_its_task_through_spark(decode, monkeypatch):
+    """Damage: a file that is read from a directory stops its source when it lies in a bucket."""
+    monkeypatch.setattr(records, "S3A", "/")  # every path is taken for an object's
+    k = ("k", pa.array([1, 2**64 - 1], pa.uint64()))
+    good, errors = decode({"a b.parquet": parquet([k]), "é.parquet": parquet([k])}, schema(k="bigint"))
+    assert sorted(good) == [(1, 7, 1), (1, 8, 1)]
+    assert {name: [number for number, _ in those] for name, those in errors.items()} == {
+        "a b.parquet": [2],
+        "é.parquet": [2],
+    }
+
+
+def test_a_column_may_have_the_name_of_sparks_metadata(decode):
+    """Damage: a file that Spark reads has no path, so its source stops."""
+    files = {name: parquet([("_metadata", pa.array(["mine"]))]) for name in ("a.parquet", "b.parquet")}
+    good, errors = decode(files, schema(_metadata="string"))
+    assert (sorted(good), errors) == ([("mine", 7, 1), ("mine", 8, 1)], {})
 
 
 def test_times_of_96_bits_are_read_with_all_their_digits(decode, spark, tmp_path):
