@@ -18,9 +18,8 @@ import pytest
 
 from strandline.algebra.formats import DatedFile, Encoding, FileFormat
 from strandline.algebra.schema import DIFF, ERROR, TIME, Column, Schema
-from strandline.algebra.undecoded import TAKES_BACK
+from strandline.algebra.undecoded import RAW_CHARS_MAX, TAKES_BACK
 from strandline.engine.files.decoder import SparkFiles
-from strandline.engine.files.file_errors import RAW_CHARS_MAX
 from strandline.engine.frames.rows import dataframe, unwrap
 from strandline.engine.parts.part_store import PartStore
 from strandline.engine.spark import SparkEngine

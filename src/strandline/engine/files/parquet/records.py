@@ -27,8 +27,8 @@ from strandline.algebra.arrow_types import arrow
 from strandline.algebra.formats import DatedFile
 from strandline.algebra.schema import DIFF, ERROR, TIME, Schema
 from strandline.algebra.stored_values import converted
+from strandline.algebra.undecoded import VALUE_CHARS_MAX, of_record
 from strandline.engine.files.file_bytes import S3A
-from strandline.engine.files.file_errors import VALUE_CHARS_MAX, of_record
 from strandline.engine.files.file_paths import PATH, file_path, load, paths_table
 from strandline.engine.files.parquet.columns import ParquetColumns, examined, is_ancient, opened
 from strandline.engine.frames import inline

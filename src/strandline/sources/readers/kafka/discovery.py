@@ -88,7 +88,7 @@ async def _sample(broker: KafkaBroker, topic: Topic) -> list[bytes]:
         return []  # they were deleted meanwhile
 
 
-def _columns(values: Sequence[bytes]) -> tuple[Sequence[tuple[str, str]], MessageEncoding]:
+def _columns(values: Sequence[bytes]) -> tuple[Sequence[tuple[str, str | None]], MessageEncoding]:
     """Return the columns that the values show, and how they are encoded."""
     try:
         if values and all(isinstance(json.loads(value), dict) for value in values):
