@@ -195,11 +195,11 @@ class TestIcebergProposals(DiscoveryContract):
 class TestKafkaProposals(DiscoveryContract):
     @pytest.fixture
     def place(self, monkeypatch):
-        topics = {name: MemoryTopic(id=name) for name in ("json", "avro", "text", "bytes", "empty")}
+        topics = {name: MemoryTopic(id=name) for name in ("k-json", "k-avro", "text", "bytes", "empty")}
         sink = io.BytesIO()
         fastavro.schemaless_writer(sink, fastavro.parse_schema(AVRO), RECORD)
-        topics["json"].produce(0, *(json.dumps(each).encode() for each in JSON))
-        topics["avro"].produce(0, b"\0\0\0\0\1" + sink.getvalue())
+        topics["k-json"].produce(0, *(json.dumps(each).encode() for each in JSON))
+        topics["k-avro"].produce(0, b"\0\0\0\0\1" + sink.getvalue())
         topics["text"].produce(0, b"a line", b"another")
         topics["bytes"].produce(0, b"\xff")
         topics["empty"].produce(0)
@@ -211,11 +211,11 @@ class TestKafkaProposals(DiscoveryContract):
         for module in (discovery, kind):
             monkeypatch.setattr(module, "KafkaBroker", lambda options, group: MemoryBroker(topics[options.topic]))
         monkeypatch.setenv("KAFKA_PASSWORD", "x")
-        rows = {"json": 3, "avro": 1, "text": 2, "bytes": 1, "empty": 0}
-        types = {"json": {"id": "double", "a `b`": "boolean", "A `B`": None}, "avro": OF_AVRO}
+        rows = {"k-json": 3, "k-avro": 1, "text": 2, "bytes": 1, "empty": 0}
+        types = {"k-json": {"id": "double", "a `b`": "boolean", "A `B`": None}, "k-avro": OF_AVRO}
         login = {"sasl": "plain", "user": "me", "password": CANARY}
         with registry_server.running() as registry:
-            registry.register("avro-value", json.dumps(AVRO))
+            registry.register("k-avro-value", json.dumps(AVRO))
             yield DiscoveryPlace("kafka", {"servers": "k:1", "registry_url": registry.url, **login}, rows, types)
 
 

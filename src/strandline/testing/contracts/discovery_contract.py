@@ -62,8 +62,12 @@ class DiscoveryContract:
                 env.execute(text)
         env.tick()
         assert env.status()["problems"] == {}
-        for name, many in place.rows.items():
-            if many is not None:
-                statement = parse(of[name])
-                assert isinstance(statement, CreateSource | CreateSourceTable)
-                assert env.collection(statement.name).snapshot().count() == many, name  # errors would be raised
+        read = {name: _rows(env, of[name]) for name, many in place.rows.items() if many is not None}
+        assert read == {name: many for name, many in place.rows.items() if many is not None}
+
+
+def _rows(env: Environment, text: str) -> int:
+    """Return how many rows the collection of a statement has; errors would be raised."""
+    statement = parse(text)
+    assert isinstance(statement, CreateSource | CreateSourceTable)
+    return env.collection(statement.name).snapshot().count()
