@@ -69,7 +69,7 @@ INNER = {
         ("asking", "defining"),
     ),
     "sources": (
-        ("kinds", "reclock", "sampled", "spec"),
+        ("avro_columns", "kinds", "reclock", "sampled", "spec"),
         ("invariants", "reader", "status"),
         ("envelopes", "readers", "remap"),
         ("resume", "steps"),

@@ -276,7 +276,7 @@ def test_a_column_that_is_added_is_ignored_unless_it_is_declared(tmp_path):
 @pytest.mark.parametrize(
     ("after", "message"),
     [
-        (pa.table({"id": pa.array([7], pa.int64())}), "there is no column `kind`, only id"),
+        (pa.table({"id": pa.array([7], pa.int64())}), "it has no column `kind`; it has id"),
         (pa.table({"id": ["7"], "kind": ["w"]}), "column `id` is string there, which bigint does not hold"),
     ],
 )
@@ -530,7 +530,7 @@ def test_columns_that_are_mapped_are_found_by_their_names_in_the_files(lake):
     edit(lake, 0, mapped("name", (1, "id", "long"), (2, "kind", "string")))
     assert asyncio.run(ask()) == {(1, "x"): 1}
     edit(lake, 0, mapped("name", (2, "kind", "string"), (1, "renamed", "long")))
-    with pytest.raises(SourceError, match="there is no column `id`, only kind, renamed"):
+    with pytest.raises(SourceError, match="it has no column `id`; it has kind, renamed"):
         asyncio.run(ask())
     edit(lake, 0, mapped("id", (1, "id", "long"), (2, "kind", "string")))
     with pytest.raises(SourceError, match="its columns are mapped by id, which this reader does not understand"):

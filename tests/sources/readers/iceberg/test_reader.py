@@ -302,7 +302,7 @@ def test_columns_that_are_added_renamed_widened_and_dropped(tmp_path):
         with lake.stored().update_schema() as update:
             update.add_column("kind", StringType())
         for each in (reader, await lake.reader()):
-            with pytest.raises(SourceError, match="cannot be read: there is no column `kind`, only id; define"):
+            with pytest.raises(SourceError, match="cannot be read: it has no column `kind`; it has id; define"):
                 await each.upstream_frontier()
 
     asyncio.run(body())

@@ -28,10 +28,10 @@ from pyiceberg.table import FileScanTask, StaticTable, Table
 from pyiceberg.table.snapshots import Operation, Snapshot
 
 from strandline.algebra.schema import Schema
+from strandline.algebra.stored import located
 from strandline.errors import SourceError, first_line
 from strandline.sources.readers.iceberg.answers import failed, unavailable
 from strandline.sources.readers.iceberg.options import IcebergCatalog, IcebergOptions
-from strandline.sources.readers.tabular.declared import located
 from strandline.store.secret import revealed
 
 FORMAT_MIN: Final = 2
