@@ -411,9 +411,9 @@ class OneTooFar(ResumptionFrontier):
 class ResumesOneTooFar(Ingestion):
     """Planted: lets upstream forget what is bound and not durable."""
 
-    def __init__(self, clock, engine, reader, remap, outputs):
-        super().__init__(clock, engine, reader, remap, outputs)
-        self._resumption = OneTooFar(clock, reader, remap, [each.data for each in outputs])
+    def __init__(self, clock, engine, reader, remap, outputs, patience):
+        super().__init__(clock, engine, reader, remap, outputs, patience)
+        self._resumption = OneTooFar(clock, reader, remap, [each.data for each in outputs], self._upstream)
 
 
 class DataFirst(Ingestion):

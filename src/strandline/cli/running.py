@@ -51,7 +51,7 @@ def run(opener: Opener, project: Project, wanted: Wanted, output: Output) -> Exi
     stop = Stop()
     with (
         stop.listening(),
-        opener.writing(project, take_over=wanted.take_over) as env,
+        opener.writing(project, take_over=wanted.take_over, tick_ms=wanted.tick_ms) as env,
         stop.listening(),
         _reporting(project, output) as report,
     ):
@@ -71,7 +71,7 @@ def _ticks(env: Environment, wanted: Wanted, stop: Stop, report: Report) -> Exit
     while not stop.asked:
         begun = time.monotonic()
         try:
-            complete = env.tick()
+            complete = env.tick(wait=wanted.once)
         except (StoreError, Unavailable) as error:
             if wanted.once:
                 raise

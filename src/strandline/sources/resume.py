@@ -19,12 +19,15 @@ Law R4 is asserted before each commit.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Final
 
 from strandline.errors import CorruptionError, SourceError, Unavailable
 from strandline.frontier.antichain import MINIMUM, Frontier, meet
+from strandline.frontier.gauge import Offsets
 from strandline.persist.handles.write import WriteHandle
 from strandline.sources.invariants import forgets_only_durable
+from strandline.sources.question import Question
 from strandline.sources.reader import SourceReader
 from strandline.sources.reclock import NOTHING_READ
 from strandline.sources.remap import RemapShard
@@ -37,7 +40,15 @@ PERIOD_MS: Final = 1_000
 class ResumptionFrontier:
     """The resumption frontier of one source, as last computed."""
 
-    def __init__(self, clock: Clock, reader: SourceReader, remap: RemapShard, data: Sequence[WriteHandle]) -> None:
+    def __init__(
+        self,
+        clock: Clock,
+        reader: SourceReader,
+        remap: RemapShard,
+        data: Sequence[WriteHandle],
+        upstream: Question,
+    ) -> None:
+        self._upstream = upstream
         self._clock = clock
         self._reader = reader
         self._remap = remap
@@ -74,10 +85,12 @@ class ResumptionFrontier:
         resume = remap.resume([durable])
         assert forgets_only_durable(resume, remap, durable), f"law R4: {resume} is not durable at {durable}"
         try:
-            await self._reader.commit(resume)
+            await self._upstream.tell("what it may forget", partial(self._tell, resume, durable))
         except (SourceError, Unavailable) as error:
             self.problem, self._told_ms = str(error), None  # the next chance is as good as any
-            return
+
+    async def _tell(self, resume: Offsets, durable: Frontier) -> None:
+        await self._reader.commit(resume)
         self.offsets, self.problem = resume, ""
         self._remap.compact(durable)
 

@@ -38,7 +38,7 @@ from strandline.store.consensus import Consensus, NothingStored
 from strandline.store.system import SystemClock, SystemIds
 from strandline.wiring.consensuses import ConsensusPlace, consensus_of
 from strandline.wiring.locations import Location, location_of
-from strandline.wiring.loop import at_once, side_by_side
+from strandline.wiring.loop import RunningTask, at_once, side_by_side
 from strandline.wiring.registry import Readers, driver
 
 if TYPE_CHECKING:
@@ -91,6 +91,7 @@ def assemble(
             Readers(clock, engine, SparkFiles(session), SparkMessages(session)),
             partial(driver, clock),
             side_by_side,
+            partial(RunningTask, clock),
             SystemProcesses(),
             where.push,
             opened.pop_all(),
