@@ -54,9 +54,7 @@ class Ingestion:
         self._remap = remap
         self._upstream = Question(clock, patience)
         self._steps = {each.table: Steps(each, reader, remap, engine) for each in outputs}
-        self._resumption = ResumptionFrontier(
-            clock, reader, remap, [each.data for each in outputs], self._upstream
-        )
+        self._resumption = ResumptionFrontier(clock, reader, remap, [each.data for each in outputs], self._upstream)
         self._stalled = ""
 
     @classmethod

@@ -27,7 +27,7 @@ from strandline.engine.files.decoder import SparkFiles
 from strandline.engine.messages.decoder import SparkMessages
 from strandline.engine.session import kafka_jars
 from strandline.engine.session.functions import Functions
-from strandline.engine.session.start import adopt, build
+from strandline.engine.session.start import adopt, build, stop
 from strandline.engine.spark import SparkEngine
 from strandline.engine.sql.analysis import SparkAnalyst
 from strandline.persist.handles.location import Pair, agree, another_consensus, read_mark
@@ -74,7 +74,7 @@ def assemble(
         wanted = kafka_jars.jars(where.spark_settings(config.spark), config.kafka_jars)
         session = build(wanted) if spark is None else adopt(spark, wanted)
         if spark is None:
-            opened.callback(session.stop)
+            opened.callback(stop, session)
         where.prepare(session)
         functions = Functions(config.functions)
         functions.learn(session)

@@ -11,16 +11,22 @@ import logging
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
-from collections.abc import Mapping
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
 import psutil
 import pyspark
+from pyspark import SparkConf, SparkContext
+from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
 
+from strandline.engine.frames.failures import spark_is_gone
 from strandline.engine.session import class_archive
 from strandline.errors import ConfigError
 
@@ -118,10 +124,45 @@ def build(config: Mapping[str, str]) -> SparkSession:
     for key, value in settings.items():
         builder = builder.config(key, value)
     try:
-        session = builder.getOrCreate()
+        with _own_interrupts():
+            _launch(settings)
+            session = builder.getOrCreate()
     except Exception as error:
         raise ConfigError(f"Spark does not start: {str(error).splitlines()[0] if str(error) else error!r}") from error
     return adopt(session, config)
+
+
+def stop(session: SparkSession) -> None:
+    """Stop a session that `build` made.  One whose JVM has ended already, by a signal perhaps, is stopped."""
+    try:
+        session.stop()
+    except Exception as error:
+        if not spark_is_gone(error):
+            raise
+
+
+def _launch(settings: Mapping[str, str]) -> None:
+    """Start the JVM, as ``settings`` want it, in a process group of its own, unless one runs.
+
+    A terminal and many supervisors send their signals to the whole group.  The JVM would end in the middle of what it
+    computes for a process that wants to finish it.  It still ends with this process, which holds its standard input.
+    """
+    if SparkContext._gateway is None:  # noqa: SLF001 - no public call takes options of the process
+        gateway = launch_gateway(SparkConf().setAll(list(settings.items())), {"process_group": 0})
+        SparkContext._ensure_initialized(gateway=gateway)  # noqa: SLF001
+
+
+@contextmanager
+def _own_interrupts() -> Iterator[None]:
+    """Keep the program's handler of SIGINT, in place of which PySpark puts its own."""
+    if threading.current_thread() is not threading.main_thread():
+        yield  # only the main thread may set one, so PySpark sets none
+        return
+    before = signal.getsignal(signal.SIGINT)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def adopt(session: SparkSession, config: Mapping[str, str] | None = None) -> SparkSession:
