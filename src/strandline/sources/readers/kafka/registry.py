@@ -107,6 +107,8 @@ class Registry:
 
     def _headers(self) -> dict[str, str]:
         headers = {"Accept": "application/vnd.schemaregistry.v1+json, application/json"}
+        if self._at.registry_token is not None:
+            headers["Authorization"] = f"Bearer {self._at.registry_token.reveal()}"
         if self._at.registry_user is not None and self._at.registry_password is not None:
             pair = f"{self._at.registry_user}:{self._at.registry_password.reveal()}"
             headers["Authorization"] = "Basic " + base64.b64encode(pair.encode()).decode()
