@@ -20,6 +20,7 @@ from strandline.persist.handles.read import contents
 from strandline.persist.handles.records import RecordShard
 from strandline.sources import spec
 from strandline.sources.ingest import Ingestion
+from strandline.sources.question import PATIENT
 from strandline.sources.reclock import NOTHING_READ, Remap
 from strandline.sources.remap import RemapShard
 from strandline.sources.resume import PERIOD_MS, ResumptionFrontier
@@ -44,14 +45,14 @@ class World:
         ids = CountingIds(f"p{self.opened}")
         return PersistClient(self.clock, ids, fuse.guard(self.blob), fuse.guard(self.consensus))
 
-    async def open(self, *, epoch=1, fuse=None, kind=Ingestion):
+    async def open(self, *, epoch=1, fuse=None, kind=Ingestion, reader=None, patience=PATIENT):
         fuse = fuse or Fuse()
         client = self.client(fuse)
         remap = await RemapShard.open(await client.records("remap", epoch), epoch)
         data = await client.writer("data", epoch, schema=SCHEMA.ddl)
-        reader, engine = ListReader(self.upstream), ListEngine(fuse.guard(self.blob))
+        reader, engine = reader or ListReader(self.upstream), ListEngine(fuse.guard(self.blob))
         output = OutputShard("", SCHEMA, data)
-        ingestion = await kind.open(self.clock, engine, fuse.guard(reader), remap, [output])
+        ingestion = await kind.open(self.clock, engine, fuse.guard(reader), remap, [output], patience)
         ingestion.reader, ingestion.engine = reader, engine
         return ingestion
 

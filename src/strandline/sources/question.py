@@ -1,4 +1,4 @@
-"""What a source asks its upstream, which may not answer: one question at a time, and no tick waits longer than it wants.
+"""What a source asks its upstream, which may not answer: one question at a time, for which no tick waits long.
 
 A question runs beside its caller (`Beside`).  The caller waits for at most an interval and then goes on with
 `Unavailable`; a later call takes the answer.  So one broker that is away costs the other sources and the views an

@@ -148,7 +148,7 @@ def _launch(settings: Mapping[str, str]) -> None:
     computes for a process that wants to finish it.  It still ends with this process, which holds its standard input.
     """
     if SparkContext._gateway is None:  # noqa: SLF001 - no public call takes options of the process
-        gateway = launch_gateway(SparkConf().setAll(list(settings.items())), {"process_group": 0})
+        gateway = launch_gateway(SparkConf().setAll(list(settings.items())), {"process_group": 0})  # type: ignore[no-untyped-call]
         SparkContext._ensure_initialized(gateway=gateway)  # noqa: SLF001
 
 

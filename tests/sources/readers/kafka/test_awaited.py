@@ -24,6 +24,7 @@ from strandline.sources.readers.kafka.registry import Registry
 from strandline.sources.readers.kafka.settings import ANSWER_SECONDS_MAX
 from strandline.sources.reclock import NOTHING_READ, Slice
 from strandline.store.memory import MemoryBlob, MemoryConsensus
+from strandline.store.system import SystemClock
 from strandline.testing.doubles import CountingIds, HandClock
 from strandline.testing.lists.list_engine import ListEngine
 from strandline.testing.upstreams.memory_broker import MemoryBroker, MemoryTopic
@@ -88,7 +89,7 @@ def test_a_registry_that_does_not_answer_is_asked_by_the_probe_and_once_at_a_tim
         assert time.monotonic() - began < ANSWER_SECONDS_MAX
         assert len(registry.asked) == 1, "what it has not answered yet is not asked again"
         asyncio.get_running_loop().call_later(0.1, registry.answers.set)
-        await asyncio.sleep(0.2)
+        await SystemClock().sleep(0.2)
         await reader.upstream_frontier()
         asked = len(registry.asked)
         await reader.read([whole], table="", locate=False)

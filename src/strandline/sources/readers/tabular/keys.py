@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -17,13 +18,10 @@ def _properties(text: str) -> Secret:
     >>> _properties('{"s3.anonymous": "true"}')
     Secret(•••)
     """
-    try:
-        found = json.loads(text)
-    except ValueError:
-        found = None
-    if not isinstance(found, dict):
-        raise ValueError('it must be a JSON object, as {"name": "value"}')
-    return Secret(text)
+    with suppress(ValueError):
+        if isinstance(json.loads(text), dict):
+            return Secret(text)
+    raise ValueError('it must be a JSON object, as {"name": "value"}')
 
 
 _OBJECT: Final = Kind(_properties, {"minLength": 2}, may_refer=True)
