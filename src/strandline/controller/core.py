@@ -5,9 +5,9 @@ the catalog where its last incarnation left it.  `Core.tick` brings everything t
 tables are sealed, stages step, endpoints follow.  The three halves of a tick (`ingest`, `maintain`, `deliver`) may be
 called apart: how ticks are grouped into steps changes no update (law D).
 
-A core is used by one coroutine at a time (the client holds a lock); it spawns nothing itself.  `FencedError` from any call
-means that another environment has taken over: close it.  Any other failure is a *problem* of one item; `status` reports
-it, here and in other processes, and the other items go on.
+A core is used by one coroutine at a time (the client holds a lock); it spawns nothing itself.  `FencedError` from any
+call means that another environment has taken over: close it.  Any other failure is a *problem* of one item; `status`
+reports it, here and in other processes, and the other items go on.
 
 Long because a tick's order of calls is the environment's one main loop.
 """

@@ -3,9 +3,10 @@
 A failure belongs to one item: whatever opening, ingesting, stepping or delivering it raises is that item's problem, and
 the others go on.  Only `FencedError` comes out of a call: another environment has taken over.
 
-An instance is used by one coroutine at a time; it spawns nothing but questions to upstreams (`Patience`).  What it reads and writes of a shard goes through the
-client, what it knows of upstreams and endpoints through `Connectors` and `Drivers`.  It may be read-only: then sources
-bind nothing, sinks mint nothing and endpoints get nothing, until it is allowed to write.
+An instance is used by one coroutine at a time; it spawns nothing but questions to upstreams (`Patience`).  What it
+reads and writes of a shard goes through the client, what it knows of upstreams and endpoints through `Connectors` and
+`Drivers`.  It may be read-only: then sources bind nothing, sinks mint nothing and endpoints get nothing, until it is
+allowed to write.
 
 Long because what runs is started, brought on, reported and ended in one place.
 """
