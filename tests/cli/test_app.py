@@ -109,7 +109,7 @@ def test_an_interrupt_while_it_runs_ends_it_in_order_though_spark_is_gone_alread
     process.stdout.readline()
     (spark,) = [each for each in psutil.Process(process.pid).children() if "java" in each.name()]
     assert os.getpgid(spark.pid) != process.pid, "Ctrl-C ends what it computes for a tick that is to finish"
-    spark.terminate()
+    spark.kill()
     spark.wait(60)
     os.killpg(process.pid, signal.SIGINT)
     _, said = process.communicate(timeout=120)

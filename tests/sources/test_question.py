@@ -114,6 +114,7 @@ def test_late_answers_lose_and_double_nothing(data: st.DataObject) -> None:
                 ticked = await seat.tick(as_time(seat.bound) + 1, wait=True)
                 assert isinstance(ticked, Advanced), ticked
             assert not isinstance(await seat.catch_up(), Stalled)
+            await seat.close()
         assert await world.updates() == await world.expected()
         assert (await world.remap()).frontier == world.upstream.frontier
 
@@ -138,7 +139,7 @@ def test_an_answer_to_another_question_is_nobodys() -> None:
             return 7
 
         with pytest.raises(Unavailable, match="has not answered since"):
-            await question.tell("forget", nothing)
+            await question.tell("forget", nothing, wait=False)
         held["on"] = False
         assert await question.ask("how far", seven, wait=False) == 7
         assert question.silence == ""

@@ -134,7 +134,7 @@ class Ingestion:
             return Stalled(error)
         remap = await self._remap.mint(time, covered)
         self._stalled = ""
-        await self._resumption.follow()
+        await self._resumption.follow(wait=wait)
         return Advanced(remap.upper)
 
     async def _probe(self, known: Offsets) -> Offsets:

@@ -116,13 +116,13 @@ class Question:
             await self._begin(what, call, wait=wait)
         return cast("T", self._answer())
 
-    async def tell(self, what: str, call: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    async def tell(self, what: str, call: Callable[[], Coroutine[Any, Any, None]], *, wait: bool) -> None:
         """Make ``call``, which upstream is to know of; as `ask`, but what an earlier call came to is not of interest.
 
         Raises as `ask`.  If it is not answered yet, the call goes on, and nobody has to take the answer.
         """
-        await self._open(wait=False)
-        await self._begin(what, call, wait=False)
+        await self._open(wait=wait)
+        await self._begin(what, call, wait=wait)
         self._answer()
 
     async def close(self) -> None:

@@ -60,14 +60,14 @@ class ResumptionFrontier:
         self.problem = ""
         """Why it could not be told, else empty."""
 
-    async def follow(self) -> None:
+    async def follow(self, *, wait: bool = False) -> None:
         """`advance` if `PERIOD_MS` have passed since the last time, or the clock was set back."""
         rested = self._told_ms is None or not 0 <= self._clock.now_ms() - self._told_ms < PERIOD_MS
         if rested and not self._telling:  # outputs that step side by side come here while upstream is being told
-            await self.advance()
+            await self.advance(wait=wait)
 
-    async def advance(self) -> None:
-        """Read the uppers, and let upstream forget what all outputs have.
+    async def advance(self, *, wait: bool = False) -> None:
+        """Read the uppers, and let upstream forget what all outputs have; ``wait`` for its answer.
 
         Raises:
             CorruptionError: the shards do not fit each other, so one of them is not what was committed.
@@ -75,17 +75,17 @@ class ResumptionFrontier:
         """
         self._told_ms, self._telling = self._clock.now_ms(), True
         try:
-            await self._advance()
+            await self._advance(wait=wait)
         finally:
             self._telling = False
 
-    async def _advance(self) -> None:
+    async def _advance(self, *, wait: bool) -> None:
         durable = await self._durable()
         remap = self._remap.remap
         resume = remap.resume([durable])
         assert forgets_only_durable(resume, remap, durable), f"law R4: {resume} is not durable at {durable}"
         try:
-            await self._upstream.tell("what it may forget", partial(self._tell, resume, durable))
+            await self._upstream.tell("what it may forget", partial(self._tell, resume, durable), wait=wait)
         except (SourceError, Unavailable) as error:
             self.problem, self._told_ms = str(error), None  # the next chance is as good as any
 
