@@ -86,10 +86,14 @@ class Slow(ListReader):
 @given(data=st.data())
 def test_late_answers_lose_and_double_nothing(data: st.DataObject) -> None:
     """Damage: an answer that comes two ticks later binds what another process has moved beyond, or forgets too much."""
-    world = World()
+    world, begun = World(), list[Stepped]()
+
+    def beside(call: Any) -> Stepped:
+        begun.append(Stepped(data.draw, call))
+        return begun[-1]
 
     async def opened() -> Ingestion:
-        patience = Patience(lambda call: Stepped(data.draw, call), PERIOD_MS / 1000)
+        patience = Patience(beside, PERIOD_MS / 1000)
         return await world.open(reader=Slow(world.upstream), patience=patience)
 
     async def body() -> None:
@@ -114,11 +118,14 @@ def test_late_answers_lose_and_double_nothing(data: st.DataObject) -> None:
                 ticked = await seat.tick(as_time(seat.bound) + 1, wait=True)
                 assert isinstance(ticked, Advanced), ticked
             assert not isinstance(await seat.catch_up(), Stalled)
-            await seat.close()
         assert await world.updates() == await world.expected()
         assert (await world.remap()).frontier == world.upstream.frontier
 
-    run_sync(body())
+    try:
+        run_sync(body())
+    finally:
+        for each in begun:
+            run_sync(each.cancel())
 
 
 def test_an_answer_to_another_question_is_nobodys() -> None:
