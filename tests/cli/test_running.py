@@ -86,7 +86,7 @@ def test_a_run_ends_as_documented_if_the_signal_ended_spark_first(phase: str, mo
     wanted = Wanted(once=False, until=None, take_over=False, tick_ms=1)
     assert run(cast("Any", Opening(phase, signalled=True)), cast("Any", None), wanted, Output(json=True)) is Exit.OK
     monkeypatch.setattr(running, "SIGNAL_SECONDS_MAX", 0.1)
-    with pytest.raises(ConfigError):  # nobody asked it to end
+    with pytest.raises(ConfigError):  # no signal has asked it to end
         run(cast("Any", Opening(phase, signalled=False)), cast("Any", None), wanted, Output(json=True))
 
 

@@ -128,7 +128,7 @@ def test_late_answers_lose_and_double_nothing(data: st.DataObject) -> None:
             run_sync(each.cancel())
 
 
-def test_an_answer_to_another_question_is_nobodys() -> None:
+def test_the_answer_to_another_question_is_dropped() -> None:
     """Damage: what a commit came to is taken for how far upstream can be read."""
     clock, held = HandClock(), {"on": True}
 

@@ -29,7 +29,7 @@ from strandline.cli.terminal.opening import Opener
 from strandline.cli.terminal.output import Output, printable
 from strandline.client import Environment
 from strandline.controller.defining.project import Project
-from strandline.engine.frames.failures import spark_is_gone
+from strandline.engine.session.start import spark_is_gone
 from strandline.errors import FencedError, StoreError, Unavailable
 from strandline.instance.beginnings import Beginning
 from strandline.materialize.runtime import Status

@@ -119,7 +119,7 @@ class Question:
     async def tell(self, what: str, call: Callable[[], Coroutine[Any, Any, None]], *, wait: bool) -> None:
         """Make ``call``, which upstream is to know of; as `ask`, but what an earlier call came to is not of interest.
 
-        Raises as `ask`.  If it is not answered yet, the call goes on, and nobody has to take the answer.
+        Raises as `ask`.  If it is not answered yet, the call goes on, and its outcome is dropped.
         """
         await self._open(wait=wait)
         await self._begin(what, call, wait=wait)

@@ -11,7 +11,6 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from py4j.protocol import Py4JNetworkError
 from pyspark.errors import IllegalArgumentException
 
 from strandline.engine.frames.inline import NEGATIVE
@@ -96,21 +95,6 @@ def thrown(error: BaseException) -> str:
     found = _THROWN.search(text)
     first = found[1] if found else next(iter(text.strip().splitlines()), "")
     return _STATE.sub("", re.sub(r"^\[[A-Z_.0-9]+\]\s*", "", first))
-
-
-def spark_is_gone(error: BaseException) -> bool:
-    """Return whether an error says that Spark's JVM does not answer any more, by itself or by what caused it.
-
-    >>> spark_is_gone(ConnectionRefusedError(111, "Connection refused")), spark_is_gone(KeyError("k"))
-    (True, False)
-    """
-    seen: list[BaseException] = []
-    while error not in seen:
-        if isinstance(error, ConnectionError | Py4JNetworkError):
-            return True
-        seen.append(error)
-        error = error.__cause__ or error.__context__ or error
-    return False
 
 
 def is_sparks(error: BaseException) -> bool:

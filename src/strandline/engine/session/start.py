@@ -26,7 +26,6 @@ from pyspark import SparkConf, SparkContext
 from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
 
-from strandline.engine.frames.failures import spark_is_gone
 from strandline.engine.session import class_archive
 from strandline.errors import ConfigError
 
@@ -38,6 +37,8 @@ HEAP_SHARE: Final = 4
 """The default heap is this fraction of the machine's memory: Python, the page cache and the endpoint live here too."""
 PART_BYTES_TARGET: Final = 128 << 20
 assert HEAP_MIB_MIN <= HEAP_MIB_MAX
+_BRIDGE: Final = "py4j.protocol"
+"""The module of the errors of PySpark's bridge to the JVM."""
 _INSTALL: Final = (
     "install a JDK of version 17 or later (Debian: apt-get install openjdk-17-jdk-headless) or point JAVA_HOME at one"
 )
@@ -132,6 +133,22 @@ def build(config: Mapping[str, str]) -> SparkSession:
     return adopt(session, config)
 
 
+def spark_is_gone(error: BaseException) -> bool:
+    """Return whether an error says that Spark's JVM no longer answers, by itself or by what caused it.
+
+    >>> spark_is_gone(ConnectionRefusedError(111, "Connection refused")), spark_is_gone(KeyError("k"))
+    (True, False)
+    """
+    seen: list[BaseException] = []
+    while error not in seen:
+        lost = type(error).__module__ == _BRIDGE and type(error).__name__ == "Py4JNetworkError"
+        if lost or isinstance(error, ConnectionError):
+            return True
+        seen.append(error)
+        error = error.__cause__ or error.__context__ or error
+    return False
+
+
 def stop(session: SparkSession) -> None:
     """Stop a session that `build` made.  One whose JVM has ended already, by a signal perhaps, is stopped."""
     try:
@@ -177,7 +194,7 @@ def adopt(session: SparkSession, config: Mapping[str, str] | None = None) -> Spa
     try:
         own = session.newSession()
     except Exception as error:
-        if not isinstance(error, ConnectionError) and type(error).__module__ != "py4j.protocol":
+        if not spark_is_gone(error) and type(error).__module__ != _BRIDGE:
             raise
         raise ConfigError("this Spark session has ended, or its JVM has; make another one, or pass none") from error
     cores = session.sparkContext.defaultParallelism

@@ -71,9 +71,7 @@ class KafkaConnection:
     sasl: Sasl | None = option(one_of(Sasl), "How to log in; without it, not at all.", default=None)
     user: str | None = option(PLACE, "Who logs in.", default=None)
     password: Secret | None = option(SECRET, "The password, by reference.", default=None)
-    rack: str | None = option(
-        TEXT, "Where this client is: brokers let it read from the nearest replica (`client.rack`).", default=None
-    )
+    rack: str | None = option(TEXT, "Where this client is: brokers let it read from the nearest replica.", default=None)
 
     def __post_init__(self) -> None:
         """Raise `ValueError` if options do not go together."""
