@@ -141,7 +141,7 @@ class Question:
             return None
         if not await running.wait(None if wait else 0):
             raise self._unanswered(asked)
-        return asked if asked.ended else None  # it was cancelled, with whoever waited for it
+        return asked if asked.ended else None  # it was cancelled with the call that waited for it
 
     async def _begin(self, what: str, call: Callable[[], Coroutine[Any, Any, Any]], *, wait: bool) -> None:
         asked = self._asked = _Asked[Any](what, self._clock.now_ms())
@@ -152,7 +152,7 @@ class Question:
     async def _run(self, asked: _Asked[Any], call: Callable[[], Coroutine[Any, Any, Any]]) -> None:
         try:
             asked.answer = await call()
-        except Exception as error:  # noqa: BLE001 - whoever takes the answer raises it
+        except Exception as error:  # noqa: BLE001 - the call that takes the answer raises it
             asked.error = error
         asked.took_s = (self._clock.now_ms() - asked.begun_ms) / 1000
         asked.ended = True
