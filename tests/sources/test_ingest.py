@@ -404,7 +404,7 @@ def test_a_crash_at_any_io_loses_and_doubles_nothing(script, after):
 class OneTooFar(ResumptionFrontier):
     """Tells upstream of the durable upper's own binding instead of its predecessor's."""
 
-    async def _advance(self):
+    async def _advance(self, *, wait):
         await self._durable()
         await self._reader.commit(self._remap.remap.offsets_at(self._meet().at + 999))
 
