@@ -130,9 +130,7 @@ class Town:
         one, other = self.reference(known), self.reference(known)
         match self.rng.randrange(4):
             case 0:
-                return (
-                    f"SELECT {one} AS {self.rng.choice(NAMES)}, {known}.* FROM {called} WHERE {self.condition(known)}"
-                )
+                return f"SELECT {one} AS one, {known}.* FROM {called} WHERE {self.condition(known)}"
             case 1:
                 return f"SELECT {one} AS a, count({other}) AS n, max({other}) AS m FROM {called} GROUP BY {one}"
             case 2:
