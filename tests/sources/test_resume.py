@@ -10,6 +10,7 @@ from strandline.errors import CorruptionError, FencedError, Unavailable
 from strandline.frontier.antichain import Frontier
 from strandline.frontier.gauge import Offsets
 from strandline.persist.client import PersistClient
+from strandline.sources.question import PATIENT, Question
 from strandline.sources.reclock import NOTHING_READ
 from strandline.sources.remap import RemapShard
 from strandline.sources.resume import PERIOD_MS, ResumptionFrontier
@@ -49,7 +50,9 @@ class Place:
         for time in range(1, bound):
             await self.remap.mint(time, Offsets({"p": time}))
         self.data = {name: await client.writer(name, 1, schema=SCHEMA.ddl) for name in outputs}
-        return ResumptionFrontier(self.clock, self.upstream, self.remap, list(self.data.values()))
+        return ResumptionFrontier(
+            self.clock, self.upstream, self.remap, list(self.data.values()), Question(self.clock, PATIENT)
+        )
 
     async def durable(self, name, upper, *, epoch=1):
         """Another process makes an output durable up to ``upper``."""

@@ -18,7 +18,6 @@ from pyspark.sql import functions as F  # noqa: N812 - the name all of Spark's d
 from strandline.algebra import types
 from strandline.algebra.formats import Encoding
 from strandline.algebra.messages import FRAME_BYTES, MessageEncoding, MessageFormat
-from strandline.algebra.schema import Schema, quote
 from strandline.engine.files.file_errors import csv_reason, json_reason, unquoted
 from strandline.engine.files.file_paths import CORRUPT, decoding
 from strandline.engine.files.json_lines import is_alone, is_whole, value_of, whole
@@ -140,8 +139,3 @@ def _bytes(part: Part) -> _Parsed:
     else:
         return _text(part)
     return read, (F.struct(F.col(_FOUND).alias(column.name)), F.col(_FOUND).isNotNull()), F.lit(UNLOCATED)
-
-
-def held_text(schema: Schema) -> str:
-    """Return these columns as texts."""
-    return ", ".join(f"{quote(name)} string" for name in schema.names)

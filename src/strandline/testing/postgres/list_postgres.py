@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from strandline.errors import SourceError, Unavailable
+from strandline.errors import Unavailable
 from strandline.sources.readers.postgres.pgoutput import KEPT, Identity, Value
 from strandline.sources.readers.postgres.server import (
     Name,
@@ -58,13 +58,10 @@ class ListDatabase:
     system: str = "1"
     created: int = 0
     """How many tables, publications, entries of one and files were made: each has a number of its own."""
-    publication: int | None = 0
     entries: dict[str, int] = field(default_factory=dict)
     """The number of the entry by which the publication has a table."""
     shapes: dict[str, Shape] = field(default_factory=dict)
     unpublished: tuple[str, ...] = ()
-    blind: list[tuple[int, int]] = field(default_factory=list)
-    """From where to where in the log there was no publication."""
 
     def create(self, name: str, identity: Identity, **columns: str) -> None:
         """Make a table ``public.name`` of columns by type; that whose type begins with ``*`` is its key.
@@ -96,23 +93,9 @@ class ListDatabase:
         """Have the publication send nothing of the table from now on."""
         del self.entries[name]
 
-    def unpublish(self) -> None:
-        """Drop the publication."""
-        self.publication = None
-        self.blind.append((self.at, 1 << 60))
-        self.entries.clear()
-
-    def publish(self) -> None:
-        """Make the publication again, for all tables."""
-        self.publication = self.created
-        self.created += 1
-        self.blind[-1] = (self.blind[-1][0], self.at)
-        for name in self.tables:
-            self.join(name)
-
     def published(self, name: str) -> Published:
         """Return how the publication has a table."""
-        return Published(frozenset({f"{self.publication} {self.entries[name]}"}), shape=self.shapes[name])
+        return Published(frozenset({str(self.entries[name])}), shape=self.shapes[name])
 
     def commit(self, *messages: Callable[[ListDatabase], tuple[bytes, str, Sequence[Row], Sequence[Row]]]) -> int:
         """Commit a transaction of `insert`, `update` and `delete`; return where its commit record begins."""
@@ -215,10 +198,9 @@ class ListServer:
     async def standing(self, tables: Collection[Name]) -> Standing:
         """See `Server.standing`."""
         self._refuse()
-        database, published = self.database, None
-        if database.publication is not None:
-            there = [name for name in database.entries if ("public", name) in tables]
-            published = {("public", name): database.published(name) for name in there}
+        database = self.database
+        there = [name for name in database.entries if ("public", name) in tables]
+        published = {("public", name): database.published(name) for name in there}
         return Standing(database.system, "d", "logical", database.at, database.slot, published, database.unpublished)
 
     async def create_slot(self) -> None:
@@ -247,8 +229,6 @@ class ListServer:
         count = 0
         for written in self.database.log:
             if start <= written.commit < upto and (changes is None or count < changes):
-                if any(lower <= written.commit < upper for lower, upper in self.database.blind):
-                    raise SourceError('publication "p" does not exist')
                 for at in range(0, len(written.messages), BATCH):
                     self._break(count + at)
                     given = written.messages[at : at + BATCH]

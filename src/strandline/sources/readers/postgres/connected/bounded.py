@@ -100,8 +100,11 @@ def parameters(options: PostgresConnection) -> Mapping[str, Any]:
     }
     if options.password is not None:
         given["password"] = options.password.reveal()
-    if options.sslrootcert is not None:
-        given["sslrootcert"] = options.sslrootcert
+    if options.sslpassword is not None:
+        given["sslpassword"] = options.sslpassword.reveal()
+    for name in ("sslrootcert", "sslcert", "sslkey"):
+        if (file := getattr(options, name)) is not None:
+            given[name] = file
     settings = {
         **SETTINGS,
         "row_security": "off",  # a policy that hides rows is an error, since their changes come all the same
