@@ -29,7 +29,7 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from random_views import STANDINS, TABLES, History, random_view
-from tests.controller.conftest import INTERPRETED, Place
+from tests.controller.conftest import Place
 
 from strandline.algebra.schema import quote
 from strandline.client import Environment
@@ -68,7 +68,8 @@ def _plain(spark: SparkSession, **more: str) -> SparkSession:
     """Return a session of plain Spark, tuned for a few rows."""
     session = spark.newSession()
     for name, value in {
-        **INTERPRETED,
+        "spark.sql.shuffle.partitions": "1",
+        "spark.sql.adaptive.enabled": "false",
         "spark.sql.ansi.enabled": "true",
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.constraintPropagation.enabled": "false",  # else it cannot plan EXISTS over a union
@@ -130,7 +131,7 @@ def follow(place: Place, first: int, seeds: list[int], *, failing: bool = False)
     view = partial(random_view, failing=failing)
     # Every second batch prepares all plans of small windows, and the others none.
     asked_min = patch.object(plans, "ASKED_MIN", 1 if first // VIEWS % 2 else 1 << 30)
-    with asked_min, place.open_interpreted() as env:
+    with asked_min, place.open() as env:
         for table in TABLES:
             env.execute(f"CREATE TABLE {quote(table.name)} ({table.ddl})")
             plain.createDataFrame([], table.ddl).createOrReplaceTempView(quote(table.name))
