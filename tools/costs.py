@@ -18,8 +18,6 @@ ROOT: Final = Path(__file__).resolve().parent.parent
 COSTS_FILE: Final = ROOT / "tools" / "seconds.json"
 """Stage → file (or test) → seconds, when it was last recorded."""
 LAST_RUN: Final = ROOT / "build" / "seconds.json"
-COST_UNKNOWN_S: Final = 0.2
-"""What a test is taken to cost whose file is not in there."""
 
 Costs = dict[str, dict[str, float]]
 

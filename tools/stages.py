@@ -108,7 +108,10 @@ COMPUTING: Final = 2
 """How many processes run at a time that need a processor each."""
 WAITING: Final = frozenset({"servers", "kills"})
 """Stages that mostly wait, for servers and the clock: one process of theirs runs beside the others."""
-PART_S: Final = 240.0
+COST_S: Final = {"simulation": 10.0, "spark": 1.2, "views": 40.0, "servers": 3.0, "kills": 45.0, "demo": 45.0}
+"""What a test of a stage is taken to cost whose file was never recorded; of another stage, `OTHER_COST_S`."""
+OTHER_COST_S: Final = 0.1
+PART_S: Final = 400.0
 """So much of a stage is a process of its own: long enough that it pays to start Spark, short enough to end together."""
 DEALT_BY_TEST: Final = frozenset({"views"})
 """Stages of a few long tests in one file: these are dealt, in place of files."""
@@ -334,7 +337,7 @@ class Part:
 
 def parts_of(stage: str, files: Mapping[str, int], recorded: Mapping[str, float], directory: Path) -> list[Part]:
     """Return the parts of a stage; one without tests has one, as it may have commands."""
-    known = {file: recorded.get(file, costs.COST_UNKNOWN_S * tests) for file, tests in files.items()}
+    known = {file: recorded.get(file, COST_S.get(stage, OTHER_COST_S) * tests) for file, tests in files.items()}
     own = costs.shares(known, 1 + int(sum(known.values()) / PART_S)) or [{}]
     return [
         Part(stage, n, len(own), {file: files[file] for file in share}, sum(share.values()), directory / f"{stage}-{n}")
