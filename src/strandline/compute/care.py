@@ -25,7 +25,7 @@ from strandline.algebra.schema import ERROR
 from strandline.compute.rules.linear import updates
 from strandline.compute.rules.phase import Window
 from strandline.compute.stage import Stage
-from strandline.persist.handles.plane import Errors
+from strandline.plane.reading import Errors
 
 _QUERY: Final = "query"
 
@@ -58,7 +58,7 @@ class Way:
 
 _ANEW: Final = tuple(Way(care, anew=True) for care in Care)
 _ON: Final = {
-    Care.PLAIN: (Way(Care.PLAIN), Way(Care.PLAIN, narrow=True), *_ANEW[1:]),
+    Care.PLAIN: (Way(Care.PLAIN), Way(Care.PLAIN, narrow=True), Way(Care.ROWS, narrow=True), *_ANEW[2:]),
     Care.ROWS: (Way(Care.ROWS, narrow=True), *_ANEW[2:]),
     Care.WHOLE: _ANEW,
 }

@@ -24,7 +24,7 @@ from strandline.controller.location.catalog import unknown
 from strandline.controller.location.items import Materialization, View
 from strandline.controller.planning import define
 from strandline.errors import AsOfError, InvalidUsage
-from strandline.persist.handles.plane import Rows
+from strandline.persist.handles.contents import Rows
 from strandline.persist.handles.read import ReadHandle
 
 SIGNIFICANT_DIGITS: Final = 12
