@@ -1,4 +1,4 @@
-"""Law D: a view's updates are a function of its inputs, bit for bit, however they are partitioned, batched, evaluated."""
+"""Law D: a view's updates are a function of its inputs, bit for bit, however they are split, batched and evaluated."""
 
 from __future__ import annotations
 
