@@ -168,7 +168,7 @@ def test_a_seed_that_is_asked_for_is_the_only_one(monkeypatch) -> None:
     assert seeds(5, 3) == range(5, 9)
 
 
-def test_the_seeds_of_a_campaign_are_known_ones_and_as_many_that_nobody_made(monkeypatch) -> None:
+def test_the_seeds_of_a_campaign_are_known_ones_and_as_many_new_ones(monkeypatch) -> None:
     """Damage: what shows a planted bug is never shown to be right without it; or each run makes the same histories."""
     monkeypatch.delenv(RUNS, raising=False)
     monkeypatch.delenv(SEED, raising=False)

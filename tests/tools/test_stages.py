@@ -178,7 +178,7 @@ def test_what_a_run_took_is_what_the_next_one_deals_by(
 def test_the_figures_name_the_tests_that_took_longest(
     stages: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Else nobody sees which test makes the run long."""
+    """Else the reader of the figures cannot see which test makes the run long."""
     monkeypatch.setattr(stages.costs, "LAST_RUN", tmp_path / "build" / "seconds.json")
     stages.costs.remember({"a": 1.0, "b": 3.0}, {"unit": 9.0})
     stages.costs.remember({"a": 4.0, "c": 2.0}, {})

@@ -2,7 +2,7 @@
 
 ``STRANDLINE_SIM_SEED`` makes a campaign begin there and, alone, be that one history; ``STRANDLINE_SIM_RUNS`` says how
 many there are (``make sim SEED=… N=…``).  Without them a campaign of ``make test`` makes the same histories each time,
-among them those that once showed something, and as many that nobody made before; its figures name the last of them.
+among them those that once showed something, and as many that no run made before; its figures name the last of them.
 """
 
 from __future__ import annotations
