@@ -83,7 +83,7 @@ INNER = {
         ("costs", "plan", "pruned", "rules", "sink"),
         ("lookups", "stage"),
         ("care", "rehearsal", "sides"),
-        ("step_plans",),
+        ("afresh", "step_plans"),
         ("step",),
         ("explain", "tick"),
     ),
