@@ -23,7 +23,7 @@ long:  ## the tests that take too long for CI
 sim:  ## the simulation; one run again: make sim SEED=7; more of them: make sim N=100000
 	@STRANDLINE_SIM_SEED=$(SEED) STRANDLINE_SIM_RUNS=$(N) tools/setup --no-jdk python tools/stages.py simulation planted
 
-figures:  ## the reliability figures, one line each
+figures:  ## the reliability figures, one line each; the 40 most expensive tests
 	@tools/setup --servers python tools/stages.py --figures simulation planted properties damage kills
 
 lock:  ## write the lock files anew from pyproject.toml (needs uv)
