@@ -2,12 +2,13 @@
 
     make mutants N=50 ROOM=persist SEED=7    50 mistakes in one room, drawn by a seed
     python tools/mutants.py --n 400          over all rooms; the seed is printed
-    … --without spark --without simulation   no tests that need Spark, no simulated histories
+    … --no-spark                             no tests that need Spark
+    … --histories                            survivors meet simulated histories too: a minute or more for each
     … --anew                                 record again which tests run which code
 
 A mistake (`mutations.py`) is planted in a copy of the project; the checkout is never changed.  Its tests are those that
 run the block that it stands in (`reach.py`), the nearest and fastest first, up to the first that fails, in bounded
-processor time; then those on Spark, then simulated histories.  Two workers (`mutant_worker.py`) do this at a time.
+processor time; then those on Spark.  Two workers (`mutant_worker.py`) do this at a time.
 Whatever is left has survived.  Survivors are printed with their difference; ``--out`` has all verdicts as JSON.
 
 Not counted: what compiles to the same code, and what `REVIEWED` calls equivalent, with a reason: no input, fault or
@@ -51,8 +52,8 @@ ROOMS: Final[dict[str, tuple[str, ...]]] = {
     "sources/envelopes": _READERS,
     **dict.fromkeys([f"sources/readers/{each}" for each in ("kafka", "postgres", "delta", "iceberg")], _READERS),
     "materialize": ("tests/materialize", "tests/instance"),
-    "instance": ("tests/instance", "tests/controller", "tests/client"),
-    "controller": ("tests/controller", "tests/client", "tests/cli"),
+    "instance": ("tests/instance", "tests/controller"),
+    "controller": ("tests/controller", "tests/cli"),
 }
 """A room (a path below the package) → where the tests stand that ought to notice a mistake in it."""
 _PERSIST: Final = ("tests/simulation/test_persist.py", "tests/simulation/test_streams.py")
@@ -63,7 +64,7 @@ HISTORIES: Final = {
     **dict.fromkeys([f"sources/{each}.py" for each in ("remap", "reclock", "resume", "steps")], _BOUND),
     **dict.fromkeys(("compute", "materialize", "instance", "controller"), _WHOLE),
 }
-"""Which simulated histories a mistake meets last.  Their processes are their own, so no blocks are recorded."""
+"""Which simulated histories a mistake can meet last.  Their processes are their own, so no blocks are recorded."""
 STAGES: Final = ("unit", "properties", "damage")
 
 NEAR_S: Final = 4.0
@@ -186,13 +187,13 @@ def record(known: reach.Reach, under: tuple[str, ...], of: tuple[str, ...], copi
             copy.write(path, text)
 
 
-def judge(copy: Copy, mutant: Mutant, known: reach.Reach, without: frozenset[str]) -> Verdict:
+def judge(copy: Copy, mutant: Mutant, known: reach.Reach, *, spark: bool, histories: bool) -> Verdict:
     """Run the tests of a mutant, the likeliest first, until one notices it."""
     begun = time.monotonic()
     tests = known.running(mutant.path, mutant.mutation.block, ROOMS[mutant.room])
     near, later = split([test for test in tests if not known.tests[test].spark], known)
-    on_spark = within([test for test in tests if known.tests[test].spark], known) if "spark" not in without else []
-    histories = HISTORIES.get(mutant.room, ()) if "simulation" not in without else ()
+    on_spark = within([test for test in tests if known.tests[test].spark], known) if spark else []
+    simulated = HISTORIES.get(mutant.room, ()) if histories else ()
     source = (stages.ROOT / mutant.path).read_text()
     copy.write(mutant.path, mutant.mutation.planted(source))
     ran: list[str] = []
@@ -203,9 +204,9 @@ def judge(copy: Copy, mutant: Mutant, known: reach.Reach, without: frozenset[str
                 files, seconds = dict.fromkeys(map(reach.file_of, chosen)), sum(known.tests[t].seconds for t in chosen)
                 by = _noticed(copy, copy.run(files, chosen, seconds=seconds, spark=chosen is on_spark))
                 ran += chosen
-        if histories and not by:
-            by = _noticed(copy, copy.run(histories, of=["simulation"], seconds=HISTORIES_S))
-            ran += histories
+        if simulated and not by:
+            by = _noticed(copy, copy.run(simulated, of=["simulation"], seconds=HISTORIES_S))
+            ran += simulated
     finally:
         copy.write(mutant.path, source)
     outcome: Outcome = "caught" if by else "survived" if ran else "unreached"
@@ -253,13 +254,12 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--n", type=int, default=50, help="how many mistakes")
     parser.add_argument("--room", action="append", choices=list(ROOMS), help="where (default: in all)")
     parser.add_argument("--seed", type=int, help="draws the mistakes (default: a new one)")
-    parser.add_argument(
-        "--without", action="append", choices=["spark", "simulation"], default=[], help="leave out tests"
-    )
+    parser.add_argument("--no-spark", action="store_true", help="run no test that needs Spark")
+    parser.add_argument("--histories", action="store_true", help="let survivors meet simulated histories")
     parser.add_argument("--anew", action="store_true", help="record again which tests run which code")
     parser.add_argument("--out", type=Path, default=KEPT / "mutants.json", help="where to write the verdicts")
     options = parser.parse_args(arguments)
-    rooms, without = options.room or list(ROOMS), frozenset(options.without)
+    rooms = options.room or list(ROOMS)
     seed = random.randrange(1_000_000) if options.seed is None else options.seed
     KEPT.mkdir(parents=True, exist_ok=True)
     known = reach.Reach() if options.anew else reach.load(KEPT / "reach.json")
@@ -270,7 +270,7 @@ def main(arguments: list[str]) -> int:
         if before.get((mutant.path, mutant.was.strip(), mutant.now.strip())) == "equivalent":
             verdict = Verdict(mutant, "equivalent", "", (), 0.0)
         else:
-            verdict = judge(copy, mutant, known, without)
+            verdict = judge(copy, mutant, known, spark=not options.no_spark, histories=options.histories)
         with _writing:
             verdicts.append(verdict)
             say(verdict, len(verdicts), len(mutants))
@@ -280,7 +280,7 @@ def main(arguments: list[str]) -> int:
 
     with tempfile.TemporaryDirectory(prefix="mutants-") as name:
         copies = [Copy(Path(name) / str(number)) for number in range(WORKERS)]
-        of = STAGES + (() if "spark" in without else ("spark",))
+        of = STAGES + (() if options.no_spark else ("spark",))
         record(known, tuple(sorted({path for room in rooms for path in ROOMS[room]})), of, copies)
         share(copies, one, mutants)
         for copy in copies:
