@@ -168,7 +168,7 @@ def both(statement: str) -> Iterator[None]:
 def test_a_struct_that_is_called_as_its_table_is_can_be_deleted_and_updated(place: Place, field: str) -> None:
     """Damage: the digest of a row is of other values than its own, so its deletion is refused, or is another row's."""
     quoted = "`" + field.replace("`", "``") + "`"
-    with place.open_interpreted() as env:
+    with place.open() as env:
         env.execute(f"CREATE TABLE t ({quoted} DOUBLE, t STRUCT<{quoted}: DOUBLE>)")
         env.insert("t", [{field: 1.0, "t": {field: 7.0}}, {field: 2.0, "t": {field: 1.0}}])
         env.execute(f"DELETE FROM t WHERE {quoted} = 1")
@@ -186,7 +186,7 @@ def test_changes_and_views_over_coinciding_names_mean_what_spark_means(
     """Damage: a statement changes other rows than it names, or is refused; a view shows a field for a column."""
     refused = done = 0
     for seed in seeds:
-        with place.open_interpreted() as env:
+        with place.open() as env:
             town = Town.make(seed, env, spark)
             env.execute(f"INSERT INTO {town.name} VALUES {', '.join(town.row() for _ in range(6))}")
             views: dict[str, str] = {}

@@ -27,7 +27,7 @@ VIEWS = {
 
 def test_a_view_lives_with_what_it_only_names(place: Place, rows: Rows) -> None:
     """Damage: `verify` fails, the table is dropped under the view, and after a restart the view stands still."""
-    with place.open_interpreted() as env:
+    with place.open() as env:
         env.execute("CREATE TABLE t (x INT)")
         env.execute("CREATE TABLE u (a INT)")
         for name, sql in VIEWS.items():
@@ -43,7 +43,7 @@ def test_a_view_lives_with_what_it_only_names(place: Place, rows: Rows) -> None:
         assert rows(env, "SELECT * FROM cte") == [{"x": 1}, {"x": 2}]
         with pytest.raises(DefinitionError, match="cte, inside, never, total"):
             env.execute("DROP TABLE u")
-    with place.open_interpreted() as env:
+    with place.open() as env:
         env.insert("t", [{"x": 4}])
         env.tick()
         assert env.status()["problems"] == {}
@@ -56,7 +56,7 @@ def test_a_view_lives_with_what_it_only_names(place: Place, rows: Rows) -> None:
 
 def test_a_view_of_a_version_that_noted_less_is_mended_when_it_is_opened(place: Place) -> None:
     """Damage: a view that was defined before this rule cannot be verified until it is defined anew."""
-    with place.open_interpreted() as env:
+    with place.open() as env:
         env.execute("CREATE TABLE t (x INT)")
         env.execute("CREATE TABLE u (a INT)")
         env.execute(f"CREATE MATERIALIZED VIEW v AS {VIEWS['cte']}")
@@ -65,7 +65,7 @@ def test_a_view_of_a_version_that_noted_less_is_mended_when_it_is_opened(place: 
         older = msgspec.structs.replace(view, imports=("t",))
         epoch = core.require_writing().epoch
         asyncio.run(core.catalogs.change(epoch, lambda catalog: catalog.with_changed(view, older)))
-    with place.open_interpreted() as env:
+    with place.open() as env:
         env.tick()
         assert env.verify("v").ok
         with pytest.raises(DefinitionError, match="'u' is read by v"):
