@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from strandline.sources.sampled import SAMPLE_BYTES, of_csv, of_json
+from strandline.sources.readers.sampled import SAMPLE_BYTES, of_csv, of_json
 
 
 @pytest.mark.parametrize(
