@@ -69,14 +69,14 @@ INNER = {
         ("asking", "defining"),
     ),
     "sources": (
-        ("avro_columns", "kinds", "reclock", "sampled", "spec"),
+        ("kinds", "reclock", "spec"),
         ("invariants", "question", "reader", "status"),
         ("envelopes", "readers", "remap"),
         ("resume", "steps"),
         ("ingest",),
     ),
     "sources.readers": (  # no upstream knows of another one
-        ("recorded", "tabular"),
+        ("avro_columns", "recorded", "sampled", "tabular"),
         ("clock", "delta", "files", "generators", "iceberg", "kafka", "postgres", "webhook"),
     ),
     "compute": (

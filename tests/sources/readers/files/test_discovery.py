@@ -13,8 +13,8 @@ from pyarrow import parquet
 
 from strandline.errors import DefinitionError, SourceError
 from strandline.options import understood
-from strandline.sources import sampled
 from strandline.sources.kinds import Discovered
+from strandline.sources.readers import sampled
 from strandline.sources.readers.files.discovery import Looked, find
 
 

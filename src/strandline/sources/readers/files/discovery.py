@@ -21,8 +21,8 @@ from strandline.algebra.formats import Encoding, FileFormat
 from strandline.algebra.parquet_schema import ParquetSchema
 from strandline.errors import DefinitionError, SourceError, first_line
 from strandline.options import CHARACTER, FLAG, TEXT, one_of, option
-from strandline.sources import avro_columns, sampled
 from strandline.sources.kinds import Discovered, Discovery, discovered
+from strandline.sources.readers import avro_columns, sampled
 from strandline.sources.readers.files.options import COMPRESSED, SUFFIXES, UNSEEN, root_and_pattern
 
 FILES_MAX: Final = 10_000

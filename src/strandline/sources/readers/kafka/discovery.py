@@ -15,9 +15,9 @@ from typing import Final
 from strandline.algebra.messages import MessageEncoding
 from strandline.errors import DefinitionError, SourceError
 from strandline.options import TEXT, option
-from strandline.sources import sampled
-from strandline.sources.avro_columns import columns_of
 from strandline.sources.kinds import Discovered, Discovery, discovered
+from strandline.sources.readers import sampled
+from strandline.sources.readers.avro_columns import columns_of
 from strandline.sources.readers.kafka.broker import OutOfRange, Span, Topic
 from strandline.sources.readers.kafka.client import KafkaBroker, topics
 from strandline.sources.readers.kafka.options import KafkaConnection, KafkaOptions, RegistryConnection

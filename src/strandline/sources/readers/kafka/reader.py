@@ -14,6 +14,8 @@ read is not seen: the newest message of each key is always there.
 
 *Committed* are offsets of the consumer group, for tools that show its lag or delete what is before them.  They are
 never read back: what is durable here says where reading goes on.
+
+Long because one object keeps what a topic was seen to be while it is read in three ways.
 """
 
 from __future__ import annotations
