@@ -73,12 +73,13 @@ def _widened(session: Any) -> list[tuple[str, str]]:
     return [(one, other) for one, other in combinations(TYPES, 2) if common(of[one], of[other]).isDefined()]
 
 
-def test_branches_of_every_shape_have_the_common_type(laboratory: Any) -> None:
+@pytest.mark.parametrize("rounds", [1, pytest.param(3, marks=pytest.mark.slow)])
+def test_branches_of_every_shape_have_the_common_type(rounds: int, laboratory: Any) -> None:
     """Damage: a view that Spark accepts is refused with the name of a column that its author never wrote.
 
     Every pair of types that Spark widens, in both orders, is dealt to operations and shapes.
     """
-    pairs, shapes, rounds = _widened(laboratory.session), list(SHAPES.values()), 3
+    pairs, shapes = _widened(laboratory.session), list(SHAPES.values())
     assert len(pairs) > 40
     steps = len(shapes) * rounds // 2  # so each pair is dealt twice
     for number in range(len(shapes) * rounds):
