@@ -26,7 +26,7 @@ sim:  ## the simulation; one run again: make sim SEED=7; more of them: make sim 
 mutants:  ## mistakes planted one by one, and those that no test notices: make mutants N=50 ROOM=persist SEED=7
 	@tools/setup python tools/mutants.py $(if $(N),--n $(N)) $(if $(ROOM),--room $(ROOM)) $(if $(SEED),--seed $(SEED))
 
-figures:  ## the reliability figures, one line each
+figures:  ## the reliability figures, one line each; the 40 most expensive tests
 	@tools/setup --servers python tools/stages.py --figures simulation planted properties damage kills
 
 lock:  ## write the lock files anew from pyproject.toml (needs uv)

@@ -16,6 +16,16 @@ from collections.abc import Mapping
 from typing import Final, NamedTuple
 
 TAKES_BACK: Final = "it takes back a record that is not here: "
+RAW_CHARS_MAX: Final = 4_096
+"""How much of an undecodable record an error holds."""
+VALUE_CHARS_MAX: Final = 100
+"""How much of a value its reason shows."""
+
+
+def of_record(file: str, record: int, reason: str, raw: str) -> str:
+    """Return the error of a record of a file that has no lines: its number, from 1, takes the line's place."""
+    told = {"file": file, "record": record, "reason": reason, "raw": raw[:RAW_CHARS_MAX]}
+    return json.dumps(told, ensure_ascii=False, separators=(",", ":"))
 
 
 class Told(NamedTuple):

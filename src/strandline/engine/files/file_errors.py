@@ -26,12 +26,11 @@ from pyspark.sql import functions as F  # noqa: N812 - the name all of Spark's d
 
 from strandline.algebra.formats import DatedFile, Encoding, FileFormat
 from strandline.algebra.schema import ERROR, Schema, quote
+from strandline.algebra.undecoded import RAW_CHARS_MAX, VALUE_CHARS_MAX
 from strandline.engine.files.file_layout import Layout
 from strandline.engine.files.file_paths import CORRUPT, PATH, decoding, load, paths_table
 from strandline.engine.files.json_lines import has_half_a_pair, one_value
 
-RAW_CHARS_MAX: Final = 4_096
-VALUE_CHARS_MAX: Final = 100
 SEARCH_BYTES_MAX: Final = 256 << 20
 """Files up to this size are searched as a whole for records that span lines; in larger ones the line is null."""
 HALF_A_PAIR: Final = "it holds half of a surrogate pair, which is no character"
