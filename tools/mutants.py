@@ -41,6 +41,8 @@ import reach
 import stages
 from mutant_copy import Copy, share
 
+EXAMPLES: Final = "tests/test_doctests.py"
+"""The examples in docstrings are tests of every room."""
 _VIEWS: Final = ("tests/compute", "tests/testing/lists", "tests/controller")
 _SPARK: Final = ("tests/engine", *_VIEWS)
 _READERS: Final = ("tests/sources", "tests/engine/messages", "tests/instance", "tests/controller/defining")
@@ -190,7 +192,7 @@ def record(known: reach.Reach, under: tuple[str, ...], of: tuple[str, ...], copi
 def judge(copy: Copy, mutant: Mutant, known: reach.Reach, *, spark: bool, histories: bool) -> Verdict:
     """Run the tests of a mutant, the likeliest first, until one notices it."""
     begun = time.monotonic()
-    tests = known.running(mutant.path, mutant.mutation.block, ROOMS[mutant.room])
+    tests = known.running(mutant.path, mutant.mutation.block, (*ROOMS[mutant.room], EXAMPLES))
     near, later = split([test for test in tests if not known.tests[test].spark], known)
     on_spark = within([test for test in tests if known.tests[test].spark], known) if spark else []
     simulated = HISTORIES.get(mutant.room, ()) if histories else ()
@@ -281,7 +283,7 @@ def main(arguments: list[str]) -> int:
     with tempfile.TemporaryDirectory(prefix="mutants-") as name:
         copies = [Copy(Path(name) / str(number)) for number in range(WORKERS)]
         of = STAGES + (() if options.no_spark else ("spark",))
-        record(known, tuple(sorted({path for room in rooms for path in ROOMS[room]})), of, copies)
+        record(known, (EXAMPLES, *sorted({path for room in rooms for path in ROOMS[room]})), of, copies)
         share(copies, one, mutants)
         for copy in copies:
             copy.end()
