@@ -49,7 +49,7 @@ INNER = {
     "persist": (("notices",), ("shard",), ("handles",), ("upkeep",), ("client",), ("together",), ("fsck",)),
     "store": (
         ("clock", "consensus", "keys", "seal", "secret", "blob"),
-        ("blob_kinds", "consensus_kinds", "memory", "slow", "system", "unreliable"),
+        ("blob_kinds", "consensus_kinds", "memory", "system", "unreliable"),
     ),
     "materialize": (("protocol",), ("driver", "feed", "log", "spool", "stores"), ("drivers", "runtime")),
     "engine": (
@@ -70,7 +70,7 @@ INNER = {
     ),
     "sources": (
         ("avro_columns", "kinds", "reclock", "sampled", "spec"),
-        ("invariants", "reader", "status"),
+        ("invariants", "question", "reader", "status"),
         ("envelopes", "readers", "remap"),
         ("resume", "steps"),
         ("ingest",),
@@ -147,6 +147,7 @@ CHOOSES = ("wiring", "bench", "testing")
 TAKES_NODES_APART = (
     "algebra.nodes",
     "algebra.careful",
+    "algebra.products",
     "compute.lookups",
     "compute.plan",
     "compute.pruned",

@@ -117,13 +117,14 @@ def _values(every: Sequence[Option], texts: Mapping[str, str], resolve: Callable
 
 
 def _value(known: Option, text: str, resolve: Callable[[str], str] | None) -> Any:
+    value = text
     if known.kind.may_refer and is_reference(text):
         if resolve is None:
             return text
-        text = resolve(text)
+        value = resolve(text)
     try:
-        return known.kind.understand(text)
-    except ValueError as error:
+        return known.kind.understand(value)
+    except ValueError as error:  # what a reference stands for may be a secret
         raise ValueError(f"option {known.name!r} is {text!r}: {error}") from None
 
 

@@ -22,5 +22,6 @@ __all__ = [
     "stored",
     "stored_values",
     "types",
+    "unavailable",
     "undecoded",
 ]

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from strandline.errors import DefinitionError
+from strandline.errors import DefinitionError, RepeatedColumn
 
 TIME: Final = "__time"
 DIFF: Final = "__diff"
@@ -43,11 +43,11 @@ class Schema:
 
     def __post_init__(self) -> None:
         seen: set[str] = set()
-        for column in self.columns:
+        for place, column in enumerate(self.columns):
             if column.name.startswith(RESERVED):
                 raise DefinitionError(f"column {column.name!r}: names that start with '__' are reserved")
             if column.name.lower() in seen:
-                raise DefinitionError(f"column {column.name!r} occurs twice (names are compared without case)")
+                raise RepeatedColumn(column.name, place)
             seen.add(column.name.lower())
 
     def __iter__(self) -> Iterator[Column]:

@@ -18,12 +18,12 @@ from pyspark.sql import functions as F  # noqa: N812 - the name all of Spark's d
 from strandline.algebra import types
 from strandline.algebra.formats import Encoding
 from strandline.algebra.messages import FRAME_BYTES, MessageEncoding, MessageFormat
-from strandline.algebra.schema import Schema, quote
 from strandline.engine.files.file_errors import csv_reason, json_reason, unquoted
 from strandline.engine.files.file_paths import CORRUPT, decoding
 from strandline.engine.files.json_lines import is_alone, is_whole, value_of, whole
 from strandline.engine.messages.debezium import change_reason, moments, unmoved
 from strandline.engine.messages.parsed import NOT_UTF8, UNLOCATED, Part, as_file, struct, wrong
+from strandline.engine.messages.unavailable import withheld
 
 _BYTES: Final = "__bytes"
 _TEXT: Final = "__text"
@@ -40,6 +40,8 @@ def parse(frame: DataFrame, part: Part, form: MessageFormat, *, locate: bool) ->
     else:
         bytes_ = source
     given = frame.withColumn(_BYTES, bytes_).withColumn(_TEXT, F.col(_BYTES).cast("string"))
+    if part.change:
+        given = withheld(given, _TEXT, part, locate=locate)
     match part.coding.encoding:
         case MessageEncoding.JSON:
             found, good, reason = _json(part, form)
@@ -137,8 +139,3 @@ def _bytes(part: Part) -> _Parsed:
     else:
         return _text(part)
     return read, (F.struct(F.col(_FOUND).alias(column.name)), F.col(_FOUND).isNotNull()), F.lit(UNLOCATED)
-
-
-def held_text(schema: Schema) -> str:
-    """Return these columns as texts."""
-    return ", ".join(f"{quote(name)} string" for name in schema.names)

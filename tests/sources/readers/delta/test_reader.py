@@ -25,6 +25,7 @@ from strandline.sources.readers.delta.kind import KIND
 from strandline.sources.readers.delta.options import DeltaOptions
 from strandline.sources.readers.delta.reader import PARTITION
 from strandline.sources.reclock import NOTHING_READ, Slice
+from strandline.store.secret import revealed
 from strandline.testing.contracts.reader_contract import ReaderContract
 from strandline.testing.lists.list_engine import listed
 
@@ -440,6 +441,27 @@ def test_options_do_not_show_their_secrets(tmp_path):
     assert "hush" not in repr(given.storage)
     with pytest.raises(DefinitionError, match="its scheme can be"):
         understood("s", DeltaOptions, {"path": "ftp://b/t"})
+
+
+def test_the_store_gets_what_deltalake_takes():
+    """Damage: a bucket that wants a role, or a container that an application logs in to, cannot be read."""
+    given = understood(
+        "s",
+        DeltaOptions,
+        {
+            "path": "az://c/t",
+            "tenant_id": "t",
+            "client_id": "i",
+            "client_secret": "env:S",
+            "client_properties": '{"timeout": "9s", "azure_storage_tenant_id": "not this one"}',
+        },
+    )
+    assert revealed(given.storage) == {
+        "timeout": "9s",
+        "azure_storage_tenant_id": "t",
+        "azure_storage_client_id": "i",
+        "azure_storage_client_secret": "env:S",
+    }
 
 
 Z85 = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.-:+=^!/*?&<>()[]{}@%$#"
