@@ -59,7 +59,9 @@ SHAPES: Final[dict[str, Callable[[Sequence[str], str], str]]] = {
     ),
     "limit": lambda columns, table: f"(SELECT {_each(columns)} FROM {table} ORDER BY id LIMIT 3)",
     "nested": lambda columns, table: f"(SELECT {_each(columns)} FROM {table} UNION SELECT {_each(columns)} FROM a)",
-    "values": lambda columns, _: f"VALUES ({', '.join(f'CAST(NULL AS {TYPES[column]})' for column in columns)})",
+    "values": lambda columns, _: (
+        f"SELECT * FROM VALUES ({', '.join(f'CAST(NULL AS {TYPES[column]})' for column in columns)})"
+    ),
     "cte": lambda columns, table: f"(WITH n AS (SELECT DISTINCT {_each(columns)} FROM {table}) SELECT * FROM n)",
     "subquery": lambda columns, table: f"SELECT * FROM (SELECT {_each(columns)} FROM {table}) s",
 }
