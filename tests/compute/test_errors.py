@@ -8,44 +8,31 @@ from __future__ import annotations
 import json
 import random
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
 import pytest
+from house import LAST, House, Row, held_at, history_of
 
 from strandline.algebra.joins import joined
 from strandline.algebra.nodes import Aggregate, Filter, Get, Node, Opaque, Project, Reduce
 from strandline.algebra.scalar import columns, scalar
-from strandline.algebra.schema import DIFF, ERROR, TIME, Column, Schema
+from strandline.algebra.schema import Column, Schema
 from strandline.compute.plan.view import PlannedView
-from strandline.compute.sink.actor import Sink
 from strandline.compute.sink.correction import Updates
-from strandline.compute.stage import split
-from strandline.compute.step import StageRun
 from strandline.compute.tick import tick
-from strandline.errors import EvaluationError, Unavailable
+from strandline.errors import EvaluationError
 from strandline.frontier.antichain import Frontier
-from strandline.persist.client import PersistClient
-from strandline.persist.handles.contents import Contents, Half, Rows, StageRequest
-from strandline.persist.handles.read import contents
-from strandline.persist.shard.batch import Staged
-from strandline.store.memory import MemoryBlob, MemoryConsensus
-from strandline.testing.doubles import CountingIds, HandClock, in_turn
-from strandline.testing.lists.list_engine import ListEngine, listed, updates
+from strandline.persist.handles.contents import Rows
+from strandline.testing.doubles import in_turn
 from strandline.testing.simulation.kernel import run_sync
 
-Row = tuple[Any, ...]
-T_SCHEMA = Schema((Column("k", "string"), Column("n", "bigint")))
-U_SCHEMA = Schema((Column("k", "string"), Column("m", "bigint")))
-INPUTS = {"t": T_SCHEMA, "u": U_SCHEMA}
 T = Get("t", (("k", "k"), ("n", "n")))
 U = Get("u", (("j", "k"), ("m", "m")))
 QUOTIENT = scalar("12 DIV n")
 TYPES = {"k": "string", "j": "string", "n": "bigint", "m": "bigint", "q": "bigint", "s": "bigint", "c": "bigint"}
 QUERY = "the largest quotient"
-LAST = 8
 
 
 def _schema(*names: str) -> Schema:
@@ -75,6 +62,7 @@ VIEWS = {
     "largest": _view(Opaque((T,), ("t",), QUERY, ("q",), "no rule"), "t"),
     "above": _view(Project(Get("sum", (("k", "k"), ("s", "s"))), columns(["k", "s"])), "sum"),
 }
+QUERIES = {QUERY: _largest}
 
 
 def _truth(name: str, held: Mapping[str, Counter[Row]]) -> tuple[Counter[Row], int]:
@@ -107,158 +95,12 @@ def _counted(rows: Iterable[tuple[Row, int]]) -> Counter[Row]:
     return found
 
 
-def _history(seed: int) -> dict[str, list[tuple[Row, int, int]]]:
-    """Return changes ``(row, time, diff)`` of the inputs: bad rows come and go, and all have left at the last time."""
-    chance = random.Random(seed)
-    history: dict[str, list[tuple[Row, int, int]]] = {}
-    for name in INPUTS:
-        held: Counter[Row] = Counter()
-        changes: list[tuple[Row, int, int]] = []
-        for time in range(LAST + 1):
-            if chance.random() < 0.2 and time != LAST:
-                continue
-            gone = [row for row in held.elements() if chance.random() < 0.4 or (time == LAST and not row[1])]
-            new = [(chance.choice("ab"), chance.choice([0, 1, 2, 5, 3])) for _ in range(chance.randint(0, 3))]
-            new = [row for row in new if row[1] or (time < LAST and chance.random() < 0.6)]
-            changes += [(row, time, 1) for row in new] + [(row, time, -1) for row in gone]
-            held.update(new)
-            held.subtract(gone)
-        history[name] = changes
-    return history
-
-
-class CountingEngine(ListEngine):
-    """Counts the plans that failed on a row.
-
-    ``meanwhile`` happens when a batch of its shard is staged, once; the next read of the shard ``unreadable`` fails.
-    """
-
-    failed = 0
-    unreadable = ""
-    meanwhile: tuple[str, Callable[[], Awaitable[None]]] | None = None
-
-    async def read(self, wanted: Contents) -> Rows:
-        """See `Engine.read`."""
-        if wanted.shard == self.unreadable:
-            self.unreadable = ""
-            raise Unavailable("an executor was lost")
-        return await super().read(wanted)
-
-    async def stage(self, rows: Rows, request: StageRequest) -> Staged:
-        """See `Engine.stage`."""
-        if self.meanwhile is not None and self.meanwhile[0] == request.shard:
-            (_, happens), self.meanwhile = self.meanwhile, None
-            await happens()
-        return await super().stage(rows, request)
-
-    async def evaluate(self, node: Node, frames: Mapping[str, Rows], *, origin: int = 0) -> Rows:
-        """See `Engine.evaluate`."""
-        try:
-            return await super().evaluate(node, frames, origin=origin)
-        except EvaluationError:
-            self.failed += 1
-            raise
-
-
-@dataclass
-class House:
-    """Two inputs and all views over them, in memory."""
-
-    engine: CountingEngine = field(init=False)
-    blob: MemoryBlob = field(default_factory=MemoryBlob)
-    stores: MemoryConsensus = field(default_factory=MemoryConsensus)
-    epoch: int = 0
-
-    def __post_init__(self) -> None:
-        self.engine = CountingEngine(self.blob, {QUERY: _largest})
-        self.open()
-
-    def open(self) -> None:
-        """Open everything anew, as a new process does."""
-        self.epoch += 1
-        self.client = PersistClient(
-            HandClock(), CountingIds(f"p{self.epoch}"), self.blob, self.stores, self.engine, grace_ms=None
-        )
-        self.writers = {
-            name: run_sync(self.client.writer(name, self.epoch, schema=s.ddl)) for name, s in INPUTS.items()
-        }
-        readers = {name: run_sync(self.client.reader(name, schema, name)) for name, schema in INPUTS.items()}
-        self.runs: list[StageRun] = []
-        for name, view in VIEWS.items():
-            for stage in split(view, name):
-                writer = run_sync(self.client.writer(stage.name, self.epoch, schema=stage.schema.ddl))
-                sink = Sink(self.engine, writer, stage.schema, f"{stage.name} as it is")
-                inputs = {each: readers[each] for each in stage.inputs}
-                assert all(inputs.values())
-                self.runs.append(StageRun(stage, self.engine, inputs, sink))  # type: ignore[arg-type]
-                readers[stage.name] = run_sync(self.client.reader(stage.name, stage.schema, stage.name))
-        self.readers = readers
-
-    def write(self, history: Mapping[str, Sequence[tuple[Row, int, int]]], lower: int, upper: int) -> None:
-        """Append the inputs' changes of ``[lower, upper)``."""
-        for name, schema in INPUTS.items():
-            rows = [
-                dict(zip(schema.names, row, strict=True)) | {TIME: time, DIFF: diff}
-                for row, time, diff in history[name]
-                if lower <= time < upper
-            ]
-            writer = self.writers[name]
-            request = StageRequest(name, schema, lower, upper, writer.stage_prefix(), inline_bytes_max=1 << 14)
-            staged = run_sync(self.engine.stage(updates(schema, rows), request))
-            run_sync(writer.compare_and_append([staged] if rows else [], Frontier(lower), Frontier(upper)))
-
-    def tick(self, upper: int) -> None:
-        """Bring all views to ``upper``."""
-        report = run_sync(tick(self.client, self.engine, self.runs, Frontier(upper), in_turn))
-        assert not report.failed
-        assert not report.standing
-
-    async def overtake(self, name: str, lower: int, upper: int) -> None:
-        """Let another process append nothing to a shard over ``[lower, upper)``, under the same epoch."""
-        client = PersistClient(HandClock(), CountingIds("o"), self.blob, self.stores, grace_ms=None)
-        schema = next(run.stage.schema for run in self.runs if run.name == name)
-        writer = await client.writer(name, self.epoch, schema=schema.ddl)
-        await writer.compare_and_append([], Frontier(lower), Frontier(upper))
-
-    def updates(self, name: str, upper: int = LAST + 1) -> Counter[tuple[Row, str | None, int]]:
-        """Return all updates of a collection: row, error, time to diff."""
-        reader = self.readers[name]
-        assert reader is not None
-        held = contents(run_sync(reader.refresh()), reader.schema, 0, upper, advance=0, half=Half.BOTH)
-        found: Counter[tuple[Row, str | None, int]] = Counter()
-        for row in listed(run_sync(self.engine.read(held))).rows:
-            found[tuple(row[c] for c in reader.schema.names), row[ERROR], row[TIME]] += row[DIFF]
-        return Counter({key: count for key, count in found.items() if count})
-
-    def at(self, name: str, time: int) -> tuple[Counter[Row], Counter[str]]:
-        """Return the rows and the errors of a collection at ``time``."""
-        rows: Counter[Row] = Counter()
-        errors: Counter[str] = Counter()
-        for (row, error, at), diff in self.updates(name, max(LAST, time) + 1).items():
-            if at <= time and error is None:
-                rows[row] += diff
-            elif at <= time and error is not None:
-                errors[error] += diff
-        return Counter({r: n for r, n in rows.items() if n}), Counter({e: n for e, n in errors.items() if n})
-
-
-def _held(history: Mapping[str, Sequence[tuple[Row, int, int]]], time: int) -> dict[str, Counter[Row]]:
-    held: dict[str, Counter[Row]] = {}
-    for name, changes in history.items():
-        found: Counter[Row] = Counter()
-        for row, at, diff in changes:
-            if at <= time:
-                found[row] += diff
-        held[name] = Counter({row: count for row, count in found.items() if count})
-    return held
-
-
 @pytest.mark.parametrize("seed", range(40))
 def test_at_every_time_each_view_is_right_or_has_the_error_that_is_there(seed: int) -> None:
     """Damage: one bad row stops a view for ever, hides good rows, or stays an error when it is gone."""
     chance = random.Random(seed)
-    history = _history(seed)
-    house = House()
+    history = history_of(seed)
+    house = House(VIEWS, QUERIES)
     lower = 0
     while lower <= LAST:
         upper = lower + 1 if lower == 0 else min(LAST + 1, lower + chance.randint(1, 3))
@@ -270,15 +112,15 @@ def test_at_every_time_each_view_is_right_or_has_the_error_that_is_there(seed: i
     for name in VIEWS:
         for time in range(LAST + 1):
             rows, errors = house.at(name, time)
-            assert (rows, sum(errors.values())) == _truth(name, _held(history, time)), (name, time)
+            assert (rows, sum(errors.values())) == _truth(name, held_at(history, time)), (name, time)
         assert not house.at(name, LAST)[1], f"{name} has not healed"
 
 
 @pytest.mark.parametrize("seed", range(10))
 def test_how_times_are_grouped_into_steps_changes_no_update(seed: int) -> None:
     """Damage: a view that was down for a while differs from its replica in which rows it calls errors."""
-    history = _history(seed)
-    one, other = House(), House()
+    history = history_of(seed)
+    one, other = House(VIEWS, QUERIES), House(VIEWS, QUERIES)
     for time in range(LAST + 1):
         one.write(history, time, time + 1)
         one.tick(time + 1)
@@ -292,7 +134,7 @@ def test_how_times_are_grouped_into_steps_changes_no_update(seed: int) -> None:
 
 def test_an_error_says_where_it_is_and_which_row_it_was() -> None:
     """Damage: a person reads that something failed somewhere."""
-    house = House()
+    house = House(VIEWS, QUERIES)
     house.write({"t": [(("a", 0), 0, 1)], "u": []}, 0, 1)
     house.tick(1)
     (error,) = house.at("linear", 0)[1]
@@ -304,7 +146,7 @@ def test_an_error_says_where_it_is_and_which_row_it_was() -> None:
 
 def test_a_row_that_came_and_went_is_never_evaluated_again() -> None:
     """Damage: a view fails for ever on a row that was withdrawn long ago, or before the view was made."""
-    house = House()
+    house = House(VIEWS, QUERIES)
     house.write({"t": [(("a", 0), 0, 1), (("a", 2), 0, 1)], "u": []}, 0, 1)
     house.write({"t": [(("a", 0), 1, -1)], "u": []}, 1, 2)
     house.write({"t": [(("b", 0), 2, 1), (("b", 0), 2, -1)], "u": [(("a", 0), 2, 1)]}, 2, 3)
@@ -319,7 +161,7 @@ def test_a_row_that_came_and_went_is_never_evaluated_again() -> None:
 
 def test_a_step_goes_on_after_what_it_owed_could_not_be_read() -> None:
     """Damage: every later step fails on the same rows, which only a restart forgets."""
-    house = House()
+    house = House(VIEWS, QUERIES)
     house.write({"t": [(("a", 2), 0, 1)], "u": []}, 0, 1)
     house.tick(1)
     house.write({"t": [(("a", 0), 1, 1)], "u": []}, 1, 2)
@@ -340,7 +182,7 @@ def test_a_step_goes_on_after_what_it_owed_could_not_be_read() -> None:
 @pytest.mark.parametrize("name", ["linear", "join", "max", "largest"])
 def test_a_step_ends_though_it_owes_a_change_and_fails_on_the_next(name: str) -> None:
     """Damage: a tick never returns: what a step owed is forgotten when it fails, so it begins again, and fails."""
-    house = House()
+    house = House(VIEWS, QUERIES)
     house.write({"t": [(("a", 2), 0, 1)], "u": [(("a", 3), 0, 1)]}, 0, 1)
     house.tick(1)
     change: list[tuple[Row, int, int]] = [(("b", 4), 1, 1), (("a", 0), 2, 1)]
@@ -357,7 +199,7 @@ def test_a_step_ends_though_it_owes_a_change_and_fails_on_the_next(name: str) ->
 @pytest.mark.parametrize("name", ["largest"])
 def test_a_view_that_was_half_computed_anew_owes_none_of_it(name: str) -> None:
     """Damage: a store fails while a view is compared with what it holds, and the next step appends all of it again."""
-    house = House()
+    house = House(VIEWS, QUERIES)
     house.write({"t": [(("a", 2), 0, 1)], "u": [(("a", 3), 0, 1)]}, 0, 1)
     house.tick(1)
     house.write({"t": [(("a", 0), 1, 1)], "u": [(("a", 0), 1, 1)]}, 1, 2)
@@ -373,7 +215,7 @@ def test_a_view_that_was_half_computed_anew_owes_none_of_it(name: str) -> None:
 @pytest.mark.parametrize("name", ["linear", "join", "max"])
 def test_a_bad_row_that_leaves_while_its_error_is_owed_leaves_no_other_error(name: str) -> None:
     """Damage: the whole view is an error, because a step took it for one without errors and then found them."""
-    house = House()
+    house = House(VIEWS, QUERIES)
     house.write({"t": [(("a", 2), 0, 1)], "u": [(("a", 3), 0, 1)]}, 0, 1)
     house.tick(1)
     bad: dict[str, list[tuple[Row, int, int]]] = {
@@ -394,7 +236,7 @@ def test_once_a_bad_row_has_left_no_step_fails_on_it(together: bool) -> None:
         "t": [(("a", 0), 1, 1), (("a", 0), 2, -1)],
         "u": [(("a", 0), 1, 1), (("a", 0), 2, -1)],
     }
-    house = House()
+    house = House(VIEWS, QUERIES)
     house.write({"t": [(("a", 2), 0, 1)], "u": [(("a", 3), 0, 1)]}, 0, 1)
     house.tick(1)
     for lower, upper in [(1, 3)] if together else [(1, 2), (2, 3)]:
@@ -412,7 +254,7 @@ def test_once_a_bad_row_has_left_no_step_fails_on_it(together: bool) -> None:
         house.write({"t": [(("a", time), time, 1)], "u": [(("a", time), time, 1)]}, time, time + 1)
         house.tick(time + 1)
     assert house.engine.failed <= failed + len(VIEWS), "a process that begins anew learns it once for each view"
-    held = _held(
+    held = held_at(
         {
             "t": [(("a", n), 0, 1) for n in (2, 4, 6, 8, 9, 10, 11)],
             "u": [(("a", m), 0, 1) for m in (3, 3, 5, 7, 9, 10, 11)],

@@ -25,7 +25,6 @@ from sqlglot import exp
 from strandline.algebra.joins import joined, reads_only
 from strandline.algebra.judged import certain, have_values, possibly, surely, tried
 from strandline.algebra.nodes import (
-    Aggregate,
     Failing,
     Filter,
     Join,
@@ -92,26 +91,29 @@ class _Careful:
         """Return a plan that may end in a node with a state, made careful."""
         match node:
             case Reduce():
-                keys = tuple((name, value) for name, value in node.keys)
-                arguments = [(each, _argument(each)) for each in node.aggregates]
-                wanted = {value: name for name, value in keys}
-                for each, value in arguments:
-                    if value is not None:
-                        wanted.setdefault(value, f"{RESERVED}of_{each.name}")
-                below = self.given(node.input, tuple((name, value) for value, name in wanted.items()))
-                return replace(
-                    node,
-                    input=below,
-                    keys=tuple((name, Scalar(column(wanted[value]))) for name, value in keys),
-                    aggregates=tuple(
-                        each if value is None else replace(each, argument=Scalar(column(wanted[value])))
-                        for each, value in arguments
-                    ),
-                )
+                return self.grouped(node)
             case Opaque():
                 return replace(node, inputs=tuple(self.given(each, columns(each.names)) for each in node.inputs))
             case _:
                 return self.given(node, columns(node.names))
+
+    def grouped(self, node: Reduce) -> Node:
+        """Return ``node`` over its keys and arguments as columns: equal ones in one column, so that it keeps the same."""
+        names = {value: name for name, value in node.keys}
+        for each in node.aggregates:
+            if each.argument is not None:
+                names.setdefault(each.argument, f"{RESERVED}of_{each.name}")
+        keys = {value for _, value in node.keys}
+        values = tuple((name, value if value in keys else _asked(node, value)) for value, name in names.items())
+        return replace(
+            node,
+            input=self.given(node.input, values),
+            keys=tuple((name, Scalar(column(names[value]))) for name, value in node.keys),
+            aggregates=tuple(
+                each if each.argument is None else replace(each, argument=Scalar(column(names[each.argument])))
+                for each in node.aggregates
+            ),
+        )
 
     def given(self, node: Node, values: Values) -> Node:
         """Return ``values`` of the rows of ``node``; collect the errors."""
@@ -193,12 +195,13 @@ class _Careful:
         return Failing(rows, tuple(expressions), texts, row, self.where)
 
 
-def _argument(aggregate: Aggregate) -> Scalar | None:
-    """Return what an aggregate reads of each row: of a value that is only counted, no more than whether it is there."""
-    value = aggregate.argument
-    if value is None or certain(value.tree) or aggregate.function != "count" or aggregate.distinct:
-        return value
-    return Scalar(case(is_null(value.tree), exp.Null(), number(1)))
+def _asked(node: Reduce, argument: Scalar) -> Scalar:
+    """Return what aggregates read of an argument: where all only count it, no more than whether it is NULL."""
+    if certain(argument.tree) or any(
+        each.function != "count" or each.distinct for each in node.aggregates if each.argument == argument
+    ):
+        return argument
+    return Scalar(case(is_null(argument.tree), exp.Null(), number(1)))
 
 
 def _keyed(value: Scalar, leaves: Sequence[Node], computed: Sequence[dict[Scalar, str]]) -> Scalar:
