@@ -16,7 +16,7 @@ PAIR = Schema((Column("k", "int"), Column("v", "string")))
 
 
 def test_an_avro_file_with_two_columns_of_the_name_is_an_error(tmp_path: Path) -> None:
-    """Damage: one of two columns is read, and which one nobody knows."""
+    """Damage: one of two columns is read, and which one is not known."""
     fields = [{"name": name, "type": "int"} for name in ("k", "K", "v")]
     with (tmp_path / "a.avro").open("wb") as data:
         fastavro.writer(data, fastavro.parse_schema({"type": "record", "name": "r", "fields": fields}), [])

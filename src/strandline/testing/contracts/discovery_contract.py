@@ -40,7 +40,7 @@ class DiscoveryContract:
     """The tests for every connector that can say what there is to read."""
 
     def test_what_cannot_be_read_is_left_out_by_name(self, place: DiscoveryPlace) -> None:
-        """Damage: a column is proposed as a type that reading refuses, or is missing and nobody says so."""
+        """Damage: a column is proposed as a type that reading refuses, or is missing without a word."""
         found = at_once(discover(place.connector, place.asked))
         assert {each.name for each in found} == set(place.rows)
         for each in found:

@@ -13,6 +13,7 @@ from collections import Counter
 import obstore
 import pytest
 
+from compiled import as_in_production
 from s3_server import ACCESS_KEY_ID, REGION, SECRET_ACCESS_KEY, S3Server
 from strandline.algebra.schema import DIFF, ERROR, TIME, Column, Schema
 from strandline.engine.session import s3a
@@ -222,6 +223,7 @@ with strandline.open("s3://strandline/files/end/to/end", config=config) as env:
 
 
 @pytest.mark.spark
+@pytest.mark.time_limit(400)  # Spark may have to fetch what reads from S3
 def test_spark_reads_large_objects_and_the_driver_small_ones(s3_server, tmp_path):
     """Damage: a source in a bucket cannot be read, or its errors name no place."""
     import pyarrow as pa
@@ -235,13 +237,13 @@ def test_spark_reads_large_objects_and_the_driver_small_ones(s3_server, tmp_path
     sink = pa.BufferOutputStream()
     pq.write_table(pa.table({"n": pa.array(range(rows), pa.int64())}), sink)
     obstore.put(store, "large.parquet", sink.getvalue().to_pybytes())
-    environment = {key: value for key, value in os.environ.items() if not key.startswith("AWS_")}
+    environment = {key: value for key, value in as_in_production().items() if not key.startswith("AWS_")}
     done = subprocess.run(
         [sys.executable, "-c", CHILD, s3_server.endpoint, REGION],
         env={**environment, "OUR_ID": ACCESS_KEY_ID, "OUR_KEY": SECRET_ACCESS_KEY},
         capture_output=True,
         text=True,
-        timeout=240,
+        timeout=360,
         check=False,
     )
     if "unresolved dependency" in done.stderr:
