@@ -113,6 +113,47 @@ def test_what_is_a_function_of_the_rows_is_an_error_and_no_exception(place: Plac
         assert env.verify("single").ok
 
 
+UNNEEDED = {
+    "ordered": "SELECT id FROM t WHERE 10 / a > 1 AND k = 5",
+    "either": "SELECT id FROM t WHERE 10 / a > 1 OR k = 4",
+    "met": "SELECT t.id FROM t JOIN u ON t.a = u.a AND 10 / u.a > 1",
+    "above": "SELECT id, x FROM (SELECT id, k, 10 / a AS x FROM t) WHERE k = 5",
+    "guarded": "SELECT id, CASE WHEN a <> 0 THEN x END AS y FROM (SELECT id, a, 10 / a AS x FROM t)",
+    "grouped": "SELECT k, count(*) AS c FROM (SELECT k, 10 / a AS x FROM t WHERE k = 5 AND 10 / a > 1) GROUP BY k",
+    "dropped": "SELECT id, 10 / a AS x FROM t WHERE NOT EXISTS (SELECT 1 FROM v WHERE v.id = t.id)",
+}
+"""Views over a row that fails, and of which no answer depends on it."""
+
+
+def test_a_row_that_matters_to_no_answer_fails_no_view_however_it_is_kept(place: Place, rows: Rows) -> None:
+    """Damage: a view is an error when it is kept by changes and an answer when it is made afterwards, or `verify` fails."""
+    with place.open() as env:
+        for table in ("t (id INT, a INT, k INT)", "u (a INT)", "v (id INT)"):
+            env.execute(f"CREATE TABLE {table}")
+        for name, query in UNNEEDED.items():
+            env.execute(f"CREATE MATERIALIZED VIEW {name} AS {query}")
+        env.insert("v", [{"id": 9}])
+        env.insert("u", [{"a": 2}, {"a": 0}])
+        env.insert("t", [{"id": 1, "a": 2, "k": 5}])
+        env.tick()
+        env.insert("t", [{"id": 9, "a": 0, "k": 4}])
+        env.delete("u", [{"a": 0}])
+        env.tick()
+        env.insert("t", [{"id": 2, "a": 5, "k": 5}])
+        env.tick()
+        for name, query in UNNEEDED.items():
+            env.execute(f"CREATE MATERIALIZED VIEW {name}_afresh AS {query}")
+        env.tick()
+        for name in UNNEEDED:
+            assert rows(env, f"SELECT * FROM {name}") == rows(env, f"SELECT * FROM {name}_afresh"), name
+            assert env.verify(name).ok, name
+        env.insert("u", [{"a": 0}])
+        env.tick()
+        for name in ("met", "met_afresh"):
+            with pytest.raises(CollectionError, match=r"10 / `a`\) > 1|10 / `a` > 1"):
+                rows(env, f"SELECT * FROM {name}")
+
+
 def test_a_withdrawn_row_is_never_evaluated(place: Place, rows: Rows) -> None:
     """Damage: a view that is made, repaired or asked after a bad row was deleted fails on that row for ever."""
     with place.open() as env:

@@ -98,7 +98,7 @@ class _Careful:
                 return self.given(node, columns(node.names))
 
     def grouped(self, node: Reduce) -> Node:
-        """Return ``node`` over its keys and arguments as columns: equal ones in one column, so that it keeps the same."""
+        """Return ``node`` over its keys and arguments as columns: equal ones in one, so that it keeps the same sums."""
         names = {value: name for name, value in node.keys}
         for each in node.aggregates:
             if each.argument is not None:

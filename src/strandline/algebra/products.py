@@ -61,7 +61,7 @@ class Products:
         """Return the products whose sum is ``node``."""
         match node:
             case Get():
-                names = [(self._fresh(out), stored) for out, stored in node.columns]
+                names = [(self._fresh(out, stored), stored) for out, stored in node.columns]
                 values = tuple((out, Scalar(column(name))) for (name, _), out in zip(names, node.names, strict=True))
                 return (Product((replace(node, columns=tuple(names)),), (), values),)
             case Project() if any(value.generates for _, value in node.columns):
@@ -135,12 +135,12 @@ class Products:
             leaf = Project(leaf, tuple((fresh, Scalar(column(name))) for fresh, name in names))
         return Product((leaf,), (), tuple((name, Scalar(column(fresh))) for fresh, name in names))
 
-    def _fresh(self, name: str) -> str:
-        """Return a name for a column of a leaf that no other leaf has."""
+    def _fresh(self, name: str, shown: str | None = None) -> str:
+        """Return a name for a column of a leaf that no other leaf has; ``shown``: as people know it."""
         fresh, n = name, 2
         while fresh in self.shown:
             fresh, n = f"{name}_{n}", n + 1
-        self.shown[fresh] = name
+        self.shown[fresh] = shown or name
         return fresh
 
 
