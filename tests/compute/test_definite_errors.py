@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 import pytest
 from house import INPUTS, LAST, House, history_of
 
+from strandline.algebra import careful
 from strandline.algebra.joins import joined
 from strandline.algebra.nodes import Aggregate, Filter, Get, Negate, Node, Project, Reduce, UnionAll
 from strandline.algebra.scalar import Scalar, columns, scalar
@@ -173,6 +174,14 @@ def agree(seed: int) -> int:
 def test_rows_and_errors_do_not_depend_on_how_a_view_was_kept(seeds: range) -> None:
     """Damage: a view has an answer or an error by chance, and two replicas correct each other for ever."""
     assert sum(map(agree, seeds)), "no row failed, so this shows nothing"
+
+
+def test_a_careful_plan_that_counts_rows_which_are_out_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Damage: the comparison sees no difference between a plan that fails and one that must not."""
+    monkeypatch.setattr(careful, "possibly", lambda _: scalar("true"))
+    with pytest.raises(AssertionError, match="is kept, and"):
+        for seed in range(60):
+            agree(seed)
 
 
 @pytest.mark.slow
