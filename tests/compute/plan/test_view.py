@@ -142,7 +142,7 @@ def test_a_key_is_found_where_the_shape_gives_one(sql: str, key: tuple[str, ...]
             Position(2, 11),
         ),
         ("SELECT qty, qty + 1 AS Qty FROM sales", "write qty + 1 AS", Position(1, 19)),
-        ("SELECT shop, s.* FROM sales s", "write output 2 AS", Position(1, 14)),
+        ("SELECT shop, s.* FROM sales s", "write output 2 AS", Position(1, 16)),
         ("SELECT shop FROM sales WHERE qty IN (SELECT * FROM (SELECT size FROM shops) LIMIT 1)", "LIMIT", None),
     ],
 )
