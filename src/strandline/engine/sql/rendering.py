@@ -169,16 +169,16 @@ def _multiset(below: Node, source: str, condition: str) -> str:
     """Return the plain rows that the updates of ``source`` sum up to, each as often as its count.
 
     An expression that may fail is evaluated for all of them, whatever the query does with them: a condition that Spark
-    takes for not deterministic keeps it from moving the query's own conditions below.  So it does not depend on the
-    query's plan whether a row fails.
+    takes for not deterministic keeps it from moving the query's own conditions below the sum.  So it does not depend on
+    the query's plan whether a row fails.
     """
     columns = listed(map(quote, below.names))
-    condition += " AND SPARK_PARTITION_ID() >= 0" if may_fail(below) else ""
+    barrier = " WHERE SPARK_PARTITION_ID() >= 0" if may_fail(below) else ""
     grouped = f"GROUP BY {columns}" if columns else ""
     counted = (
         f"SELECT {columns}{', ' if columns else ''}SUM({DIFF}) AS {DIFF} FROM {source} WHERE {condition} {grouped}"
     )
-    return f"SELECT {columns or '1 AS __one'} FROM ({counted}) {copies.lateral()}"
+    return f"SELECT {columns or '1 AS __one'} FROM ({counted}) {copies.lateral()}{barrier}"
 
 
 def _query(node: Opaque | Replay, sources: list[str], condition: str) -> str:
