@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import pytest
+from pyspark.errors import ArithmeticException
 from pyspark.sql import DataFrame, SparkSession
 
 from compiled import COMPILED
 from strandline.algebra.judged import have_values
+from strandline.algebra.nodes import Get, Opaque, Project
 from strandline.algebra.scalar import scalar
 from strandline.engine.session.start import adopt
+from strandline.engine.sql.rendering import render
 
 pytestmark = pytest.mark.spark
 
@@ -82,3 +85,12 @@ def _plain(session: SparkSession, sql: str) -> Sequence[object]:
 
 def _listed(ids: list[int]) -> str:
     return ", ".join(map(str, ids)) or "-1"
+
+
+def test_a_query_of_sparks_own_fails_on_a_row_whatever_its_conditions_say_of_it(session: SparkSession) -> None:
+    """Damage: whether a recomputed part of a view fails depends on which plan Spark finds for its text."""
+    session.sql("SELECT *, 1L AS __time, 1L AS __diff FROM local").createOrReplaceTempView("updates")
+    given = Project(Get("t", (("id", "id"), ("n", "n"))), (("id", scalar("`id`")), ("x", scalar("`id` / `n`"))))
+    query = Opaque((given,), ("r",), "SELECT id, x FROM r WHERE id = 3", ("id", "x"), "it is Spark's")
+    with pytest.raises(ArithmeticException):
+        session.sql(render(query, {"t": "updates"})).collect()
