@@ -60,7 +60,7 @@ class DiscoveryContract:
         for text in texts:
             if "CREATE" in text:
                 env.execute(text)
-        env.tick()
+        env.tick(wait=True)
         assert env.status()["problems"] == {}
         read = {name: _rows(env, of[name]) for name, many in place.rows.items() if many is not None}
         assert read == {name: many for name, many in place.rows.items() if many is not None}
