@@ -332,7 +332,8 @@ def test_waiting_for_views_ends_in_time_however_long_ticks_take(
     place, done = Place(), []
     with place.asking(Mode.FULL) as env:
 
-        def tick() -> None:
+        def tick(*, wait: bool) -> None:
+            assert not wait, "a caller with a limit waits for no upstream"
             place.clock.now += tick_s * 1000
             done.append(place.clock.now)
 

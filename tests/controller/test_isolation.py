@@ -42,7 +42,7 @@ class Failing:
     tables = ("",)
     bound = upper = Frontier(0)
 
-    async def tick(self, time: int) -> None:
+    async def tick(self, time: int, *, wait: bool = False) -> None:
         """See `Ingestion.tick`."""
         self.ticks += 1
         if self.error is not None:

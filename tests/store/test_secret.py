@@ -27,6 +27,7 @@ REVEALING = {
     "sources/readers/kafka/registry.py",
     "sources/readers/kafka/settings.py",
     "sources/readers/postgres/connected/bounded.py",
+    "sources/readers/tabular/keys.py",
     "store/blob_kinds/objects.py",
     "store/consensus_kinds/postgres.py",
     "store/secret.py",
