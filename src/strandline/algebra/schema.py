@@ -7,7 +7,7 @@ Strandline only carries them.  Names that start with two underscores are reserve
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
@@ -60,6 +60,15 @@ class Schema:
     def ddl(self) -> str:
         """The schema as Spark DDL, names quoted."""
         return ", ".join(f"{quote(c.name)} {c.type}" for c in self.columns)
+
+
+def struct(fields: Iterable[Column]) -> str:
+    """Return the type of a struct with these fields.
+
+    >>> struct(Schema((Column("a b", "int"),)))
+    'struct<`a b`:int>'
+    """
+    return f"struct<{','.join(f'{quote(c.name)}:{c.type}' for c in fields)}>"
 
 
 def quote(name: str) -> str:

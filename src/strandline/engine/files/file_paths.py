@@ -91,6 +91,7 @@ def decoding(form: FileFormat) -> dict[str, str]:
             "quote": form.quote,
             "escape": form.escape,
             "nullValue": form.null,
+            "emptyValue": form.null,  # else a field of two quotes is an empty text where `null` is another token
             "columnPruning": "false",  # else whether a row has too many fields depends on which columns are used
         }
     return options
