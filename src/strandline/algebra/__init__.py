@@ -15,6 +15,7 @@ __all__ = [
     "keyed",
     "messages",
     "nodes",
+    "notation",
     "scalar",
     "schema",
     "types",

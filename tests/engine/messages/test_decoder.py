@@ -152,7 +152,7 @@ def test_a_value_that_is_no_such_object_is_an_error(decode, value, reason):
 
 
 def test_a_byte_order_mark_before_a_message_is_none_of_its_bytes(decode):
-    """Damage: the first record of each request is an error, or its first text begins with a sign that nobody sees."""
+    """Damage: the first record of each request is an error, or its first text begins with a sign that is not shown."""
     rows = decode(['\ufeff{"k":1,"v":"\ufeffa"}', "\ufeff"])
     assert good(rows) == [(1, "\ufeffa")]
     assert reasons(rows) == ["it is empty"]

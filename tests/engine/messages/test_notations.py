@@ -160,7 +160,7 @@ def _json_values(rows, shape):
 
 @pytest.mark.parametrize("shape", SHAPES)
 def test_a_value_of_json_is_the_value_that_its_table_says(spark, files, shape):
-    """Damage: 68,83 becomes 6883, at the top, or where nobody looks."""
+    """Damage: 68,83 becomes 6883, at the top, or deep inside."""
     lines = [_json(number, kind, token, shape) for number, (kind, token, _) in enumerate(JSON_CASES)]
     wanted = _wanted(JSON_CASES)
     bad = sum(value == BAD for value in wanted.values())

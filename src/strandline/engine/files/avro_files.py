@@ -25,8 +25,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from strandline.algebra import types
 from strandline.algebra.formats import DatedFile
 from strandline.algebra.schema import DIFF, ERROR, TIME, Schema
-from strandline.engine.files import avro_logical  # noqa: F401 - decimals with all their digits
-from strandline.engine.files.avro_nesting import nests
+from strandline.engine.files.avro_types import nests  # which lets decimals keep all their digits
 from strandline.engine.files.file_errors import RAW_CHARS_MAX
 from strandline.engine.files.values import Refused, named
 from strandline.engine.frames import inline

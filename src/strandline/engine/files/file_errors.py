@@ -162,7 +162,7 @@ def json_reason(raw: Column, schema: Schema, values: JsonValues, whole: str | No
     if whole is not None:
         shape = shape.when(~one_value(raw), F.lit(f"{whole} holds more than one JSON object"))
     kind = struct(schema)
-    found, as_typed = value_of(json_lines.whole(raw, kind, values)), json_lines.typed(raw, kind, values.form)
+    found, as_typed = value_of(json_lines.whole(raw, kind, values)), json_lines.typed(raw, kind, values)
 
     def refused(field: Field) -> Column:
         own = types.parse(field.name, field.type)

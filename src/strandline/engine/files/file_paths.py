@@ -77,13 +77,6 @@ def decoding(form: FileFormat) -> dict[str, str]:
         "columnNameOfCorruptRecord": CORRUPT,
         "multiLine": str(form.multiline).lower(),
     }
-    if form.encoding is Encoding.JSON:
-        # Else a text that is no date, and a number, is a number of days: "20240101" would be a day of the year 57385.
-        options["enableDateTimeParsingFallback"] = "false"
-    if form.date_format is not None:
-        options["dateFormat"] = form.date_format
-    if form.timestamp_format is not None:
-        options |= {"timestampFormat": form.timestamp_format, "timestampNTZFormat": form.timestamp_format}
     if form.encoding is Encoding.CSV:
         options |= {
             "header": str(form.header).lower(),

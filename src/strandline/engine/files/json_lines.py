@@ -29,6 +29,7 @@ LINE: Final = "__line"
 _FOUND: Final = "__found"
 _ALL: Final = "__all"
 _MADE: Final = "__made"
+_TYPED: Final = "__typed"
 _RECORD: Final = "__record"
 _RECORDS: Final = "__records"
 _WHOLE: Final = "this message and what follows it"
@@ -63,7 +64,7 @@ def parsed(text: DataFrame, fields: Sequence[Field], form: FileFormat) -> DataFr
     # Steps of their own, so that Spark evaluates each of them once.
     sound = F.coalesce(is_whole(F.col(_FOUND), F.col(LINE)), F.lit(False))
     record = found.withColumn(_RECORD, F.when(sound, value_of(F.col(_FOUND)))).drop(_FOUND)
-    record = made(record, _RECORD, kind, typed(F.col(LINE), kind, form), values)
+    record = made(record, _RECORD, kind, typed(F.col(LINE), kind, values), values)
     broken = F.when(F.col(_RECORD).isNull(), F.col(LINE))
     return record.select(f"{_RECORD}.*", *beside, broken.alias(CORRUPT))
 
@@ -87,7 +88,7 @@ def _spanning(
         is_whole(F.col(_ALL), line) & ~F.exists(array, lambda each: each.isNull()), array
     )
     records = found.select(objects.alias(_RECORDS), PATH, LINE)
-    as_typed = F.when(several, typed(line, all_, form)).otherwise(F.array(typed(line, one, form)))
+    as_typed = F.when(several, typed(line, all_, values)).otherwise(F.array(typed(line, one, values)))
     records = made(records, _RECORDS, all_, as_typed, values)
     rows = records.select(F.explode(F.coalesce(_RECORDS, F.array(F.lit(None).cast(one)))).alias(_RECORD), PATH, LINE)
     return rows.select(f"{_RECORD}.*", PATH, F.when(F.col(_RECORD).isNull(), line).alias(CORRUPT))
@@ -103,22 +104,25 @@ def whole(text: Column, kind: str, values: JsonValues) -> Column:
     return _read(text, values.read_as(types.parse("", kind)), values.form)
 
 
-def typed(text: Column, kind: str, form: FileFormat) -> Column:
-    """Return the value that Spark reads of a text by its type: where a text in it is none of its type, by a guess."""
-    return value_of(_read(text, kind, form))
+def typed(text: Column, kind: str, values: JsonValues) -> Column:
+    """Return the value whose decimals have all their digits; those that are texts are guesses."""
+    return value_of(_read(text, values.with_digits(types.parse("", kind)), values.form))
 
 
 def made(frame: DataFrame, name: str, kind: str, as_typed: Column, values: JsonValues) -> DataFrame:
     """Return ``frame`` with values of ``kind`` in the column that has what `value_of` found, or NULL.
 
-    ``as_typed``: the same values as `typed` has them.
+    ``as_typed``: the same values as `typed` has them; it is evaluated only where it is needed.
     """
-    parsed_kind = types.parse("", kind)
+    parsed_kind, found = types.parse("", kind), F.col(name)
     if values.is_plain(parsed_kind):
         return frame
-    given = frame.withColumn(_MADE, values.made(F.col(name), parsed_kind, as_typed))
-    lost = values.lost(F.col(name), F.col(_MADE), parsed_kind)
-    return given.withColumn(name, F.when(~lost, F.col(_MADE))).drop(_MADE)
+    lacks = values.lacks_digits(found, parsed_kind)
+    again = F.lit(None).cast(values.with_digits(parsed_kind)) if lacks is None else F.when(lacks, as_typed)
+    given = frame.withColumn(_TYPED, again)
+    given = given.withColumn(_MADE, values.made(found, parsed_kind, F.col(_TYPED)))
+    lost = values.lost(found, F.col(_MADE), parsed_kind)
+    return given.withColumn(name, F.when(~lost, F.col(_MADE))).drop(_MADE, _TYPED)
 
 
 def _read(text: Column, kind: str, form: FileFormat) -> Column:

@@ -22,7 +22,7 @@ from strandline.algebra.schema import quote
 _VARIANT: Final = "variant"
 _YEARS: Final = ("0001-01-01 00:00:00", "9999-12-31 23:59:59.999999")
 _DECIMAL_MAX: Final = 1e39
-"""No decimal column holds more; Spark takes minutes to find that out of ``1e99999999``."""
+"""No decimal column holds more."""
 
 
 def value(text: Column, kind: str, form: FileFormat) -> Column:
@@ -156,7 +156,7 @@ class JsonValues:
     def made(self, found: Column, kind: types.Type, typed: Column) -> Column:
         """Return the value of ``kind`` that was found as `read_as` says; NULL: there is none, or it is none.
 
-        ``typed``: the same value read as ``kind``; it is evaluated only where a variant does not hold all its digits.
+        ``typed``: the same value read as `with_digits` says; it need be there only where `lacks_digits`.
         """
         if self.is_plain(kind):
             return found
@@ -177,14 +177,12 @@ class JsonValues:
         is_text, is_whole = held == "STRING", held == "BIGINT"
         match kind:
             case types.Decimal():
-                number = F.when(
-                    F.abs(F.try_variant_get(found, "$", "double")) < _DECIMAL_MAX, F.when(held == "DOUBLE", typed)
-                )
+                rounded = F.when(_lacks_digits(found), typed)
                 exact = F.try_variant_get(found, "$", own)
                 return (
                     F.when(is_text, value(text, own, self.form))
                     .when(is_whole | held.startswith("DECIMAL"), exact)
-                    .otherwise(number)
+                    .otherwise(rounded)
                 )
             case types.Atom("binary"):
                 found = F.try_to_binary(text, F.lit("base64"))
@@ -200,6 +198,34 @@ class JsonValues:
             case _:
                 return F.when(is_text, value(text, own, self.form))
 
+    def with_digits(self, kind: types.Type) -> str:
+        """Return the type by which Spark reads the numbers in a value of ``kind`` with all their digits."""
+        match kind:
+            case types.Array(element):
+                return f"array<{self.with_digits(element)}>"
+            case types.Struct(fields):
+                return f"struct<{','.join(f'{quote(name)}:{self.with_digits(field)}' for name, field in fields)}>"
+            case types.Decimal():
+                return _text_of(kind)
+            case _:
+                return "string"
+
+    def lacks_digits(self, found: Column, kind: types.Type) -> Column | None:
+        """Return whether a decimal was found as a double, as one with an exponent is; None: none can be there."""
+        match kind:
+            case types.Array(element):
+                if self.lacks_digits(found, element) is None:
+                    return None
+                return F.exists(found, lambda each: _sure(self.lacks_digits(each, element)))
+            case types.Struct(fields):
+                those = [self.lacks_digits(found[name], field) for name, field in fields]
+                some = [each for each in those if each is not None]
+                return reduce(Column.__or__, some) if some else None
+            case types.Decimal():
+                return _sure(_lacks_digits(found))
+            case _:
+                return None
+
     def lost(self, found: Column, made: Column, kind: types.Type) -> Column:
         """Return whether a value that was found could not be made one of ``kind``."""
         if self.is_plain(kind):
@@ -214,6 +240,19 @@ class JsonValues:
                 there = found.isNotNull()
                 lost = (there & ~F.is_variant_null(found) if self.read_as(kind) == _VARIANT else there) & made.isNull()
         return F.coalesce(lost, F.lit(False))
+
+
+def _lacks_digits(found: Column) -> Column:
+    """Return whether a variant is a double that a decimal may hold.
+
+    Others are not read again: to see that ``1e99999999`` is too large, Spark writes it out, which takes minutes.
+    """
+    double = F.try_variant_get(found, "$", "double")
+    return (F.schema_of_variant(found) == "DOUBLE") & (F.abs(double) < _DECIMAL_MAX)
+
+
+def _sure(condition: Column | None) -> Column:
+    return F.lit(False) if condition is None else F.coalesce(condition, F.lit(False))
 
 
 def _text_of(kind: types.Type) -> str:

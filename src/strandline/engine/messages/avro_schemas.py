@@ -16,8 +16,7 @@ from typing import Any
 import fastavro
 from fastavro.schema import SchemaParseException
 
-from strandline.engine.files.avro_logical import meant
-from strandline.engine.files.avro_nesting import nests
+from strandline.engine.files.avro_types import meant, nests
 from strandline.errors import DefinitionError
 
 

@@ -63,8 +63,9 @@ def parse(frame: DataFrame, part: Part, form: MessageFormat, *, locate: bool) ->
     # Two steps, so that Spark evaluates what is long once.
     stepped = given.withColumn(part.name, F.when(F.coalesce(sound, F.lit(False)), read))
     if part.coding.encoding is MessageEncoding.JSON:
-        as_typed = _unwrapped(typed(_json_text(part), _maybe_wrapped(part), as_file(form, Encoding.JSON)), part)
-        stepped = made(stepped, part.name, struct(part.fields), as_typed, _values(form))
+        values = _values(form)
+        as_typed = _unwrapped(typed(_json_text(part), _maybe_wrapped(part), values), part)
+        stepped = made(stepped, part.name, struct(part.fields), as_typed, values)
     bad = there & F.col(part.name).isNull()
     return stepped.withColumn(wrong(part.name), F.when(bad, told)).drop(_BYTES, _TEXT, _FOUND)
 
