@@ -76,14 +76,16 @@ def _records(session: SparkSession, files: Sequence[DatedFile], fields: Sequence
     Spark keeps the text of a record that has not as many fields as are asked for.  So one field more is asked for, and
     of a record that has just so many the text is taken from where Spark was asked for those that there should be.
     """
-    texts = as_texts(fields)
-    longer = records(session, files, f"{texts}, {_MORE} string", form).where(F.col(CORRUPT).isNotNull())
-    others = records(session, files, texts, form).where(F.col(CORRUPT).isNotNull())
-    of_more = F.from_csv(
-        F.col(CORRUPT), f"{texts}, {_MORE} string, {CORRUPT} string", decoding(form) | {"header": "false"}
-    )
-    others = others.where(of_more[CORRUPT].isNull())
-    return longer.select(PATH, CORRUPT).unionAll(others.select(PATH, CORRUPT)).withColumnRenamed(CORRUPT, LINE)
+    texts, longer = as_texts(fields), f"{as_texts(fields)}, {_MORE} string"
+    kept = [_kept(records(session, files, asked, form), fields) for asked in (longer, texts)]
+    of_more = F.from_csv(F.col(LINE), f"{longer}, {CORRUPT} string", decoding(form) | {"header": "false"})
+    return kept[0].unionAll(kept[1].where(of_more[CORRUPT].isNull()))
+
+
+def _kept(read: DataFrame, fields: Sequence[Field]) -> DataFrame:
+    """Return the texts that Spark kept.  It reads no file of which only these are asked for, so a field is, too."""
+    nothing = F.substring(F.coalesce(quote(fields[0].name), F.lit("")), 1, 0)
+    return read.where(F.col(CORRUPT).isNotNull()).select(PATH, F.concat(F.col(CORRUPT), nothing).alias(LINE))
 
 
 def parsed(lines: DataFrame, fields: Sequence[Field], form: FileFormat) -> DataFrame:

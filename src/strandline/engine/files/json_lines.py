@@ -117,9 +117,7 @@ def made(frame: DataFrame, name: str, kind: str, as_typed: Column, values: JsonV
     parsed_kind, found = types.parse("", kind), F.col(name)
     if values.is_plain(parsed_kind):
         return frame
-    lacks = values.lacks_digits(found, parsed_kind)
-    again = F.lit(None).cast(values.with_digits(parsed_kind)) if lacks is None else F.when(lacks, as_typed)
-    given = frame.withColumn(_TYPED, again)
+    given = frame.withColumn(_TYPED, F.when(values.lacks_digits(found, parsed_kind), as_typed))
     given = given.withColumn(_MADE, values.made(found, parsed_kind, F.col(_TYPED)))
     lost = values.lost(found, F.col(_MADE), parsed_kind)
     return given.withColumn(name, F.when(~lost, F.col(_MADE))).drop(_MADE, _TYPED)

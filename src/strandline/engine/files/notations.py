@@ -210,21 +210,19 @@ class JsonValues:
             case _:
                 return "string"
 
-    def lacks_digits(self, found: Column, kind: types.Type) -> Column | None:
-        """Return whether a decimal was found as a double, as one with an exponent is; None: none can be there."""
+    def lacks_digits(self, found: Column, kind: types.Type) -> Column:
+        """Return whether a decimal was found as a double, as one with an exponent is."""
+        if not _has_decimals(kind):
+            return F.lit(False)
         match kind:
             case types.Array(element):
-                if self.lacks_digits(found, element) is None:
-                    return None
-                return F.exists(found, lambda each: _sure(self.lacks_digits(each, element)))
+                lacks = F.exists(found, lambda each: self.lacks_digits(each, element))
             case types.Struct(fields):
-                those = [self.lacks_digits(found[name], field) for name, field in fields]
-                some = [each for each in those if each is not None]
-                return reduce(Column.__or__, some) if some else None
-            case types.Decimal():
-                return _sure(_lacks_digits(found))
+                those = [self.lacks_digits(found[name], field) for name, field in fields if _has_decimals(field)]
+                lacks = reduce(Column.__or__, those)
             case _:
-                return None
+                lacks = _lacks_digits(found)
+        return F.coalesce(lacks, F.lit(False))
 
     def lost(self, found: Column, made: Column, kind: types.Type) -> Column:
         """Return whether a value that was found could not be made one of ``kind``."""
@@ -234,8 +232,8 @@ class JsonValues:
             case types.Array(element):
                 lost = F.exists(F.zip_with(found, made, lambda f, m: self.lost(f, m, element)), lambda each: each)
             case types.Struct(fields):
-                each = (self.lost(found[name], made[name], field) for name, field in fields)
-                lost = reduce(Column.__or__, each)
+                those = [self.lost(found[n], made[n], field) for n, field in fields if not self.is_plain(field)]
+                lost = reduce(Column.__or__, those)
             case _:
                 there = found.isNotNull()
                 lost = (there & ~F.is_variant_null(found) if self.read_as(kind) == _VARIANT else there) & made.isNull()
@@ -251,8 +249,14 @@ def _lacks_digits(found: Column) -> Column:
     return (F.schema_of_variant(found) == "DOUBLE") & (F.abs(double) < _DECIMAL_MAX)
 
 
-def _sure(condition: Column | None) -> Column:
-    return F.lit(False) if condition is None else F.coalesce(condition, F.lit(False))
+def _has_decimals(kind: types.Type) -> bool:
+    match kind:
+        case types.Array(element):
+            return _has_decimals(element)
+        case types.Struct(fields):
+            return any(_has_decimals(field) for _, field in fields)
+        case _:
+            return isinstance(kind, types.Decimal)
 
 
 def _text_of(kind: types.Type) -> str:
