@@ -22,7 +22,8 @@ from strandline.algebra.schema import quote
 _VARIANT: Final = "variant"
 _YEARS: Final = ("0001-01-01 00:00:00", "9999-12-31 23:59:59.999999")
 _DECIMAL_MAX: Final = 1e39
-"""No decimal column holds more."""
+_DECIMAL_MIN: Final = 1e-39
+"""No decimal column holds more than the one, and what is less than the other is 0 in each."""
 
 
 def value(text: Column, kind: str, form: FileFormat) -> Column:
@@ -144,6 +145,8 @@ class JsonValues:
                 return f"struct<{','.join(f'{quote(name)}:{self.read_as(field)}' for name, field in fields)}>"
             case types.Atom("date" | "timestamp_ntz") if _own_pattern(kind, self.form) is None and not self.days:
                 return "string"  # no number is one of its texts
+            case types.Atom("tinyint"):
+                return "smallint"  # Spark's parser takes the numbers up to 255 for bytes, and 128 for -128
             case types.Decimal() | types.Atom("date" | "timestamp" | "timestamp_ntz" | "binary"):
                 return _VARIANT
             case _:
@@ -173,11 +176,13 @@ class JsonValues:
         own = _text_of(kind)
         if self.read_as(kind) == "string":
             return value(found, own, self.form)
+        if kind == types.Atom("tinyint"):
+            return found.try_cast(own)
         held, text = F.schema_of_variant(found), F.try_variant_get(found, "$", "string")
         is_text, is_whole = held == "STRING", held == "BIGINT"
         match kind:
             case types.Decimal():
-                rounded = F.when(_lacks_digits(found), typed)
+                rounded = F.when(_lacks_digits(found), typed).when(_is_tiny(found), F.lit(0).cast(own))
                 exact = F.try_variant_get(found, "$", own)
                 return (
                     F.when(is_text, value(text, own, self.form))
@@ -243,10 +248,15 @@ class JsonValues:
 def _lacks_digits(found: Column) -> Column:
     """Return whether a variant is a double that a decimal may hold.
 
-    Others are not read again: to see that ``1e99999999`` is too large, Spark writes it out, which takes minutes.
+    Others are not read again: to see that ``1e99999999`` is too large, and that ``1e-99999999`` is 0, Spark writes out
+    all the digits, which takes minutes.
     """
-    double = F.try_variant_get(found, "$", "double")
-    return (F.schema_of_variant(found) == "DOUBLE") & (F.abs(double) < _DECIMAL_MAX)
+    size = F.abs(F.try_variant_get(found, "$", "double"))
+    return (F.schema_of_variant(found) == "DOUBLE") & size.between(_DECIMAL_MIN, _DECIMAL_MAX)
+
+
+def _is_tiny(found: Column) -> Column:
+    return (F.schema_of_variant(found) == "DOUBLE") & (F.abs(F.try_variant_get(found, "$", "double")) < _DECIMAL_MIN)
 
 
 def _has_decimals(kind: types.Type) -> bool:
