@@ -124,7 +124,8 @@ def made(frame: DataFrame, name: str, kind: str, as_typed: Column, values: JsonV
 
 
 def _read(text: Column, kind: str, form: FileFormat) -> Column:
-    wrapped = F.concat(F.lit(f'{{"{_WHOLE}":{{"{_VALUE}":'), text, F.lit(f',"{_END}":{{}}}}}}'))
+    nothing = "[]" if kind.startswith("array<") else "{}"
+    wrapped = F.concat(F.lit(f'{{"{_WHOLE}":{{"{_VALUE}":'), text, F.lit(f',"{_END}":{nothing}}}}}'))
     return F.from_json(wrapped, f"`{_WHOLE}` map<string,{kind}>, {CORRUPT} string", decoding(form))
 
 
