@@ -40,6 +40,7 @@ _ENTRIES: Final = 2
 _BRACES: Final = 2
 _BLANK: Final = r"\A\s*\z"
 _MARK: Final = "\ufeff"
+_LONG_EXPONENT: Final = r"[:,\[]\s*+-?[0-9.]++[eE][+-]?[0-9]{4}"
 _ARRAY: Final = r"\A\s*+\["
 _HIGH: Final = r"u[dD][89abAB][0-9a-fA-F]{2}"
 _LOW: Final = r"u[dD][c-fC-F][0-9a-fA-F]{2}"
@@ -105,8 +106,12 @@ def whole(text: Column, kind: str, values: JsonValues) -> Column:
 
 
 def typed(text: Column, kind: str, values: JsonValues) -> Column:
-    """Return the value whose decimals have all their digits; those that are texts are guesses."""
-    return value_of(_read(text, values.with_digits(types.parse("", kind)), values.form))
+    """Return the value whose decimals have all their digits; those that are texts are guesses.
+
+    NULL: one has a long exponent, whose digits Spark would write out for minutes.
+    """
+    bounded = F.when(~text.rlike(_LONG_EXPONENT), text)
+    return value_of(_read(bounded, values.with_digits(types.parse("", kind)), values.form))
 
 
 def made(frame: DataFrame, name: str, kind: str, as_typed: Column, values: JsonValues) -> DataFrame:
