@@ -28,14 +28,15 @@ FLOORS = (
     ("options",),
     ("frontier", "algebra", "store"),
     ("persist",),
+    ("plane",),
     ("engine", "materialize"),
     ("sources", "compute"),
     ("instance",),
     ("controller",),
     ("wiring",),
-    ("client", "datasource", "bench"),
+    ("client", "bench"),
     ("",),  # the package itself, which only names what is public
-    ("cli", "console"),
+    ("cli",),
     ("__main__",),  # `python -m strandline`
     ("testing",),  # shipped for outside authors; may know everything, and is known as `KNOWN_TO` says
 )
@@ -67,13 +68,43 @@ INNER = {
         ("core",),
         ("asking", "defining"),
     ),
+    "sources": (
+        ("kinds", "reclock", "sampled", "spec"),
+        ("invariants", "reader", "status"),
+        ("envelopes", "readers", "remap"),
+        ("resume", "steps"),
+        ("ingest",),
+    ),
+    "sources.readers": (  # no upstream knows of another one
+        ("recorded", "tabular"),
+        ("clock", "delta", "files", "generators", "iceberg", "kafka", "postgres", "webhook"),
+    ),
+    "compute": (
+        ("costs", "plan", "pruned", "rules", "sink"),
+        ("lookups", "stage"),
+        ("care", "rehearsal", "sides"),
+        ("afresh", "step_plans"),
+        ("step",),
+        ("explain", "tick"),
+    ),
+    "compute.plan": (
+        ("key", "sql"),
+        ("keys",),
+        ("scalars",),
+        ("aggregate", "bounds", "folds", "grouping_sets", "matching", "meaning"),
+        ("relations",),
+        ("subqueries",),
+        ("select",),
+        ("query",),
+        ("view",),
+    ),
 }
 
-#: Libraries that tie code to one outside system → the modules that may import them.
 ROOM_FILES_MAX = 12
 CROWDED: Mapping[str, str] = {"algebra": "it is a vocabulary: a file a notion, each of which stands alone"}
 """Rooms that may hold more files, and why."""
 
+#: Libraries that tie code to one outside system → the modules that may import them.
 CLIENTS = ("store", "materialize.drivers", "sources", "testing")
 TIED = {
     # bench measures plain Spark beside ours; the demo proves by Spark alone
@@ -200,14 +231,23 @@ def upward(imports: list[Import]) -> list[str]:
 def upward_inside(room: str, imports: list[Import]) -> list[str]:
     """Return the imports inside ``room`` that go up, or to a neighbour on the same inner floor."""
     floor = {name: number for number, names in enumerate(INNER[room]) for name in names}
-    faults = []
-    for each in imports:
-        parts, others = each.importer.split("."), (each.inside or "").split(".")
-        if (parts[0], others[0]) != (room, room) or len(parts) < 2 or len(others) < 2 or parts[1] == others[1]:
-            continue
-        if not floor[others[1]] < floor[parts[1]]:
-            faults.append(f"{each.importer} imports {each.imported}")
-    return faults
+    return [
+        f"{each.importer} imports {each.imported}"
+        for each in imports
+        if (between := child_arrow(room, each)) is not None and not floor[between[1]] < floor[between[0]]
+    ]
+
+
+def child_arrow(room: str, each: Import) -> tuple[str, str] | None:
+    """Return which child of ``room`` imports which other one by this import; None if it is not between two."""
+    above, below = child(room, each.importer), child(room, each.inside or "")
+    return (above, below) if above and below and above != below else None
+
+
+def child(room: str, module: str) -> str:
+    """Return the room or module directly in ``room`` that ``module`` is or is in; an empty text if there is none."""
+    inside = f"{module}."
+    return inside.removeprefix(f"{room}.").partition(".")[0] if inside.startswith(f"{room}.") else ""
 
 
 def misplaced(imports: list[Import]) -> list[str]:
@@ -262,10 +302,19 @@ def entered(imports: list[Import]) -> dict[str, str]:
 
 def circle(imports: list[Import]) -> list[str]:
     """Return the modules of one import circle, or nothing."""
+    ours = ((each.importer, each.inside) for each in imports if each.inside is not None)
+    return _ring((above, below) for above, below in ours if above != below)
+
+
+def circle_inside(room: str, imports: list[Import]) -> list[str]:
+    """Return the rooms and modules directly in ``room`` that form one circle, or nothing."""
+    return _ring(between for each in imports if (between := child_arrow(room, each)) is not None)
+
+
+def _ring(arrows: Iterable[tuple[str, str]]) -> list[str]:
     graph: dict[str, set[str]] = {}
-    for each in imports:
-        if each.inside is not None and each.inside != each.importer:
-            graph.setdefault(each.importer, set()).add(each.inside)
+    for above, below in arrows:
+        graph.setdefault(above, set()).add(below)
     try:
         TopologicalSorter(graph).prepare()
     except CycleError as error:
@@ -282,6 +331,28 @@ def test_every_room_has_a_floor() -> None:
 def test_no_arrow_runs_up() -> None:
     """An upward import ties what must be simulated or replaced to what uses it: the lower room cannot stand alone."""
     assert upward(all_imports()) == []
+
+
+def named() -> set[str]:
+    """Return the rooms and modules that the tables of this file name, relative to the package."""
+    inner = {f"{room}.{name}" for room, floors in INNER.items() for names in floors for name in names}
+    tied = {module for modules in TIED.values() for module in modules}
+    knowing = {room for pair in KNOWN_TO for room in pair}
+    inside = {each.removeprefix("strandline.") for each in INSIDE_THE_INSTANCE}
+    lists = (LOOK_INSIDE, CONCRETE, CHOOSES, TAKES_NODES_APART, BEFORE_THE_INSTANCE)
+    return {*FLOOR, *inner, *CROWDED, *tied, *knowing, *inside}.union(*lists)
+
+
+def test_every_room_that_a_table_names_is_there() -> None:
+    """Damage: what is allowed to a room that is gone is allowed to whatever takes its name; readers look for it."""
+    assert named() - modules().keys() == set()
+
+
+@pytest.mark.parametrize("room", INNER)
+def test_every_module_of_a_room_with_floors_has_one(room: str) -> None:
+    """A module without a floor could import anything in its room, and be imported by anything."""
+    floors = {name for names in INNER[room] for name in names}
+    assert {child(room, name) for name in modules()} - {"", *floors} == set()
 
 
 @pytest.mark.parametrize("room", INNER)
@@ -327,6 +398,12 @@ def test_modules_form_no_circle() -> None:
     assert circle(all_imports()) == []
 
 
+@pytest.mark.parametrize("room", [name for name, path in modules().items() if path.name == "__init__.py" and name])
+def test_rooms_form_no_circle(room: str) -> None:
+    """In a circle of rooms none can be understood or moved alone, though no module of theirs is in a circle."""
+    assert circle_inside(room, all_imports()) == []
+
+
 def test_libraries_stay_in_their_rooms() -> None:
     """Spark or a database's client outside its room would make that code impossible to simulate."""
     assert misplaced(all_imports()) == []
@@ -355,11 +432,32 @@ def test_the_check_lets_honest_imports_pass() -> None:
     assert upward(list(imports_of("engine.parts", text, frozenset({"strandline.errors"})))) == []
 
 
+@pytest.mark.parametrize(
+    ("room", "module", "text"),
+    [
+        ("compute", "compute.rules.join", "from strandline.compute.plan import view"),
+        ("compute.plan", "compute.plan.keys.strands", "from strandline.compute.plan.scalars.scope import Scope"),
+        ("compute", "compute.care", "from strandline.compute.step import StageRun"),
+        ("sources", "sources.readers.files.reader", "from strandline.sources import remap"),
+        ("sources.readers", "sources.readers.delta.reader", "from strandline.sources.readers.files import reader"),
+        ("persist", "persist.shard.machine", "from strandline.persist.handles.write import WriteHandle"),
+    ],
+)
+def test_the_check_sees_a_planted_upward_import_inside_a_room(room: str, module: str, text: str) -> None:
+    """A check that sees nothing would let a room become a heap."""
+    known = frozenset(f"strandline.{name}" for name in modules())
+    assert len(upward_inside(room, list(imports_of(module, text, known)))) == 1
+
+
 def test_the_check_sees_a_planted_circle() -> None:
     """A check that sees nothing would let a circle grow unnoticed."""
     ring = [Import("a", "strandline.b"), Import("b", "strandline.c"), Import("c", "strandline.a")]
     assert set(circle(ring)) == {"a", "b", "c"}
     assert circle(ring[:2]) == []
+    rooms = [Import("r.a.one", "strandline.r.b.two"), Import("r.b.three", "strandline.r.a.four")]
+    assert circle(rooms) == []
+    assert set(circle_inside("r", rooms)) == {"a", "b"}
+    assert circle_inside("r", rooms[:1]) == []
 
 
 def test_only_the_wiring_names_concrete_kinds() -> None:

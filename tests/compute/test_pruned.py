@@ -81,7 +81,7 @@ def test_what_rows_are_restricted_by_is_kept() -> None:
 def test_queries_of_sparks_own_and_errors_see_whole_rows() -> None:
     """Damage: two rows that differ in a column that a query counts by become one."""
     assert read(Replay((A,), ("a",), "SELECT count(DISTINCT *) AS c FROM a", ("c",), NOTHING)) == {"a": "klmn"}
-    assert read(Failing(A, (N,), "v")) == {"a": "klmn"}
+    assert read(Failing(A, (N,), ("n",), (("n", "n"),), "v")) == {"a": "klmn"}
 
 
 def test_what_makes_rows_stays_though_nothing_reads_it() -> None:

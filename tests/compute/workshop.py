@@ -15,7 +15,7 @@ from strandline.compute.tick import TickReport, tick
 from strandline.errors import Indeterminate
 from strandline.frontier.antichain import Frontier, as_time
 from strandline.persist.client import PersistClient
-from strandline.persist.handles.plane import Contents, Rows, StageRequest
+from strandline.persist.handles.contents import Contents, Rows, StageRequest
 from strandline.persist.handles.read import ReadHandle
 from strandline.persist.handles.write import WriteHandle
 from strandline.store.consensus import Committed, CompareAndSet, Mismatch

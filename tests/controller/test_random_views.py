@@ -12,6 +12,9 @@ between a view and the plain query is this (`_wrong`):
 
 A view with errors has no problem in `status`, which counts its errors; nor has any other view one.
 
+Rows and errors are a function of the tables' rows: the same views made afresh elsewhere, over what the tables hold
+at some tick, and kept from there on in steps of their own, have the same rows and the same errors at each later tick.
+
 To look at one view: its text is `random_views.random_view(seed)`, of one that may fail with ``failing=True``;
 ``STRANDLINE_VIEWS=17,23`` runs these seeds alone.
 """
@@ -20,7 +23,9 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import replace
 from functools import partial
 from typing import Any, Final, TypeAlias
 from unittest.mock import patch
@@ -31,10 +36,13 @@ from pyspark.sql import DataFrame, SparkSession
 from random_views import STANDINS, TABLES, History, random_view
 from tests.controller.conftest import INTERPRETED, Place
 
-from strandline.algebra.schema import quote
+from strandline.algebra.schema import DIFF, TIME, quote
 from strandline.client import Environment
+from strandline.controller.asking.holding import Hold
+from strandline.controller.asking.reads import latest, updates
 from strandline.engine.prepared import plans
 from strandline.errors import CollectionError, DefinitionError
+from strandline.persist.handles.contents import Half
 
 pytestmark = pytest.mark.views
 
@@ -80,6 +88,7 @@ def _plain(spark: SparkSession, **more: str) -> SparkSession:
     return session
 
 
+Rows: TypeAlias = Mapping[str, Sequence[Mapping[str, Any]]]
 Answer: TypeAlias = "Counter[tuple[str, ...]] | None"
 
 
@@ -121,6 +130,54 @@ def _accepts(plain: SparkSession, sql: str) -> bool:
     return True
 
 
+class Elsewhere:
+    """The same views at a location of their own, made when the tables already hold rows."""
+
+    def __init__(self, env: Environment, texts: dict[int, str], held: Rows) -> None:
+        """``held``: the rows of each table."""
+        self._env, self._held = env, dict.fromkeys(held, ())
+        for table in TABLES:
+            env.execute(f"CREATE TABLE {quote(table.name)} ({table.ddl})")
+        self.go_to(held)
+        for seed, sql in texts.items():
+            env.execute(f"CREATE MATERIALIZED VIEW v{seed} AS {sql}")
+        env.tick()
+
+    def go_to(self, held: Rows) -> None:
+        """Let the tables hold these rows from now on."""
+        with self._env.transaction() as transaction:
+            for name, rows in held.items():
+                before = list(self._held[name])
+                coming = [row for row in rows if not (row in before and (before.remove(row) is None))]
+                if before:
+                    transaction.delete(name, before)
+                transaction.insert(name, coming)
+        self._held = {name: tuple(rows) for name, rows in held.items()}
+        self._env.tick()
+
+    def differ(self, other: Environment, seeds: Iterable[int]) -> list[str]:
+        """Say which views hold other rows or errors than those of another environment."""
+        found = ((seed, _halves(self._env, f"v{seed}"), _halves(other, f"v{seed}")) for seed in seeds)
+        return [
+            f"view {seed}: {theirs} is kept, and {ours} made afresh" for seed, ours, theirs in found if ours != theirs
+        ]
+
+
+def _halves(env: Environment, name: str) -> tuple[Counter[str], Counter[str]]:
+    """Return the rows and the errors of a collection as it is now."""
+
+    async def ask(half: Half) -> Counter[str]:
+        reader = await env._core.reader(name)
+        rows = await updates(env._core, reader, await latest([reader]), Hold(), half)
+        counted: Counter[str] = Counter()
+        for row in (await env._core.engine.collect(rows)).to_pylist():
+            diff, _ = row.pop(DIFF), row.pop(TIME)
+            counted[repr(sorted(row.items()))] += diff
+        return Counter({row: count for row, count in counted.items() if count})
+
+    return env._run(ask(Half.OK)), env._run(ask(Half.ERR))
+
+
 def follow(place: Place, first: int, seeds: list[int], *, failing: bool = False) -> set[int]:
     """Create the views, let a history happen, and compare every view with plain Spark after each tick.
 
@@ -130,7 +187,9 @@ def follow(place: Place, first: int, seeds: list[int], *, failing: bool = False)
     view = partial(random_view, failing=failing)
     # Every second batch prepares all plans of small windows, and the others none.
     asked_min = patch.object(plans, "ASKED_MIN", 1 if first // VIEWS % 2 else 1 << 30)
-    with asked_min, place.open_interpreted() as env:
+    there = replace(place, root=place.root / "elsewhere")
+    with asked_min, place.open_interpreted() as env, ExitStack() as opened:
+        elsewhere: Elsewhere | None = None
         for table in TABLES:
             env.execute(f"CREATE TABLE {quote(table.name)} ({table.ddl})")
             plain.createDataFrame([], table.ddl).createOrReplaceTempView(quote(table.name))
@@ -158,6 +217,12 @@ def follow(place: Place, first: int, seeds: list[int], *, failing: bool = False)
                 failed |= set() if ours is not None else {seed}
                 found = _wrong(ours, partial(view, seed), plain, unpruned)
                 wrong += [f"view {seed}, tick {tick}: {found}"] if found else []
+            if failing and elsewhere is None and tick >= first // FAILING_STRIDE % (TICKS - 1):
+                other = opened.enter_context(there.open_interpreted())
+                elsewhere = Elsewhere(other, {seed: view(seed)[0] for seed in views}, history.held)
+            elif elsewhere is not None:
+                elsewhere.go_to(history.held)
+            wrong += [] if elsewhere is None else [f"tick {tick}, {each}" for each in elsewhere.differ(env, views)]
         assert not wrong, "\n\n".join(wrong)
         return failed
 

@@ -23,7 +23,7 @@ from strandline.engine.prepared import plans
 from strandline.engine.prepared.plans import Asked, Plans
 from strandline.engine.spark import SparkEngine
 from strandline.errors import CorruptionError, DefinitionError, InvalidUsage
-from strandline.persist.handles.plane import StageRequest
+from strandline.persist.handles.contents import StageRequest
 from strandline.persist.shard.batch import BlobPart, InlinePart, Staged
 from strandline.testing.contracts import engine_contract
 from strandline.testing.contracts.engine_contract import WAYS, EngineContract, contents, request, table, updates

@@ -26,7 +26,7 @@ import pytest
 from postgres_server import PostgresDatabase, PostgresServer
 from strandline.algebra.schema import DIFF, ERROR, TIME, Column, Schema
 from strandline.persist.client import PersistClient
-from strandline.persist.handles.plane import Half
+from strandline.persist.handles.contents import Half
 from strandline.persist.handles.read import contents
 from strandline.store.blob_kinds.file import FileBlob
 from strandline.store.consensus_kinds.sqlite import SQLiteConsensus

@@ -13,7 +13,7 @@ from strandline.algebra.schema import Column, Schema
 from strandline.errors import Determinate, Indeterminate
 from strandline.frontier.antichain import EMPTY, Frontier
 from strandline.persist.client import PersistClient
-from strandline.persist.handles.plane import Contents, Merger, StageRequest
+from strandline.persist.handles.contents import Contents, Merger, StageRequest
 from strandline.persist.handles.write import WriteHandle
 from strandline.persist.shard.batch import Staged
 from strandline.persist.shard.state import ShardState

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from strandline.errors import AsOfError, InvalidUsage
 from strandline.frontier.antichain import EMPTY, TIME_MAX, Frontier
-from strandline.persist.handles.plane import Contents, Half, StageRequest
+from strandline.persist.handles.contents import Contents, Half, StageRequest
 from strandline.persist.shard.batch import NOTHING, Batch, InlinePart, Staged, as_batch, retimed
 from strandline.persist.shard.holds import downgrade_leased, expire_leased, register_leased
 from strandline.persist.shard.state import (

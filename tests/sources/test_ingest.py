@@ -15,7 +15,7 @@ from strandline.errors import CorruptionError, FencedError, SourceError, Unavail
 from strandline.frontier.antichain import Frontier
 from strandline.frontier.gauge import Offsets
 from strandline.persist.client import PersistClient
-from strandline.persist.handles.plane import Half
+from strandline.persist.handles.contents import Half
 from strandline.persist.handles.read import contents
 from strandline.persist.handles.records import RecordShard
 from strandline.sources import spec

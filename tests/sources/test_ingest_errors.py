@@ -13,7 +13,7 @@ from tests.sources.test_ingest import World, run
 
 from strandline.errors import FencedError, Unavailable
 from strandline.frontier.antichain import Frontier
-from strandline.persist.handles.plane import Half
+from strandline.persist.handles.contents import Half
 from strandline.persist.handles.read import contents
 from strandline.sources.steps import Idle
 from strandline.testing.doubles import Crash, Fuse

@@ -1,38 +1,45 @@
-"""Careful plans: each expression is tried on each row before its value is used.
+"""Careful plans: an error is a value, and it counts where the answer depends on it.
 
-`careful` turns a plan into one that cannot fail on a row, plus plans that compute the errors.  Below each node that
-evaluates expressions, a `Passing` filters out the rows on which they fail, and a `Failing` returns these rows as
-errors.  So the ok half is the query without those rows, from the node on which they fail.  Both nodes are linear, so
-the error half has updates like any other relation.
+`careful` turns a plan into one that cannot fail on a row, plus plans that compute the errors.  The rule, for the pairs
+of rows of a join (for rows, where there is one input):
 
-Which rows fail depends on the plan alone, not on how Spark optimizes it.  A projected column is tried if the plan uses
-it.  A filter is tried before the projections beside it.  The terms of a condition are tried from left to right, each
-only on rows for which the earlier terms are true.  The conditions of a join are tried on each input separately if
-possible, so that a row fails whether or not it finds a match.  Plain Spark may evaluate less (it prunes and reorders).
+- A pair is out if any of its conditions is not true, whatever another one raises, in whatever order they are written.
+- A pair is in if all its conditions are true; and an error if neither is known.
+- A value of a pair that is in is an error if it fails, and if the plan gives it out.
+
+So the rule evaluates nothing that every plan of Spark's could leave out: where plain Spark succeeds there is no error
+here, and where it fails, this decides.  The error half has updates like any other relation, since all of it is linear.
+
+Errors of pairs that are taken away (`Negate`) are taken away too, as the same rows and values fail where they are
+given: so a row that an anti join drops leaves no error.  But a pair of which nobody knows whether it is there is an
+error wherever it may be.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 
 from sqlglot import exp
 
-from strandline.algebra.joins import reads_only
+from strandline.algebra.joins import joined, reads_only
+from strandline.algebra.judged import certain, have_values, possibly, surely, tried
 from strandline.algebra.nodes import (
+    Aggregate,
     Failing,
     Filter,
     Join,
     Negate,
     Node,
     Opaque,
-    Passing,
     Project,
     Reduce,
     UnionAll,
     children,
 )
-from strandline.algebra.scalar import Scalar, column, columns, conjunction
+from strandline.algebra.products import Product, Products, Values, substituted
+from strandline.algebra.scalar import Scalar, case, column, columns, is_null, number
+from strandline.algebra.schema import RESERVED
 
 
 def careful(node: Node, where: str) -> tuple[Node, tuple[Node, ...]]:
@@ -43,144 +50,178 @@ def careful(node: Node, where: str) -> tuple[Node, tuple[Node, ...]]:
     >>> from strandline.algebra.nodes import Get
     >>> from strandline.algebra.scalar import scalar
     >>> ok, errors = careful(Filter(Get("t", (("a", "a"),)), scalar("1 / `a` > 2")), "v")
-    >>> ok.input == Passing(Get("t", (("a", "a"),)), (scalar("1 / `a` > 2"),)), len(errors)
-    (True, 1)
+    >>> ok.names, len(errors)
+    (('a',), 1)
     """
+    if not may_fail(node):
+        return node, ()
     made = _Careful(where)
-    ok = made.node(pruned(node, frozenset(node.names)))
-    return ok, tuple(dict.fromkeys(made.errors))
+    ok = made.root(node)
+    return ok, tuple(made.errors)
 
 
-class _Careful:
-    """Makes a plan careful, from the leaves up, and collects the plans of its errors."""
-
-    def __init__(self, where: str) -> None:
-        self._where = where
-        self.errors: list[Node] = []
-
-    def node(self, node: Node) -> Node:
-        match node:
-            case Project():
-                tried = [each for _, value in node.columns for each in _tried(value)]
-                return replace(node, input=self.passing(self.node(node.input), tried))
-            case Filter():
-                return replace(node, input=self.passing(self.node(node.input), [node.predicate]))
-            case Reduce():
-                arguments = (a.argument for a in node.aggregates if a.argument is not None)
-                tried = [*(value for _, value in node.keys), *arguments]
-                return replace(node, input=self.passing(self.node(node.input), tried))
-            case Join():
-                return self.join(node)
-            case Negate():
-                return replace(node, input=self.node(node.input))
-            case UnionAll(inputs=inputs) | Opaque(inputs=inputs):
-                return replace(node, inputs=tuple(map(self.node, inputs)))
-            case _:
-                assert not children(node), f"{type(node).__name__} is not a node of a view's plan"
-                return node
-
-    def passing(self, below: Node, expressions: Iterable[Scalar]) -> Node:
-        """Return the rows of ``below`` for which all ``expressions`` have a value; collect the others as errors."""
-        tried = tuple(dict.fromkeys(each for each in expressions if not _safe(each)))
-        if not tried:
-            return below
-        self.errors.append(Failing(below, tried, self._where))
-        return Passing(below, tried)
-
-    def join(self, node: Join) -> Node:
-        """Try conditions and operands that read one input on that input, and the other conditions on the pairs."""
-        inputs = [self.node(below) for below in node.inputs]
-        operands: list[list[tuple[str, Scalar]]] = [[] for _ in inputs]
-        own = [[each for each in node.on if reads_only(each, [below]) == 0] for below in node.inputs]
-        for position, conditions in enumerate(own):
-            if conditions:
-                condition = Scalar(conjunction(each.tree for each in conditions))
-                inputs[position] = Filter(self.passing(inputs[position], [condition]), condition)
-        rest = [each for each in node.on if not any(each in conditions for conditions in own)]
-        equal = tuple(
-            replace(each, left=_operand(each.left, node, operands), right=_operand(each.right, node, operands))
-            for each in node.equal
-        )
-        for position, computed in enumerate(operands):
-            if computed:
-                below = self.passing(inputs[position], (value for _, value in computed))
-                inputs[position] = Project(below, (*columns(below.names), *computed))
-        joined: Node = replace(node, inputs=tuple(inputs), equal=equal, on=())
-        if rest:
-            condition = Scalar(conjunction(each.tree for each in rest))
-            joined = Filter(self.passing(joined, [condition]), condition)
-        return joined if joined.names == node.names else Project(joined, columns(node.names))
-
-
-def pruned(node: Node, wanted: frozenset[str]) -> Node:
-    """Return ``node`` without unused computed columns; its columns in ``wanted`` stay.
-
-    A filter that reads none of the computed columns moves below their projection.
-    """
+def may_fail(node: Node) -> bool:
+    """Tell whether an expression of ``node`` may have no value for some row (of an `Opaque`: of its inputs)."""
     match node:
-        case Filter():
-            below = pruned(node.input, wanted | node.predicate.columns)
-            if isinstance(below, Project) and _through(below, node.predicate):
-                read = _read(value for _, value in below.columns)
-                return replace(below, input=pruned(Filter(below.input, node.predicate), read))
-            return replace(node, input=below)
         case Project():
-            kept = tuple(
-                (name, value) for name, value in node.columns if name in wanted or value.generates or _safe(value)
-            )
-            return Project(pruned(node.input, _read(value for _, value in kept)), kept)
-        case Reduce():
-            used = (a.argument for a in node.aggregates if a.argument is not None)
-            return replace(node, input=pruned(node.input, _read([*(value for _, value in node.keys), *used])))
+            values = [value for _, value in node.columns]
+        case Filter():
+            values = [node.predicate]
         case Join():
-            needed = wanted | _read(node.conditions)
-            return replace(node, inputs=tuple(pruned(below, needed & frozenset(below.names)) for below in node.inputs))
-        case UnionAll():
-            # What a term takes back another has given: they stay alike only if both keep all their columns.
-            whole = any(isinstance(below, Negate) for below in node.inputs)
-            kept_at = [i for i, name in enumerate(node.names) if whole or name in wanted]
-            return replace(node, inputs=tuple(_selected(below, kept_at) for below in node.inputs))
-        case Negate():
-            return replace(node, input=_selected(node.input, range(len(node.names))))
-        case Opaque():
-            return replace(node, inputs=tuple(pruned(below, frozenset(below.names)) for below in node.inputs))
+            values = [*node.on, *(side for each in node.equal for side in (each.left, each.right))]
+        case Reduce():
+            arguments = (each.argument for each in node.aggregates if each.argument is not None)
+            values = [*(value for _, value in node.keys), *arguments]
         case _:
-            return node
+            values = []
+    return not all(certain(each.tree) for each in values) or any(map(may_fail, children(node)))
 
 
-def _selected(node: Node, positions: Sequence[int]) -> Node:
-    """Return the columns of ``node`` at ``positions``, and no others."""
-    names = [node.names[position] for position in positions]
-    made = pruned(node, frozenset(names))
-    return made if list(made.names) == names else Project(made, columns(names))
+@dataclass(slots=True)
+class _Careful:
+    """Makes a plan careful, and collects the plans of its errors."""
+
+    where: str
+    errors: list[Node] = field(default_factory=list)
+    products: Products = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.products = Products(lambda node: self.given(node, columns(node.names)))
+
+    def root(self, node: Node) -> Node:
+        """Return a plan that may end in a node with a state, made careful."""
+        match node:
+            case Reduce():
+                keys = tuple((name, value) for name, value in node.keys)
+                arguments = [(each, _argument(each)) for each in node.aggregates]
+                wanted = {value: name for name, value in keys}
+                for each, value in arguments:
+                    if value is not None:
+                        wanted.setdefault(value, f"{RESERVED}of_{each.name}")
+                below = self.given(node.input, tuple((name, value) for value, name in wanted.items()))
+                return replace(
+                    node,
+                    input=below,
+                    keys=tuple((name, Scalar(column(wanted[value]))) for name, value in keys),
+                    aggregates=tuple(
+                        each if value is None else replace(each, argument=Scalar(column(wanted[value])))
+                        for each, value in arguments
+                    ),
+                )
+            case Opaque():
+                return replace(node, inputs=tuple(self.given(each, columns(each.names)) for each in node.inputs))
+            case _:
+                return self.given(node, columns(node.names))
+
+    def given(self, node: Node, values: Values) -> Node:
+        """Return ``values`` of the rows of ``node``; collect the errors."""
+        if not may_fail(node) and all(certain(value.tree) for _, value in values):
+            same = tuple((name, value.column) for name, value in values)
+            return node if same == tuple((name, name) for name in node.names) else Project(node, values)
+        found = [self._halves(each, values) for each in self.products.of(node)]
+        return found[0] if len(found) == 1 else UnionAll(tuple(found))
+
+    def _halves(self, product: Product, values: Values) -> Node:
+        outputs = tuple((name, product.over(value)) for name, value in values)
+        rows = self._rows(product)
+        failing = tuple(dict.fromkeys(value for _, value in outputs if not certain(value.tree)))
+        if failing:
+            failed = self._failing(Filter(rows, _not(have_values(failing))), failing, product.leaves)
+            self.errors.append(Negate(failed) if product.negative else failed)
+            rows = Filter(rows, have_values(failing))
+        ok = Project(rows, outputs)
+        return Negate(ok) if product.negative else ok
+
+    def _rows(self, product: Product) -> Node:
+        """Return the pairs that are surely in; collect those of which nobody knows."""
+        if len(product.leaves) == 1:
+            return self._certain(product.leaves[0], product.conditions, product.leaves)
+        split = joined(product.leaves, product.conditions)
+        own = [[each for each in split.on if reads_only(each, [leaf]) == 0] for leaf in product.leaves]
+        leaves = [Filter(leaf, possibly(on)) if on else leaf for leaf, on in zip(product.leaves, own, strict=True)]
+        computed: list[dict[Scalar, str]] = [{} for _ in leaves]
+        equal = tuple(
+            replace(each, left=_keyed(each.left, leaves, computed), right=_keyed(each.right, leaves, computed))
+            for each in split.equal
+        )
+        pairs = Join(tuple(map(_with, leaves, computed)), equal)
+        asked = {each for on in own for each in on if not tried([each])}  # of the leaves alone, and known of each row
+        rows = self._certain(pairs, [each for each in split.on if each not in asked], product.leaves)
+        for position, values in enumerate(computed):
+            if values:
+                self._unmatched(product, split, leaves, computed, position)
+        return rows
+
+    def _certain(self, rows: Node, conditions: Sequence[Scalar], leaves: Sequence[Node]) -> Node:
+        """Return the rows for which ``conditions`` are true; collect those for which that is not known."""
+        if not conditions:
+            return rows
+        leaves_of = tried(conditions)
+        if leaves_of:
+            unknown = Filter(rows, _both(possibly(conditions), _not(surely(conditions))))
+            self.errors.append(self._failing(unknown, leaves_of, leaves))
+        return Filter(rows, surely(conditions))
+
+    def _unmatched(
+        self,
+        product: Product,
+        split: Join,
+        leaves: Sequence[Node],
+        computed: Sequence[dict[Scalar, str]],
+        position: int,
+    ) -> None:
+        """Collect the pairs of rows of one leaf of which a key fails: each with all rows that it may meet."""
+        sides = list(leaves)
+        for before in range(position):
+            if computed[before]:
+                sides[before] = Filter(sides[before], have_values(computed[before]))
+        sides[position] = Filter(sides[position], _not(have_values(computed[position])))
+        plain = tuple(each for each in split.equal if each.left.column and each.right.column)
+        conditions = (*(each.condition for each in split.equal if each not in plain), *split.on)
+        pairs = Filter(Join(tuple(sides), plain), possibly(conditions))
+        failing = tuple(computed[position])
+        self.errors.append(self._failing(pairs, failing, product.leaves))
+
+    def _failing(self, rows: Node, expressions: Sequence[Scalar], leaves: Sequence[Node]) -> Failing:
+        """Return the errors of ``rows``: of those leaves that the expressions read."""
+        read = frozenset(name for each in expressions for name in each.columns)
+        names = [name for leaf in leaves if read & frozenset(leaf.names) for name in leaf.names]
+        shown = [self.products.shown[name] for name in names]
+        known = {n: Scalar(column(s)) for n, s in zip(names, shown, strict=True) if shown.count(s) == 1}
+        row = tuple((known[name].column or name if name in known else name, name) for name in names)
+        texts = tuple(substituted(each, known).sql for each in expressions)
+        return Failing(rows, tuple(expressions), texts, row, self.where)
 
 
-def _through(project: Project, predicate: Scalar) -> bool:
-    """Return whether ``predicate`` can move below ``project``: the columns it reads pass through unchanged."""
-    same = {name for name, value in project.columns if value.column == name}
-    return predicate.columns <= same
+def _argument(aggregate: Aggregate) -> Scalar | None:
+    """Return what an aggregate reads of each row: of a value that is only counted, no more than whether it is there."""
+    value = aggregate.argument
+    if value is None or certain(value.tree) or aggregate.function != "count" or aggregate.distinct:
+        return value
+    return Scalar(case(is_null(value.tree), exp.Null(), number(1)))
 
 
-def _tried(value: Scalar) -> list[Scalar]:
-    """Return what has to have a value for ``value`` to have one: of a function that makes rows, its arguments."""
-    return [Scalar(each) for each in value.tree.expressions] if value.generates else [value]
-
-
-def _read(expressions: Iterable[Scalar]) -> frozenset[str]:
-    return frozenset(name for each in expressions for name in each.columns)
-
-
-def _safe(expression: Scalar) -> bool:
-    """Return whether ``expression`` certainly has a value for every row: a column, or a literal."""
-    return expression.column is not None or isinstance(expression.tree, exp.Literal | exp.Null | exp.Boolean)
-
-
-def _operand(value: Scalar, node: Join, operands: list[list[tuple[str, Scalar]]]) -> Scalar:
-    """Return ``value`` as a column of the input that it reads; if it is none yet, it is added to ``operands``."""
+def _keyed(value: Scalar, leaves: Sequence[Node], computed: Sequence[dict[Scalar, str]]) -> Scalar:
+    """Return one side of a key as a column of its leaf; if it is none yet, it becomes one."""
     if value.column is not None:
         return value
-    place = reads_only(value, node.inputs)
+    place = reads_only(value, leaves)
     assert place is not None, "each side of a key reads one input"
-    name = f"__operand_{place}_{len(operands[place])}"
-    operands[place].append((name, value))
+    name = computed[place].setdefault(value, f"{RESERVED}operand_{place}_{len(computed[place])}")
     return Scalar(column(name))
+
+
+def _with(leaf: Node, computed: dict[Scalar, str]) -> Node:
+    """Return the rows of a leaf for which all of ``computed`` have values, with these as columns."""
+    if not computed:
+        return leaf
+    below = Filter(leaf, have_values(computed))
+    return Project(below, (*columns(leaf.names), *((name, value) for value, name in computed.items())))
+
+
+def _not(condition: Scalar) -> Scalar:
+    return Scalar(exp.Not(this=exp.Paren(this=condition.tree.copy())))
+
+
+def _both(left: Scalar, right: Scalar) -> Scalar:
+    return Scalar(exp.And(this=exp.Paren(this=left.tree.copy()), expression=exp.Paren(this=right.tree.copy())))

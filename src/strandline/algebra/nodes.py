@@ -2,8 +2,8 @@
 
 Two vocabularies, both frozen data.  *Relational* nodes (`Get` … `Opaque`) say what a relation is: a function from the
 multisets of its inputs to a multiset.  *Maintenance* nodes (`Accumulate`, `Regroup`, `Replay`, `Restrict`) say how its
-updates are found; they only occur in step plans.  So does `Newest`, in those of sources.  `Passing` and `Failing` part
-the rows that an expression fails on from the others (`careful`).  Under a step plan every node yields *updates*: its
+updates are found; they only occur in step plans.  So does `Newest`, in those of sources.  `Failing` makes errors of the
+rows that an expression fails on (`careful`).  Under a step plan every node yields *updates*: its
 columns plus ``__time`` and ``__diff``, and every relational node acts on updates as differential dataflow defines it:
 `Project` and `Filter` keep time and diff, `Join` multiplies diffs and takes the greatest time, `UnionAll` concatenates.
 
@@ -337,31 +337,18 @@ class Restrict:
 
 
 @dataclass(frozen=True, slots=True)
-class Passing:
-    """The input's rows for which each of ``expressions`` has a value (NULL is one), in a careful plan.
-
-    Rows that fail are filtered out before any node above evaluates them.
-    """
-
-    input: Node
-    expressions: tuple[Scalar, ...]
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """Output columns."""
-        return self.input.names
-
-
-@dataclass(frozen=True, slots=True)
 class Failing:
-    """The input's rows for which one of ``expressions`` has no value: each as an error, in one column `ERROR`.
+    """The input's rows as errors, in one column `ERROR`: of each, some of ``expressions`` have no value.
 
-    An error is a JSON object: ``collection`` is ``where``, ``expression`` the text of those that fail, ``row`` the
-    input's columns.  It depends on the row alone, so that withdrawing the row also withdraws the error.
+    An error is a JSON object: ``collection`` is ``where``, ``expression`` the ``texts`` of those that fail, ``row``
+    columns of the input under the names ``((shown, column), …)``.  It depends on the row alone, so that withdrawing the
+    row also withdraws the error.
     """
 
     input: Node
     expressions: tuple[Scalar, ...]
+    texts: tuple[str, ...]
+    row: tuple[tuple[str, str], ...]
     where: str
 
     @property
@@ -407,7 +394,6 @@ Node: TypeAlias = (
     | Regroup
     | Replay
     | Restrict
-    | Passing
     | Failing
     | Newest
 )

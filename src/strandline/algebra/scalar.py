@@ -33,6 +33,30 @@ GENERATORS: Final = frozenset(
 """Functions that give several rows for one, or none."""
 
 
+class HasValue(exp.Expression):
+    """Whether ``this`` has a value (NULL is one), rather than fail: a condition that never fails itself.
+
+    Spark has no general way to try an expression.  But its ``try_to_binary`` evaluates the *whole* of its argument
+    under a guard: whatever the argument throws, the result is NULL.  So an argument that is never NULL and always
+    converts, and that needs the value of the expression, makes the result NULL iff the expression has no value.  A hash
+    is such an argument; it is taken of the value as text, because not every type can be hashed.
+
+    Spark evaluates an expression that occurs twice before either of them, and so outside the guard; but not one that
+    only a branch needs, hence the IF.  Its condition is always true; Spark, which takes it for not deterministic, moves
+    nothing from above below a filter with it: everything above is evaluated on the rows that pass, and no others.
+
+    >>> text(HasValue(this=scalar("1 / a").tree))
+    "(TRY_TO_BINARY(IF(SPARK_PARTITION_ID() >= 0, HEX(XXHASH64(CAST((1 / a) AS STRING))), ''), 'utf-8') IS NOT NULL)"
+    """
+
+    arg_types: ClassVar[dict[str, bool]] = {"this": True}
+
+
+def _guarded(generator: SparkGenerator, tree: HasValue) -> str:
+    hashed = f"HEX(XXHASH64(CAST(({generator.sql(tree, 'this')}) AS STRING)))"
+    return f"(TRY_TO_BINARY(IF(SPARK_PARTITION_ID() >= 0, {hashed}, ''), 'utf-8') IS NOT NULL)"
+
+
 class Faithful(Spark):
     """Spark SQL in which functions are kept as they were written."""
 
@@ -55,7 +79,8 @@ class Faithful(Spark):
         """Writes the tree unchanged: no QUALIFY becomes a subquery, and no exact percentile an approximate one."""
 
         TRANSFORMS: ClassVar[dict[Any, Any]] = {
-            kind: how for kind, how in SparkGenerator.TRANSFORMS.items() if kind not in _REWRITTEN
+            HasValue: _guarded,
+            **{kind: how for kind, how in SparkGenerator.TRANSFORMS.items() if kind not in _REWRITTEN},
         }
 
 
@@ -123,7 +148,7 @@ def column(name: str) -> exp.Column:
     return exp.Column(this=exp.Identifier(this=name, quoted=True))
 
 
-_WHOLE: Final = (exp.Anonymous, exp.Boolean, exp.Case, exp.Cast, exp.Column, exp.Literal, exp.Null, exp.Paren)
+_WHOLE: Final = (exp.Anonymous, exp.Boolean, exp.Case, exp.Cast, exp.Column, exp.Literal, exp.Null, exp.Paren, HasValue)
 """The expressions that need no parentheses beside an operator."""
 
 

@@ -36,10 +36,11 @@ from strandline.instance.commands import RunIngestion
 from strandline.instance.tables import Change, Statement
 from strandline.materialize.driver import Driver
 from strandline.persist.client import PersistClient
-from strandline.persist.handles.plane import Contents, Engine, Rows
+from strandline.persist.handles.contents import Contents, Rows
 from strandline.persist.handles.read import contents
 from strandline.persist.shard.evolution import parse_schema
 from strandline.persist.shard.state import ShardState
+from strandline.plane.engine import Engine
 from strandline.sources.reader import Records, SourceReader, TakenBack
 from strandline.sources.reclock import Slice
 from strandline.sources.remap import RemapShard

@@ -28,7 +28,7 @@ from strandline.algebra.schema import DIFF, TIME, Column, Schema
 from strandline.engine.parts.part_store import PartStore
 from strandline.engine.session.start import adopt
 from strandline.engine.spark import SparkEngine
-from strandline.persist.handles.plane import Contents, StageRequest
+from strandline.persist.handles.contents import Contents, StageRequest
 from strandline.persist.shard.batch import Staged, as_batch
 
 ROWS: Final = 2_000_000

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from strandline.controller.asking.holding import Hold
 from strandline.controller.core import Core
 from strandline.errors import InvalidUsage
-from strandline.persist.handles.plane import Rows
+from strandline.persist.handles.contents import Rows
 from strandline.wiring.assemble import SparkAssembly
 from strandline.wiring.loop import LoopThread
 

@@ -12,8 +12,8 @@ from strandline.controller.asking import reads
 from strandline.controller.asking.holding import Hold
 from strandline.controller.language import arguments
 from strandline.frontier.antichain import Frontier
+from strandline.persist.handles.contents import Rows
 from strandline.persist.handles.definite import read_definitely
-from strandline.persist.handles.plane import Rows
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

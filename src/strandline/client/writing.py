@@ -24,7 +24,7 @@ from strandline.errors import (
 )
 from strandline.instance.commands import Collection
 from strandline.instance.tables import Change, Statement
-from strandline.persist.handles.plane import Rows
+from strandline.persist.handles.contents import Rows
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -5,8 +5,8 @@ the error half.  *As a whole*: no single row can be blamed (a recomputed query f
 is empty and the error half holds one error, which names the collection and the query.
 
 What care a stage is in at a time is a function of its own errors in its shard at that time, so a restart finds it
-again.  Where the care changes, the stage is computed anew from its inputs' contents: plain Spark and a careful plan
-need not agree about which rows fail, since Spark prunes and reorders.
+again.  Plain and careful plans agree: where a plain plan evaluates, a careful one finds the same rows and no error.  So
+a step may take more care than the one before it, and go by its inputs' changes all the same.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from strandline.algebra.schema import ERROR
 from strandline.compute.rules.linear import updates
 from strandline.compute.rules.phase import Window
 from strandline.compute.stage import Stage
-from strandline.persist.handles.plane import Errors
+from strandline.plane.reading import Errors
 
 _QUERY: Final = "query"
 
@@ -58,7 +58,7 @@ class Way:
 
 _ANEW: Final = tuple(Way(care, anew=True) for care in Care)
 _ON: Final = {
-    Care.PLAIN: (Way(Care.PLAIN), Way(Care.PLAIN, narrow=True), *_ANEW[1:]),
+    Care.PLAIN: (Way(Care.PLAIN), Way(Care.PLAIN, narrow=True), Way(Care.ROWS, narrow=True), *_ANEW[2:]),
     Care.ROWS: (Way(Care.ROWS, narrow=True), *_ANEW[2:]),
     Care.WHOLE: _ANEW,
 }

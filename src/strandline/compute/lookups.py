@@ -41,7 +41,6 @@ from strandline.algebra.nodes import (
     Join,
     Negate,
     Node,
-    Passing,
     Project,
     Regroup,
     Restrict,
@@ -300,7 +299,7 @@ def _places(side: _Side) -> tuple[Place, ...] | None:
             alike = first is not None and not any(value.generates for _, value in node.columns)
             first = first.renamed(values) if first is not None and alike else None
             return None if None in own else _places(replace(below[0], columns=tuple(map(str, own)), first=first))
-        case Filter() | Passing() | Negate() | Restrict():
+        case Filter() | Negate() | Restrict():
             return _places(below[0])
         case UnionAll():
             branches = []
@@ -324,7 +323,7 @@ def _below(node: Node, where: tuple[Condition, ...]) -> list[tuple[Node, tuple[C
         case Project():
             own = {name: value.column for name, value in node.columns if value.column is not None}
             return [(node.input, _renamed(where, own))]
-        case Passing() | Negate():
+        case Negate():
             return [(node.input, where)]
         case Restrict():
             return [(node.input, where), (node.keys, ())]

@@ -21,7 +21,6 @@ from strandline.algebra.nodes import (
     Join,
     Negate,
     Node,
-    Passing,
     Project,
     Reduce,
     Regroup,
@@ -57,8 +56,6 @@ def _with(node: Node, wanted: _Names) -> Node:
             return Project(_with(node.input, _read(value for _, value in outputs)), outputs)
         case Filter():
             return replace(node, input=_with(node.input, wanted | node.predicate.columns))
-        case Passing():
-            return replace(node, input=_with(node.input, wanted | _read(node.expressions)))
         case Negate():
             return Negate(_with(node.input, wanted))
         case Join():

@@ -15,8 +15,9 @@ from strandline.algebra.schema import Schema
 from strandline.compute.lookups import Access, Lookup, described
 from strandline.compute.rules.phase import Phase, frame, source
 from strandline.compute.sink.actor import Sink
-from strandline.persist.handles.plane import Contents, Engine, Rows
+from strandline.persist.handles.contents import Contents, Rows
 from strandline.persist.handles.read import ReadHandle, contents
+from strandline.plane.engine import Engine
 
 PRUNE_ROWS_MIN: Final = 100_000
 """Fewer rows than this are read whole: to ask for the bounds of the keys takes as long."""

@@ -33,9 +33,10 @@ from strandline.compute.stage import Stage
 from strandline.compute.step_plans import Planned, StepPlans
 from strandline.errors import EvaluationError
 from strandline.frontier.antichain import Frontier, as_time, meet
-from strandline.persist.handles.plane import Contents, Engine, Half, Rows
+from strandline.persist.handles.contents import Contents, Half, Rows
 from strandline.persist.handles.read import ReadHandle, contents, erring
 from strandline.persist.shard.batch import Staged
+from strandline.plane.engine import Engine
 
 SMALL_ROWS_MAX: Final = 200_000
 """A window with fewer input updates than this is likely to give a result that fits in one small part."""

@@ -16,7 +16,7 @@ from strandline.compute.plan.scalars.analyst import Analyst
 from strandline.compute.tick import SideBySide
 from strandline.controller.location.tenure import Processes
 from strandline.instance.connections import Connectors, Drivers
-from strandline.persist.handles.plane import Engine
+from strandline.plane.engine import Engine
 from strandline.store.blob import Blob
 from strandline.store.clock import Clock, Ids
 from strandline.store.consensus import Consensus

@@ -1,1 +1,1 @@
-"""Spark behind `persist.handles.plane.Engine`: the only room that knows PySpark, SQL text and the JVM."""
+"""Spark behind `plane.engine.Engine`: the only room that knows PySpark, SQL text and the JVM."""

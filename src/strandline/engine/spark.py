@@ -51,8 +51,9 @@ from strandline.engine.sql.edits import Edit
 from strandline.engine.sql.rendering import render
 from strandline.errors import InvalidUsage
 from strandline.frontier.antichain import TIME_MAX, Frontier
-from strandline.persist.handles.plane import Contents, Differences, Errors, Rows, StageRequest
+from strandline.persist.handles.contents import Contents, Rows, StageRequest
 from strandline.persist.shard.batch import BlobPart, Staged
+from strandline.plane.reading import Differences, Errors
 
 ANSWER_CONF: Final = (
     "spark.sql.ansi.enabled",
@@ -69,7 +70,7 @@ _T = TypeVar("_T")
 
 
 class SparkEngine:
-    """`persist.handles.plane.Engine` on a session of its own (`start.adopt`), with parts in ``store``."""
+    """`plane.engine.Engine` on a session of its own (`start.adopt`), with parts in ``store``."""
 
     def __init__(self, session: SparkSession, store: Parts) -> None:
         self._session = session

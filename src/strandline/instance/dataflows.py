@@ -16,8 +16,8 @@ from strandline.compute.stage import Stage
 from strandline.compute.step import StageRun
 from strandline.instance.commands import RunDataflow
 from strandline.persist.client import PersistClient
-from strandline.persist.handles.plane import Engine
 from strandline.persist.handles.read import ReadHandle
+from strandline.plane.engine import Engine
 
 FINGERPRINT_DIGITS: Final = 32
 

@@ -8,15 +8,15 @@ from strandline.algebra.schema import Schema
 from strandline.frontier.antichain import MINIMUM, Frontier
 from strandline.instance import error_half
 from strandline.materialize.feed import Changes
-from strandline.persist.handles.plane import Engine
 from strandline.persist.handles.read import ReadHandle
 from strandline.persist.handles.since import SinceHandle
+from strandline.plane.reading import Reading
 
 
 class CollectionFeed:
     """`materialize.feed.Feed` on one collection."""
 
-    def __init__(self, reader: ReadHandle, since: SinceHandle, engine: Engine, *, continues: bool = False) -> None:
+    def __init__(self, reader: ReadHandle, since: SinceHandle, engine: Reading, *, continues: bool = False) -> None:
         """``continues``: pass on the good rows while the collection has errors, instead of waiting."""
         self.name = reader.name
         self.schema: Schema = reader.schema

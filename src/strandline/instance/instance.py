@@ -42,10 +42,11 @@ from strandline.instance.tables import Change, OpenTable, Statement, Times, comm
 from strandline.instance.tasks import start_task
 from strandline.materialize.runtime import Status, Task, unwatched
 from strandline.persist.client import PersistClient
-from strandline.persist.handles.plane import Engine, Rows
+from strandline.persist.handles.contents import Rows
 from strandline.persist.handles.read import ReadHandle
 from strandline.persist.together.transactions import SHARD as TRANSACTIONS
 from strandline.persist.together.transactions import Transactions
+from strandline.plane.engine import Engine
 from strandline.sources.envelopes.choice import sort_of
 from strandline.sources.ingest import Ingestion
 from strandline.sources.remap import RemapShard

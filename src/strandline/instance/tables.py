@@ -20,11 +20,12 @@ import pyarrow as pa
 from strandline.algebra.schema import DIFF
 from strandline.errors import InvalidUsage
 from strandline.instance.commands import Collection
-from strandline.persist.handles.plane import Engine, Rows, StageRequest
+from strandline.persist.handles.contents import Rows, StageRequest
 from strandline.persist.handles.read import ReadHandle
 from strandline.persist.handles.write import WriteHandle
 from strandline.persist.shard.batch import Staged
 from strandline.persist.together.transactions import Transactions, Writes
+from strandline.plane.engine import Engine
 
 SMALL_ROWS_MAX = 20_000
 

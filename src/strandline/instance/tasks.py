@@ -14,8 +14,8 @@ from strandline.materialize.log import RecoveryLog, peek, register_of
 from strandline.materialize.protocol.task import MaterializationSpec
 from strandline.materialize.runtime import Status, Task
 from strandline.persist.client import PersistClient
-from strandline.persist.handles.plane import Engine
 from strandline.persist.handles.read import ReadHandle
+from strandline.plane.engine import Engine
 
 
 async def start_task(

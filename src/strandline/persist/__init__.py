@@ -1,6 +1,6 @@
 """Definite collections: shards of ``(row, time, diff)`` updates that every reader reads alike, for ever.
 
-This package knows nothing of where rows come from; rows themselves pass through `plane.Engine` only.  The names
+This package knows nothing of where rows come from; rows themselves pass through `RowJobs` only.  The names
 exported here are the public interface for programs: a client of two stores, and the handles that it opens.  Modules
 beside them, and in the rooms inside, are for other rooms.
 """

@@ -16,9 +16,9 @@ from typing import Any, Final
 from strandline.algebra.schema import Schema
 from strandline.errors import CorruptionError, Indeterminate, StoreError, StrandlineError, Unavailable
 from strandline.frontier.antichain import Frontier
+from strandline.persist.handles.contents import Merger
 from strandline.persist.handles.lease import Lease
 from strandline.persist.handles.names import KEY, OWNERS, Names
-from strandline.persist.handles.plane import Merger
 from strandline.persist.handles.read import ReadHandle
 from strandline.persist.handles.records import SCHEMA, RecordMerger, RecordShard
 from strandline.persist.handles.register import Register

@@ -23,8 +23,8 @@ from msgspec.structs import replace
 from strandline.errors import CorruptionError, DefinitionError
 from strandline.frontier.antichain import EMPTY, TIME_MAX, Frontier
 from strandline.persist.client import PersistClient
+from strandline.persist.handles.contents import Contents, Half, Merger
 from strandline.persist.handles.location import KEY as LOCATION
-from strandline.persist.handles.plane import Contents, Half, Merger
 from strandline.persist.handles.records import read_records
 from strandline.persist.shard import codec
 from strandline.persist.shard.batch import Batch, BlobPart, as_batch

@@ -20,7 +20,8 @@ from typing import TypeAlias
 from strandline.errors import SourceError, Unavailable
 from strandline.frontier.antichain import Frontier, as_time, meet
 from strandline.frontier.gauge import Offsets
-from strandline.persist.handles.plane import Engine, Rows
+from strandline.persist.handles.contents import Rows
+from strandline.plane.engine import Engine
 from strandline.sources.kinds import ReportsSnapshots, SnapshotProgress, TakesBounds
 from strandline.sources.reader import SourceReader
 from strandline.sources.reclock import NOTHING_READ

@@ -25,8 +25,9 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeAlias, TypeVar
 from strandline.algebra.formats import DatedFile, FileFormat
 from strandline.algebra.schema import Schema
 from strandline.frontier.gauge import Offsets
-from strandline.persist.handles.plane import Engine, Rows
+from strandline.persist.handles.contents import Rows
 from strandline.persist.handles.records import RecordShard
+from strandline.plane.staging import Staging
 from strandline.sources.kinds import ConnectionKind, Discovery
 from strandline.sources.reclock import Slice
 from strandline.store.clock import Clock
@@ -168,7 +169,7 @@ class Surroundings:
 
     clock: Clock
     schemas: Mapping[str, Schema]
-    engine: Engine
+    engine: Staging
     decoder: FileDecoder
     messages: MessageDecoder
     epoch: int

@@ -24,10 +24,11 @@ from strandline.algebra.schema import Schema
 from strandline.errors import CorruptionError, DefinitionError, SourceError, Unavailable
 from strandline.frontier.antichain import MINIMUM, Frontier, as_time
 from strandline.frontier.gauge import Offsets
-from strandline.persist.handles.plane import Engine, Rows, StageRequest
+from strandline.persist.handles.contents import Rows, StageRequest
 from strandline.persist.handles.write import WriteHandle, fenced
 from strandline.persist.shard.batch import Staged
 from strandline.persist.shard.state import Appended, Fenced, UpperMismatch
+from strandline.plane.engine import Engine
 from strandline.sources.envelopes.choice import envelope_of
 from strandline.sources.envelopes.envelope import Envelope
 from strandline.sources.kinds import ConfirmsReads

@@ -18,7 +18,7 @@ from strandline.algebra.schema import Schema
 from strandline.errors import DefinitionError, SourceError, Unavailable
 from strandline.frontier.gauge import Offsets
 from strandline.options import ANY_TEXT, PLACE, TEXT, option
-from strandline.persist.handles.plane import Rows
+from strandline.persist.handles.contents import Rows
 from strandline.sources.kinds import ConnectionKind, Discovered, Discovery
 from strandline.sources.reader import ReaderKind, SourceReader, Surroundings
 from strandline.sources.reclock import Slice

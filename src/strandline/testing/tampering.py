@@ -18,7 +18,7 @@ from strandline.engine.spark import SparkEngine
 from strandline.errors import Unavailable
 from strandline.frontier.antichain import Frontier
 from strandline.persist.client import PersistClient
-from strandline.persist.handles.plane import StageRequest
+from strandline.persist.handles.contents import StageRequest
 from strandline.persist.shard.state import Appended
 from strandline.store.blob_kinds.file import FileBlob
 from strandline.store.consensus_kinds.sqlite import SQLiteConsensus

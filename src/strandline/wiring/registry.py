@@ -19,7 +19,7 @@ from strandline.materialize.driver import Driver, DriverKind
 from strandline.materialize.drivers import duckdb
 from strandline.options import lines, resolve_reference, understood
 from strandline.persist.client import PersistClient
-from strandline.persist.handles.plane import Engine
+from strandline.plane.engine import Engine
 from strandline.sources.kinds import ConnectionKind, Discovered
 from strandline.sources.reader import FileDecoder, MessageDecoder, ReaderKind, SourceReader, Surroundings
 from strandline.sources.readers import clock

@@ -15,7 +15,7 @@ from strandline.controller.language.statements import parse
 from strandline.controller.location.config import Config, Mode
 from strandline.errors import Unavailable
 from strandline.instance.beginnings import Beginning
-from strandline.persist.handles.plane import Rows
+from strandline.persist.handles.contents import Rows
 from strandline.sources.kinds import SnapshotProgress
 from strandline.sources.reclock import Slice
 from strandline.store.memory import MemoryBlob, MemoryConsensus

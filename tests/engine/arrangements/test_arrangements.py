@@ -23,7 +23,7 @@ from strandline.engine.arrangements.keys import family, hashes
 from strandline.engine.arrangements.runs import By
 from strandline.engine.frames import inline
 from strandline.frontier.antichain import Frontier, as_time
-from strandline.persist.handles.plane import Contents
+from strandline.persist.handles.contents import Contents
 from strandline.persist.shard.batch import NOTHING, Batch, InlinePart
 
 TEXTS = ["", "a", "b", "eight888", "nine99999", "nine99998", "é" * 40, "é" * 39 + "x", None]

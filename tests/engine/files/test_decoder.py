@@ -27,7 +27,7 @@ from strandline.engine.spark import SparkEngine
 from strandline.errors import DefinitionError
 from strandline.frontier.antichain import Frontier
 from strandline.persist.client import PersistClient
-from strandline.persist.handles.plane import Half
+from strandline.persist.handles.contents import Half
 from strandline.persist.handles.read import contents
 from strandline.sources.ingest import Advanced, Ingestion
 from strandline.sources.readers.files.local_folder import LocalFolder

@@ -19,7 +19,7 @@ from strandline.engine.parts.aside import Aside
 from strandline.engine.parts.part_store import PartStore
 from strandline.engine.spark import SparkEngine
 from strandline.errors import InvalidUsage
-from strandline.persist.handles.plane import Differences
+from strandline.plane.reading import Differences
 
 pytestmark = pytest.mark.spark
 

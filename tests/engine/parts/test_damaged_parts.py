@@ -28,7 +28,7 @@ from strandline.engine.parts import scan
 from strandline.engine.parts.part_store import PartStore
 from strandline.engine.spark import SparkEngine
 from strandline.errors import CorruptionError
-from strandline.persist.handles.plane import StageRequest
+from strandline.persist.handles.contents import StageRequest
 from strandline.persist.shard.batch import BlobPart, Staged
 from strandline.testing.contracts.engine_contract import contents
 

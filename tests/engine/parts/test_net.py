@@ -20,7 +20,7 @@ from strandline.engine.parts import net
 from strandline.engine.parts.part_store import PartStore
 from strandline.engine.spark import SparkEngine
 from strandline.errors import CollectionError
-from strandline.persist.handles.plane import Contents
+from strandline.persist.handles.contents import Contents
 from strandline.testing.contracts.engine_contract import SCHEMA, WAYS, contents, request, table
 
 pytestmark = pytest.mark.spark

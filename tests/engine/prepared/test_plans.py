@@ -38,7 +38,7 @@ from strandline.engine.prepared.leaf import Leaf, Leaves
 from strandline.engine.prepared.plans import Asked, Plans
 from strandline.engine.sql.rendering import render
 from strandline.frontier.antichain import TIME_MAX
-from strandline.persist.handles.plane import StageRequest
+from strandline.persist.handles.contents import StageRequest
 
 pytestmark = pytest.mark.spark
 

@@ -16,7 +16,7 @@ from strandline.engine.parts.part_store import PartStore
 from strandline.engine.spark import SparkEngine
 from strandline.engine.sql import copies
 from strandline.errors import DefinitionError, InvalidUsage
-from strandline.persist.handles.plane import Half, Rows
+from strandline.persist.handles.contents import Half, Rows
 from strandline.testing.contracts.engine_contract import SCHEMA, WAYS, contents, errors, request, table
 
 pytestmark = pytest.mark.spark

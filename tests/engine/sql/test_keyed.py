@@ -22,7 +22,7 @@ from strandline.engine.parts.part_store import PartStore
 from strandline.engine.spark import SparkEngine
 from strandline.engine.sql import keyed
 from strandline.engine.sql.rendering import render
-from strandline.persist.handles.plane import Rows
+from strandline.persist.handles.contents import Rows
 from strandline.testing.contracts.keyed_contract import (
     SCHEMA,
     Kinds,

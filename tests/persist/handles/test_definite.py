@@ -11,8 +11,8 @@ from strandline.algebra.schema import Column, Schema
 from strandline.errors import AsOfError, CorruptionError, Indeterminate, InvalidUsage, Unavailable
 from strandline.frontier.antichain import Frontier
 from strandline.persist.client import PersistClient
+from strandline.persist.handles.contents import StageRequest
 from strandline.persist.handles.definite import REPLANS_MAX, read_definitely
-from strandline.persist.handles.plane import StageRequest
 from strandline.persist.notices.notify import Polling
 from strandline.store.blob_kinds.reading import ReadingBlob, ReadingConsensus
 from strandline.store.consensus import CompareAndSet, Versioned

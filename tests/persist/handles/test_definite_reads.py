@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from strandline.algebra.schema import Column, Schema
 from strandline.frontier.antichain import TIME_MAX, Frontier
-from strandline.persist.handles.plane import Contents, Half, StageRequest
+from strandline.persist.handles.contents import Contents, Half, StageRequest
 from strandline.persist.handles.read import contents
 from strandline.persist.shard.batch import NOTHING, retimed
 from strandline.persist.shard.state import Append, Appended, ShardState, append

@@ -6,7 +6,7 @@ import pytest
 
 from strandline.errors import AsOfError
 from strandline.frontier.antichain import EMPTY, TIME_MAX, Frontier
-from strandline.persist.handles.plane import Half
+from strandline.persist.handles.contents import Half
 from strandline.testing.simulation.kernel import run_sync
 
 

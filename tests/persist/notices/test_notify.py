@@ -12,7 +12,7 @@ from strandline.algebra.schema import Column, Schema
 from strandline.errors import AsOfError, Indeterminate, Unavailable
 from strandline.frontier.antichain import Frontier
 from strandline.persist.client import PersistClient
-from strandline.persist.handles.plane import StageRequest
+from strandline.persist.handles.contents import StageRequest
 from strandline.persist.notices.notify import (
     DIFF_BYTES_MAX,
     NOTICES_WAITING_MAX,

@@ -21,7 +21,7 @@ from strandline.algebra.schema import Column, Schema
 from strandline.errors import ProtocolViolation
 from strandline.frontier.antichain import EMPTY, Frontier
 from strandline.persist.client import PersistClient
-from strandline.persist.handles.plane import StageRequest
+from strandline.persist.handles.contents import StageRequest
 from strandline.persist.notices.notify import Notice
 from strandline.persist.notices.push import (
     FRAME_BYTES_MAX,

@@ -11,7 +11,7 @@ from strandline.algebra.schema import Column, Schema
 from strandline.errors import Indeterminate, InvalidUsage
 from strandline.persist.client import PersistClient
 from strandline.persist.handles import records
-from strandline.persist.handles.plane import StageRequest
+from strandline.persist.handles.contents import StageRequest
 from strandline.persist.handles.records import RecordMerger
 from strandline.persist.shard.machine import CAS_RETRIES_MAX
 from strandline.persist.together.ledger import TOKEN_LIFE_MS

@@ -36,7 +36,7 @@ from strandline.frontier.gauge import Offsets
 from strandline.materialize.log import decode
 from strandline.materialize.protocol.task import Checkpoint
 from strandline.persist.client import PersistClient
-from strandline.persist.handles.plane import Half
+from strandline.persist.handles.contents import Half
 from strandline.persist.handles.read import ReadHandle, contents
 from strandline.persist.handles.records import Record, RecordShard
 from strandline.persist.handles.register import Register

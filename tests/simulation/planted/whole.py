@@ -40,7 +40,7 @@ from strandline.instance.problems import Problems
 from strandline.materialize.log import RecoveryLog
 from strandline.materialize.protocol.task import Checkpoint
 from strandline.materialize.runtime import Task
-from strandline.persist.handles.plane import Rows
+from strandline.persist.handles.contents import Rows
 from strandline.persist.handles.read import contents
 from strandline.persist.together.transactions import Transactions
 from strandline.sources import reclock

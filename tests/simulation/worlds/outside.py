@@ -35,7 +35,7 @@ from strandline.materialize.protocol.messages import (
 )
 from strandline.materialize.protocol.task import NOTHING, Binding, Checkpoint, MaterializationSpec
 from strandline.materialize.stores import second_row
-from strandline.persist.handles.plane import Rows
+from strandline.persist.handles.contents import Rows
 from strandline.sources.reader import Records
 from strandline.sources.reclock import NOTHING_READ, Slice
 from strandline.store.blob import Blob

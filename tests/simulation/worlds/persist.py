@@ -26,7 +26,7 @@ from laws.registers import RegisterHistory
 from strandline.errors import AsOfError, InvalidUsage, StoreError, Unavailable
 from strandline.persist.client import PersistClient
 from strandline.persist.handles import lease, records, register
-from strandline.persist.handles.plane import Contents
+from strandline.persist.handles.contents import Contents
 from strandline.persist.handles.read import ReadHandle
 from strandline.persist.handles.records import SCHEMA as RECORDS_SCHEMA
 from strandline.persist.handles.records import RecordMerger

@@ -15,7 +15,7 @@ import msgspec
 from laws.history import Content, Update
 from strandline.algebra.schema import Column, Schema
 from strandline.frontier.antichain import Frontier
-from strandline.persist.handles.plane import Contents
+from strandline.persist.handles.contents import Contents
 from strandline.persist.handles.records import Record, digest
 from strandline.persist.handles.write import WriteHandle
 from strandline.persist.shard.batch import BlobPart, InlinePart, Part, Staged

@@ -18,7 +18,7 @@ from unittest import mock
 from laws.broken import judged
 from strandline.errors import FencedError
 from strandline.persist.client import PersistClient
-from strandline.persist.handles.plane import Merger
+from strandline.persist.handles.contents import Merger
 from strandline.persist.shard import machine, patience
 from strandline.store.blob import Blob
 from strandline.store.consensus import Committed, CompareAndSet, Consensus, Mismatch, Versioned

@@ -21,7 +21,7 @@ from strandline.compute.step import StageRun
 from strandline.controller.planning import plan_view
 from strandline.frontier.antichain import Frontier, as_time
 from strandline.persist.client import PersistClient
-from strandline.persist.handles.plane import StageRequest
+from strandline.persist.handles.contents import StageRequest
 from strandline.persist.handles.read import ReadHandle, contents
 from strandline.persist.handles.write import WriteHandle
 from strandline.persist.shard.codec import encode_rollup

@@ -22,7 +22,7 @@ from strandline.errors import Unavailable
 from strandline.frontier.antichain import Frontier, as_time
 from strandline.frontier.gauge import Offsets
 from strandline.persist.client import PersistClient
-from strandline.persist.handles.plane import Rows
+from strandline.persist.handles.contents import Rows
 from strandline.persist.handles.read import ReadHandle, contents
 from strandline.persist.handles.records import RecordShard
 from strandline.persist.handles.since import SinceHandle

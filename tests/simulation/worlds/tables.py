@@ -17,7 +17,7 @@ from laws.broken import require
 from strandline.frontier.antichain import as_time
 from strandline.frontier.gauge import Offsets
 from strandline.persist.client import PersistClient
-from strandline.persist.handles.plane import Rows
+from strandline.persist.handles.contents import Rows
 from strandline.sources.ingest import Ingestion
 from strandline.sources.reader import Records
 from strandline.sources.reclock import NOTHING_READ, Slice

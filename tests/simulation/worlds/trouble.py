@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from strandline.persist.handles.plane import Contents, Merger, StageRequest
+from strandline.persist.handles.contents import Contents, Merger, StageRequest
 from strandline.persist.shard.batch import Staged
 from strandline.store.blob import Blob
 from strandline.store.consensus import Committed, CompareAndSet, Consensus, Mismatch, Versioned

@@ -22,7 +22,7 @@ from strandline.algebra.schema import Column, Schema
 from strandline.frontier.antichain import as_time
 from strandline.frontier.gauge import Offsets
 from strandline.persist.client import PersistClient
-from strandline.persist.handles.plane import Rows
+from strandline.persist.handles.contents import Rows
 from strandline.sources.ingest import Ingestion
 from strandline.sources.readers.webhook.inbox import Full, Inbox, Outcome, Request, Reused, Taken
 from strandline.sources.readers.webhook.kept import Arrival, decode

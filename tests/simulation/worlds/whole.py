@@ -26,7 +26,7 @@ from strandline.controller.location.items import View
 from strandline.errors import FencedError, InvalidUsage, StoreError, Unavailable
 from strandline.frontier.antichain import Frontier
 from strandline.persist.client import PersistClient
-from strandline.persist.handles.plane import StageRequest
+from strandline.persist.handles.contents import StageRequest
 from strandline.persist.shard.codec import decode_diff
 from strandline.store.consensus import CompareAndSet
 from strandline.testing.doubles import HandClock, in_turn

@@ -14,7 +14,7 @@ from strandline.algebra.keyed import NOTHING_KEPT, key_of
 from strandline.algebra.schema import DIFF, ERROR, TIME
 from strandline.errors import DefinitionError
 from strandline.persist.client import PersistClient
-from strandline.persist.handles.plane import Half
+from strandline.persist.handles.contents import Half
 from strandline.persist.handles.read import contents
 from strandline.sources.envelopes.choice import envelope_of, sort_of
 from strandline.sources.ingest import Ingestion

@@ -26,7 +26,8 @@ from strandline.bench.measured import Measured, Tick, opened
 from strandline.frontier.gauge import Offsets
 from strandline.instance.commands import RunIngestion
 from strandline.persist.client import PersistClient
-from strandline.persist.handles.plane import Engine, Rows
+from strandline.persist.handles.contents import Rows
+from strandline.plane.staging import Staging
 from strandline.sources.reader import Keyed, Plain, Records
 from strandline.sources.reclock import Slice
 
@@ -92,7 +93,7 @@ class _LogReader:
 
     bounded = False
 
-    def __init__(self, log: _Log, engine: Engine, records: Records) -> None:
+    def __init__(self, log: _Log, engine: Staging, records: Records) -> None:
         self._log = log
         self._engine = engine
         self._records = records
@@ -149,7 +150,7 @@ class _Logs:
     """`Connectors` of the two sources, each named like its log."""
 
     logs: Mapping[str, _Log]
-    engine: Engine
+    engine: Staging
 
     def check(
         self,

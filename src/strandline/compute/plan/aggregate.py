@@ -22,9 +22,9 @@ from strandline.algebra.scalar import Scalar, binary, call, case, cast, column, 
 from strandline.algebra.schema import RESERVED, Column, Schema
 from strandline.compute.plan.scalars.compose import select
 from strandline.compute.plan.scalars.context import Context, project
-from strandline.compute.plan.scalars.expressions import counts_rows, has_aggregate, is_aggregate, replaced
-from strandline.compute.plan.scalars.functions import PLANNED
 from strandline.compute.plan.scalars.scope import Unplanned
+from strandline.compute.plan.sql.functions import PLANNED
+from strandline.compute.plan.sql.trees import counts_rows, has_aggregate, is_aggregate, replaced
 
 _ARGUMENTS: Final = f"{RESERVED}arguments"
 _GROUPINGS: Final = {"grouping": "tinyint", "grouping_id": "bigint"}

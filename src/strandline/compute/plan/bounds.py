@@ -10,7 +10,7 @@ import itertools
 
 from sqlglot import exp
 
-from strandline.compute.plan.scalars.expressions import replaced
+from strandline.compute.plan.sql.trees import replaced
 
 
 def bound_of(tree: exp.Expr, name: str) -> exp.Expr | None:

@@ -13,9 +13,9 @@ from strandline.algebra.nodes import Node, Project
 from strandline.algebra.scalar import Scalar, call, cast, operand
 from strandline.compute.plan.scalars.compose import filled, parsed
 from strandline.compute.plan.scalars.context import Context
-from strandline.compute.plan.scalars.expressions import replaced
-from strandline.compute.plan.scalars.functions import FOLDED, VARIANCES
 from strandline.compute.plan.scalars.scope import Unplanned
+from strandline.compute.plan.sql.functions import FOLDED, VARIANCES
+from strandline.compute.plan.sql.trees import replaced
 
 _ROUNDED: Final = ("float", "double", "string")
 """Argument types that Spark adds up as doubles, with a rounding at each step."""

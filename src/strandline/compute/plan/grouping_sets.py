@@ -24,7 +24,7 @@ def grouping_sets(group: exp.Group) -> tuple[list[exp.Expr], list[list[exp.Expr]
 
     To Spark, one set that is empty is no set at all, so that its total is there even of no rows.
 
-    >>> from strandline.compute.plan.scalars.dialect import parse
+    >>> from strandline.compute.plan.sql.dialect import parse
     >>> keys, sets = grouping_sets(parse("SELECT 1 FROM t GROUP BY a, ROLLUP (b, (c, d))").args["group"])
     >>> [[key.name for key in each] for each in (keys, *sets)]
     [['a', 'b', 'c', 'd'], ['a', 'b', 'c', 'd'], ['a', 'b'], ['a']]

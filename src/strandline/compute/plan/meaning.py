@@ -21,8 +21,8 @@ from strandline.algebra.scalar import text
 from strandline.algebra.schema import Schema
 from strandline.compute.plan.scalars.analyst import Analyst
 from strandline.compute.plan.scalars.definite import is_positional
-from strandline.compute.plan.scalars.dialect import parse
-from strandline.compute.plan.scalars.expressions import mentioned
+from strandline.compute.plan.sql.dialect import parse
+from strandline.compute.plan.sql.trees import mentioned
 from strandline.errors import DefinitionError
 
 _E = TypeVar("_E", bound=exp.Expr)

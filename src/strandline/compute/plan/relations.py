@@ -22,8 +22,9 @@ from strandline.compute.plan.scalars.compose import names as items
 from strandline.compute.plan.scalars.compose import relation as named
 from strandline.compute.plan.scalars.compose import select as composed
 from strandline.compute.plan.scalars.context import Context, Planned, renamed
-from strandline.compute.plan.scalars.expressions import conjuncts, resolve
+from strandline.compute.plan.scalars.expressions import resolve
 from strandline.compute.plan.scalars.scope import Field, Scope, Unplanned
+from strandline.compute.plan.sql.trees import conjuncts
 
 Ctes = Mapping[str, Planned]
 """Common table expressions in sight, by lower-case name."""

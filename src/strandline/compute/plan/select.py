@@ -23,11 +23,12 @@ from strandline.compute.plan.relations import Relations
 from strandline.compute.plan.scalars.compose import ROWS
 from strandline.compute.plan.scalars.compose import select as composed
 from strandline.compute.plan.scalars.context import Context, Planned, project
-from strandline.compute.plan.scalars.expressions import conjuncts, has_aggregate, refuse_ambiguous, resolve, starred
-from strandline.compute.plan.scalars.functions import MERGING
+from strandline.compute.plan.scalars.expressions import refuse_ambiguous, resolve, starred
 from strandline.compute.plan.scalars.order import is_limited, ordering, output_of, refuse_order_within, top
 from strandline.compute.plan.scalars.scope import Scope, Unplanned
 from strandline.compute.plan.scalars.windows import complete_windows, first_of_each
+from strandline.compute.plan.sql.functions import MERGING
+from strandline.compute.plan.sql.trees import conjuncts, has_aggregate
 from strandline.compute.plan.subqueries import Subqueries
 
 _KNOWN = frozenset(

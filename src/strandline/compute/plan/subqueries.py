@@ -28,9 +28,9 @@ from strandline.compute.plan.matching import anti, filtered, marked, matching, o
 from strandline.compute.plan.relations import Relations
 from strandline.compute.plan.scalars.context import Context, alike, project
 from strandline.compute.plan.scalars.equality import sides
-from strandline.compute.plan.scalars.expressions import has_aggregate, replaced
 from strandline.compute.plan.scalars.order import is_limited
 from strandline.compute.plan.scalars.scope import Field, Unplanned
+from strandline.compute.plan.sql.trees import has_aggregate, replaced
 
 _SIMPLE: Final = ("expressions", "from_", "joins", "where", "kind", "hint", "distinct", "order")
 """The clauses of a subquery that reads what is outside of it, and is one for each row there."""

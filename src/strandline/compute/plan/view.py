@@ -34,9 +34,9 @@ from strandline.compute.plan.scalars.definite import (
     refuse_order,
     refuse_unordered,
 )
-from strandline.compute.plan.scalars.dialect import MISTAKES, parse, position_of, words
-from strandline.compute.plan.scalars.expressions import mentioned
 from strandline.compute.plan.scalars.scope import Names, Unplanned
+from strandline.compute.plan.sql.dialect import MISTAKES, parse, position_of, words
+from strandline.compute.plan.sql.trees import mentioned
 from strandline.errors import DefinitionError
 
 _CANDIDATES_MAX = 3

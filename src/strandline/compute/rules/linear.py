@@ -18,7 +18,6 @@ from strandline.algebra.nodes import (
     Join,
     Negate,
     Node,
-    Passing,
     Project,
     UnionAll,
     rebuilt,
@@ -36,13 +35,7 @@ def updates(node: Node, window: Window) -> Node | None:
             return replace(node, frame=frame(name, side)) if name in window.changed else None
         case Constant():
             return None if window.start is None else replace(node, time=window.start)
-        case (
-            Project(input=below)
-            | Filter(input=below)
-            | Negate(input=below)
-            | Passing(input=below)
-            | Failing(input=below)
-        ):
+        case Project(input=below) | Filter(input=below) | Negate(input=below) | Failing(input=below):
             changed = updates(below, window)
             return None if changed is None else replace(node, input=changed)
         case UnionAll(inputs=inputs):
@@ -66,7 +59,7 @@ def at(node: Node, phase: Phase, window: Window) -> Node:
             return replace(node, frame=frame(name, _side(name, phase, window)))
         case Constant():
             return node if window.start is None else replace(node, time=window.start)
-        case Project() | Filter() | Negate() | Passing() | Failing() | UnionAll() | Join():
+        case Project() | Filter() | Negate() | Failing() | UnionAll() | Join():
             return rebuilt(node, lambda below: at(below, phase, window))
         case _:
             raise TypeError(f"{type(node).__name__} is stateful: it ends a stage, it is not inside one")

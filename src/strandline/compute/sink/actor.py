@@ -31,11 +31,13 @@ from strandline.algebra.schema import Schema
 from strandline.compute.sink.correction import Correction, Updates
 from strandline.compute.sink.mint import Description, mint
 from strandline.frontier.antichain import MINIMUM, Frontier, as_time, meet
-from strandline.persist.handles.plane import Contents, Engine, Errors, Half, Rows, StageRequest
+from strandline.persist.handles.contents import Contents, Half, Rows, StageRequest
 from strandline.persist.handles.read import contents, erring
 from strandline.persist.handles.write import WriteHandle, fenced
 from strandline.persist.shard.batch import Staged
 from strandline.persist.shard.state import Appended, Fenced, ShardState, UpperMismatch
+from strandline.plane.engine import Engine
+from strandline.plane.reading import Errors
 
 
 @dataclass

@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from strandline.algebra.schema import Schema
-from strandline.persist.handles.plane import Engine, Rows
+from strandline.persist.handles.contents import RowJobs, Rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,7 @@ class Updates:
 class Correction:
     """Update frames of one sink, each with its sign."""
 
-    def __init__(self, engine: Engine, schema: Schema) -> None:
+    def __init__(self, engine: RowJobs, schema: Schema) -> None:
         self._engine = engine
         self._schema = schema
         self._held: list[tuple[Updates, bool]] = []

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from strandline.errors import AsOfError
-from strandline.persist.handles.plane import Contents
+from strandline.persist.handles.contents import Contents
 from strandline.persist.handles.read import ReadHandle
 
 

@@ -19,7 +19,7 @@ from strandline.algebra.excerpt import within
 from strandline.algebra.nodes import Get, Project
 from strandline.algebra.scalar import Scalar, call, cast, column
 from strandline.algebra.schema import ERROR, Column, Schema
-from strandline.compute.plan.scalars.dialect import parse, position_of, words
+from strandline.compute.plan.sql.dialect import parse, position_of, words
 from strandline.controller.asking.holding import Hold
 from strandline.controller.core import Core
 from strandline.controller.location.catalog import ERRORS_SUFFIX, unknown
@@ -27,8 +27,8 @@ from strandline.controller.location.items import Collected, Fed
 from strandline.engine.sql.edits import Edit
 from strandline.errors import AsOfError
 from strandline.instance import error_half
+from strandline.persist.handles.contents import Contents, Half, Rows
 from strandline.persist.handles.definite import read_definitely
-from strandline.persist.handles.plane import Contents, Half, Rows
 from strandline.persist.handles.read import ReadHandle
 
 ERRORS: Final = Schema(

@@ -23,7 +23,7 @@ from strandline.controller.location.items import Fed
 from strandline.errors import InvalidUsage, Unavailable
 from strandline.frontier.antichain import Frontier, as_time
 from strandline.instance import error_half
-from strandline.persist.handles.plane import Half
+from strandline.persist.handles.contents import Half
 from strandline.persist.handles.read import ReadHandle
 
 _TEXT: Final = "error"

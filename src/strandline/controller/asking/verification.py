@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 import pyarrow as pa
 from sqlglot import exp
 
-from strandline.algebra.nodes import Filter, Get, frames
+from strandline.algebra.nodes import Filter, Get
 from strandline.algebra.scalar import Scalar, call, column, number
 from strandline.algebra.schema import Schema
+from strandline.compute.afresh import Halves, afresh, computed
 from strandline.compute.plan.meaning import meaning
-from strandline.compute.stage import full_plan
 from strandline.controller.asking.backfill import materialization
 from strandline.controller.asking.holding import Hold
 from strandline.controller.asking.reads import latest, multiset, snapshot, updates
@@ -23,8 +24,8 @@ from strandline.controller.core import Core
 from strandline.controller.location.catalog import unknown
 from strandline.controller.location.items import Materialization, View
 from strandline.controller.planning import define
-from strandline.errors import AsOfError, InvalidUsage
-from strandline.persist.handles.plane import Rows
+from strandline.errors import AsOfError, EvaluationError, InvalidUsage
+from strandline.persist.handles.contents import Rows
 from strandline.persist.handles.read import ReadHandle
 
 SIGNIFICANT_DIGITS: Final = 12
@@ -86,6 +87,7 @@ async def verify(core: Core, name: str, as_of: int | None, sample: Sample | None
         AsOfError: the view or an input cannot be read at ``as_of``.
         CollectionError: the view or an input has errors then.
         DefinitionError: there is neither a view nor a materialization of this name.
+        EvaluationError: the view has no errors then, and must have some.
         InvalidUsage: ``name`` is not a view.
     """
     view = core.catalog.find(name)
@@ -101,8 +103,21 @@ async def verify(core: Core, name: str, as_of: int | None, sample: Sample | None
     time = as_of if as_of is not None else await latest([reader])
     # A view is only ever ahead of its inputs because another writer wrote to it: then what is known of them has to do.
     known = time if as_of is not None else min(time, await latest(handles.values())) if handles else time
-    wanted = await _meant(core, view, handles, known, time)
     stored = await snapshot(core, reader, time, Hold())
+    checked = partial(_checked, core, view, sample, stored, time=time)
+    meant = await _meant(core, view, handles, known, time)
+    if meant is not None:
+        try:
+            return await checked(meant)
+        except EvaluationError:
+            pass  # Spark fails on some row: whether the answer depends on this row is decided stage by stage
+    return await checked(await _afresh(core, view, handles, known))
+
+
+async def _checked(
+    core: Core, view: View, sample: Sample | None, stored: Rows, wanted: Rows, *, time: int
+) -> Verification:
+    """Compare what a view holds with what it must hold: those rows that are in ``sample``."""
     if sample is not None:
         planned, _ = define(view.name, view.sql, core.catalog, core.assembly.analyst)
         condition = sample.of(planned.key or view.schema.names)
@@ -112,23 +127,34 @@ async def verify(core: Core, name: str, as_of: int | None, sample: Sample | None
     return await _compare(core, view.name, view.schema, stored, wanted, time)
 
 
-async def _meant(core: Core, view: View, handles: Mapping[str, ReadHandle], known: int, time: int) -> Rows:
-    """Return what the view must hold over its inputs' contents at ``known``, as insertions at ``time``.
+async def _meant(core: Core, view: View, handles: Mapping[str, ReadHandle], known: int, time: int) -> Rows | None:
+    """Return plain Spark's answer to the text that says what the view must hold over its inputs at ``known``.
 
-    Plain Spark answers the text that says it.  Where no text says it, the view's plan is computed from scratch.
+    It is lazy, and has insertions at ``time``.  None: no text says it.
     """
     schemas = {each: core.catalog.collection(each).schema for each in view.imports}
     sql = meaning(view.sql, schemas, core.assembly.analyst)
-    if sql is not None:
-        relations = {each: await multiset(core, each, handle, known, Hold()) for each, handle in handles.items()}
-        _, rows = await core.engine.query(sql, relations, time=time)
-        return rows
-    read = {each: await updates(core, handle, known, Hold(), net=True) for each, handle in handles.items()}
+    if sql is None:
+        return None
+    relations = {each: await multiset(core, each, handle, known, Hold()) for each, handle in handles.items()}
+    _, rows = await core.engine.query(sql, relations, time=time)
+    return rows
+
+
+async def _afresh(core: Core, view: View, handles: Mapping[str, ReadHandle], known: int) -> Rows:
+    """Return what the view must hold over its inputs' contents at ``known``, computed by its stages from scratch.
+
+    Raises:
+        EvaluationError: it must have errors.
+    """
+    read = {each: Halves(await updates(core, handle, known, Hold(), net=True)) for each, handle in handles.items()}
     _, stages = define(view.name, view.sql, core.catalog, core.assembly.analyst)
-    for stage in stages:
-        plan = full_plan(stage)
-        read[stage.name] = await core.engine.evaluate(plan, {each: read[each] for each in frames(plan)}, origin=known)
-    return read[stages[-1].name]
+    found = await afresh(core.engine, stages, read, time=known)
+    for errors in found.errors:
+        failed = await core.engine.errors(errors)
+        if failed.count:
+            raise EvaluationError(f"{view.name!r} has no errors, and must have {failed.count}: {failed.sample[0]}")
+    return found.ok
 
 
 async def verify_state(core: Core, name: str) -> list[Verification]:
@@ -150,9 +176,8 @@ async def verify_state(core: Core, name: str) -> list[Verification]:
         inputs = [handles[each] for each in stage.inputs]
         time = await latest([reader])
         known = min(time, await latest(inputs)) if inputs else time
-        plan = full_plan(stage)
-        read = {each: await updates(core, handles[each], known, Hold(), net=True) for each in sorted(frames(plan))}
-        wanted = await core.engine.evaluate(plan, read, origin=known)
+        read = {each: Halves(await updates(core, handles[each], known, Hold(), net=True)) for each in stage.inputs}
+        wanted = (await computed(core.engine, stage, read, time=known)).ok
         stored = await updates(core, reader, time, Hold())
         found.append(await _compare(core, reader.name, stage.schema, stored, wanted, time))
     return found

@@ -17,7 +17,7 @@ from typing import Final
 from sqlglot import exp
 
 from strandline.algebra.schema import Schema
-from strandline.compute.plan.scalars.dialect import parse, words
+from strandline.compute.plan.sql.dialect import parse, words
 from strandline.controller.core import Core
 from strandline.controller.defining import definitions, sources
 from strandline.controller.defining.creating import create

@@ -13,7 +13,7 @@ from sqlglot.tokenizer_core import Token, TokenType
 
 from strandline.algebra.excerpt import Excerpt
 from strandline.algebra.scalar import Faithful
-from strandline.compute.plan.scalars.dialect import MISTAKES, position
+from strandline.compute.plan.sql.dialect import MISTAKES, position
 from strandline.errors import DefinitionError, Position
 
 _LITERALS: Final = (TokenType.STRING, TokenType.RAW_STRING, TokenType.NUMBER)

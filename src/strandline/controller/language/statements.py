@@ -32,7 +32,7 @@ from typing import Final, TypeAlias
 from sqlglot.tokenizer_core import Token, TokenType
 
 from strandline.algebra.excerpt import Excerpt
-from strandline.compute.plan.scalars.dialect import position
+from strandline.compute.plan.sql.dialect import position
 from strandline.controller.language import clauses, unsupported
 from strandline.controller.language.cursor import QUERY_WORDS, Cursor, tokens_of
 from strandline.errors import DefinitionError, Position

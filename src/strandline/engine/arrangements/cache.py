@@ -31,7 +31,7 @@ from strandline.engine.arrangements.runs import Arrangement, By, Counts, arrange
 from strandline.engine.arrangements.spans import cancels, spanned
 from strandline.engine.frames import inline
 from strandline.frontier.antichain import Frontier
-from strandline.persist.handles.plane import Contents, Half
+from strandline.persist.handles.contents import Contents, Half
 
 BUDGET_SHARE: Final = 4
 """All arrangements of an engine take at most this part of the machine's memory; most of it is page cache."""

@@ -39,7 +39,7 @@ from strandline.engine.frames.rows import Distributed, Local, dataframe, wrap
 from strandline.engine.prepared.here import Here
 from strandline.engine.session import s3a
 from strandline.errors import CorruptionError, DefinitionError
-from strandline.persist.handles.plane import Rows
+from strandline.persist.handles.contents import Rows
 from strandline.store.blob_kinds.objects import ObjectLocation
 from strandline.store.secret import Secret
 

@@ -17,7 +17,7 @@ from strandline.algebra import types
 from strandline.algebra.schema import DIFF, Schema, quote
 from strandline.algebra.types import Atom
 from strandline.engine.frames import forms
-from strandline.persist.handles.plane import Differences
+from strandline.plane.reading import Differences
 
 SAMPLE_ROWS_MAX: Final = 20
 PAIRED_ROWS_MAX: Final = 100_000

@@ -21,7 +21,7 @@ from strandline.algebra import types
 from strandline.algebra.arrow_types import arrow
 from strandline.algebra.schema import DIFF, ERROR, TIME, Schema
 from strandline.errors import CollectionError, CorruptionError, InvalidUsage
-from strandline.persist.handles.plane import Half
+from strandline.persist.handles.contents import Half
 from strandline.persist.shard.batch import InlinePart
 
 _CODEC: Final = "zstd"

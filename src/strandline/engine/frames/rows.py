@@ -1,4 +1,4 @@
-"""What `persist.handles.plane.Rows` is here: a lazy Spark frame, a plan of one, or a small Arrow table without a job.
+"""What `contents.Rows` is here: a lazy Spark frame, a plan of one, or a small Arrow table without a job.
 
 Each holds an update frame (columns, perhaps ``__error``, ``__time``, ``__diff``) or, after `multiset`, plain
 rows.  ``plain`` promises that every diff is +1.  A read of inline parts alone stays in Arrow until something needs
@@ -19,7 +19,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from strandline.algebra.nodes import Node
 from strandline.algebra.schema import DIFF, TIME, quote
 from strandline.errors import InvalidUsage
-from strandline.persist.handles.plane import Rows
+from strandline.persist.handles.contents import Rows
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,7 +26,7 @@ from strandline.engine.messages.parsed import parts
 from strandline.engine.messages.shapes import shaped
 from strandline.engine.prepared.here import Here
 from strandline.errors import DefinitionError
-from strandline.persist.handles.plane import Rows
+from strandline.persist.handles.contents import Rows
 
 HERE_ROWS_MAX: Final = 100_000
 """More messages than this are decoded by a Spark job, though they are in this process."""

@@ -46,7 +46,7 @@ class Arrivals(Aside):
         self._erring = False
 
     def add(self, table: pa.Table) -> None:
-        """See `plane.Aside.add`."""
+        """See `Aside.add`."""
         given, wanted = {*table.column_names}, {*self._target.names}
         missing, unknown = wanted - given - {ERROR, KEPT}, given - wanted
         if missing or unknown:

@@ -18,14 +18,14 @@ from strandline.algebra.schema import DIFF, ERROR, TIME, Schema, quote
 from strandline.engine.frames import inline
 from strandline.engine.frames.rows import Distributed, Frame, Local, wrap
 from strandline.errors import Determinate
-from strandline.persist.handles.plane import Rows
+from strandline.persist.handles.contents import Rows
 
 HELD_BYTES_MAX: Final = 16 * 1024 * 1024
 """Bytes of Arrow data that are kept in memory."""
 
 
 class Aside:
-    """See `plane.Aside`.  Rows are added by one thread at a time, and none after `rows` was asked for.
+    """See `Aside`.  Rows are added by one thread at a time, and none after `rows` was asked for.
 
     ``known``: the columns that no file needs to have.
     """
@@ -43,7 +43,7 @@ class Aside:
         self._writer: pq.ParquetWriter | None = None
 
     def add(self, table: pa.Table) -> None:
-        """See `plane.Aside.add`."""
+        """See `Aside.add`."""
         self._put(inline.stamped(table, self._schema, time=self._time, diff=1))
 
     def _put(self, table: pa.Table) -> None:
@@ -53,7 +53,7 @@ class Aside:
             self._spill()
 
     def rows(self) -> Rows:
-        """See `plane.Aside.rows`."""
+        """See `Aside.rows`."""
         return wrap(self._frame())
 
     def __enter__(self) -> Self:

@@ -24,7 +24,7 @@ from strandline.engine.parts.scan import Scanner
 from strandline.engine.parts.staging import DRIVER_PART, Stager
 from strandline.engine.sql import consolidate
 from strandline.frontier.antichain import MINIMUM, TIME_MAX, Frontier
-from strandline.persist.handles.plane import Contents, Half, StageRequest
+from strandline.persist.handles.contents import Contents, Half, StageRequest
 from strandline.persist.shard.batch import (
     INLINE_PART_BYTES_MAX,
     NOTHING,

@@ -24,7 +24,8 @@ from pyspark.util import _local_iterator_from_socket
 from strandline.algebra.schema import DIFF, TIME, quote
 from strandline.engine.frames import inline
 from strandline.engine.frames.rows import Frame, Local, dataframe
-from strandline.persist.handles.plane import NET_BATCH_BYTES, NET_BATCH_ROWS, Contents
+from strandline.persist.handles.contents import Contents
+from strandline.plane.reading import NET_BATCH_BYTES, NET_BATCH_ROWS
 
 PARTITION_ROWS: Final = 200_000
 PARTITION_BYTES: Final = 64 * 1024 * 1024

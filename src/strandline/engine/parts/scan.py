@@ -25,7 +25,7 @@ from strandline.engine.parts.part_store import Parts
 from strandline.engine.parts.prune import SHARE_MAX, Reach
 from strandline.engine.sql import answers
 from strandline.errors import CorruptionError
-from strandline.persist.handles.plane import Contents, Half
+from strandline.persist.handles.contents import Contents, Half
 from strandline.persist.shard.batch import BlobPart, InlinePart, Part, Window
 
 HERE_ROWS_MAX: Final = 300_000

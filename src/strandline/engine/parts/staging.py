@@ -30,7 +30,7 @@ from strandline.engine.parts.part_store import Parts
 from strandline.engine.sql import consolidate
 from strandline.errors import CorruptionError, InvalidUsage
 from strandline.frontier.antichain import TIME_MAX, Frontier
-from strandline.persist.handles.plane import StageRequest
+from strandline.persist.handles.contents import StageRequest
 from strandline.persist.shard.batch import INLINE_PART_BYTES_MAX, NOTHING, Digest, InlinePart, Part, Staged
 
 SMALL_ROWS_MAX: Final = 200_000

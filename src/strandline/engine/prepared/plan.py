@@ -20,7 +20,7 @@ from strandline.algebra.schema import RESERVED
 from strandline.engine.parts.staging import small
 from strandline.engine.prepared.leaf import Leaf, Leaves
 from strandline.engine.sql.rendering import render
-from strandline.persist.handles.plane import StageRequest
+from strandline.persist.handles.contents import StageRequest
 
 KEEPS_NOTHING: Final = frozenset(
     {

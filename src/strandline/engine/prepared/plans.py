@@ -26,7 +26,7 @@ from strandline.engine.prepared.leaf import AS_RDD, Leaves
 from strandline.engine.prepared.moments import Moments
 from strandline.engine.prepared.plan import Prepared, prepare
 from strandline.engine.session import start
-from strandline.persist.handles.plane import StageRequest
+from strandline.persist.handles.contents import StageRequest
 
 ROWS_MAX: Final = 1_000_000
 """More rows than this are better planned for what they are, in as many partitions as there are cores."""

@@ -20,7 +20,7 @@ from strandline.engine.frames.ddl import schema_of
 from strandline.engine.frames.rows import Distributed, Frame, Local, dataframe
 from strandline.engine.sql import consolidate, copies
 from strandline.engine.sql.analysis import analysed
-from strandline.persist.handles.plane import Differences
+from strandline.plane.reading import Differences
 
 _HASH: Final = "__hash"
 

@@ -13,7 +13,7 @@ from pyspark.sql import functions as F  # noqa: N812 - the name all of Spark's d
 from strandline.algebra.schema import DIFF, ERROR, TIME
 from strandline.engine.frames.rows import Distributed, Frame, Local, Planned, dataframe
 from strandline.engine.sql.tried import literal
-from strandline.persist.handles.plane import Errors
+from strandline.plane.reading import Errors
 
 SAMPLE_MAX: Final = 5
 

@@ -12,8 +12,9 @@ See `algebra.nodes` for what each node means.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
+from strandline.algebra.careful import may_fail
 from strandline.algebra.nodes import (
     Accumulate,
     Constant,
@@ -25,7 +26,6 @@ from strandline.algebra.nodes import (
     Newest,
     Node,
     Opaque,
-    Passing,
     Project,
     Reduce,
     Regroup,
@@ -78,12 +78,8 @@ def _body(node: Node, frames: Mapping[str, str], text: Text) -> str:
             return text.union(f"SELECT * FROM {below(child)}" for child in node.inputs)
         case Negate():
             return f"SELECT {listed([*map(quote, node.names), TIME, f'-{DIFF} AS {DIFF}'])} FROM {below(node.input)}"
-        case Passing():
-            return f"SELECT * FROM {below(node.input)} WHERE {tried.passes(node.expressions)}"
         case Failing():
-            error = f"{tried.error(node)} AS {ERROR}"
-            failing = f"NOT {tried.passes(node.expressions)}"
-            return f"SELECT {listed([error, TIME, DIFF])} FROM {below(node.input)} WHERE {failing}"
+            return f"SELECT {listed([f'{tried.error(node)} AS {ERROR}', TIME, DIFF])} FROM {below(node.input)}"
         case Accumulate():
             prior = None if _empty(node.prior) else below(node.prior)
             return grouping.accumulate(node, below(node.delta), prior, text)
@@ -169,9 +165,15 @@ def _next(left: list[int], node: Join, names: frozenset[str], waiting: list[Scal
     return left[0]
 
 
-def _multiset(names: Iterable[str], source: str, condition: str) -> str:
-    """Return the plain rows that the updates of ``source`` sum up to, each as often as its count."""
-    columns = listed(map(quote, names))
+def _multiset(below: Node, source: str, condition: str) -> str:
+    """Return the plain rows that the updates of ``source`` sum up to, each as often as its count.
+
+    An expression that may fail is evaluated for all of them, whatever the query does with them: a condition that Spark
+    takes for not deterministic keeps it from moving the query's own conditions below.  So it does not depend on the
+    query's plan whether a row fails.
+    """
+    columns = listed(map(quote, below.names))
+    condition += " AND SPARK_PARTITION_ID() >= 0" if may_fail(below) else ""
     grouped = f"GROUP BY {columns}" if columns else ""
     counted = (
         f"SELECT {columns}{', ' if columns else ''}SUM({DIFF}) AS {DIFF} FROM {source} WHERE {condition} {grouped}"
@@ -182,7 +184,7 @@ def _multiset(names: Iterable[str], source: str, condition: str) -> str:
 def _query(node: Opaque | Replay, sources: list[str], condition: str) -> str:
     """Return the opaque query over what its inputs are under ``condition``; its relations are defined around it."""
     relations = [
-        f"{quote(alias)} AS ({_multiset(below.names, source, condition)})"
+        f"{quote(alias)} AS ({_multiset(below, source, condition)})"
         for alias, below, source in zip(node.aliases, node.inputs, sources, strict=True)
     ]
     columns = listed(map(quote, node.names))

@@ -10,22 +10,14 @@ If the newest state names the part and it is still missing or damaged, that is c
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import Final, Protocol
+from typing import Final
 
 from strandline.errors import AsOfError, CorruptionError
-from strandline.persist.handles.plane import Contents, Rows
+from strandline.persist.handles.contents import Contents, Reads, Rows
 from strandline.persist.handles.read import ReadHandle
 
 REPLANS_MAX: Final = 8
 """How often a reader may be overtaken by compaction and collection before it gives up."""
-
-
-class Reads(Protocol):
-    """The part of `Engine` that this module needs."""
-
-    async def read(self, contents: Contents) -> Rows:
-        """See `Engine.read`."""
-        ...
 
 
 async def read_definitely(

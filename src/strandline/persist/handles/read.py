@@ -20,8 +20,8 @@ from msgspec.structs import replace
 from strandline.algebra.schema import Schema
 from strandline.errors import AsOfError, InvalidUsage
 from strandline.frontier.antichain import TIME_MAX, Frontier, as_time, meet, whole
+from strandline.persist.handles.contents import Contents, Half
 from strandline.persist.handles.lease import Lease
-from strandline.persist.handles.plane import Contents, Half
 from strandline.persist.shard.machine import Machine
 from strandline.persist.shard.metrics import Metrics
 from strandline.persist.shard.patience import Deadline

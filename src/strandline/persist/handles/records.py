@@ -16,7 +16,7 @@ import xxhash
 
 from strandline.errors import CorruptionError, InvalidUsage, StoreError
 from strandline.frontier.antichain import MINIMUM, TIME_MAX, Frontier
-from strandline.persist.handles.plane import Contents, StageRequest
+from strandline.persist.handles.contents import Contents, StageRequest
 from strandline.persist.handles.since import SinceHandle
 from strandline.persist.handles.write import WriteHandle
 from strandline.persist.shard.batch import (
@@ -246,7 +246,7 @@ def _records(body: bytes, window: Window | None) -> list[Record]:
 
 
 class RecordMerger:
-    """The `plane.Merger` of record shards: it merges in this process and in memory."""
+    """The `Merger` of record shards: it merges in this process and in memory."""
 
     def __init__(self, blob: Blob) -> None:
         self._blob = blob

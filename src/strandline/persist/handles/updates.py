@@ -18,7 +18,7 @@ import pyarrow as pa
 from strandline.algebra.schema import DIFF, TIME, Column, Schema
 from strandline.errors import InvalidUsage
 from strandline.frontier.antichain import Frontier, as_time, given_time, whole
-from strandline.persist.handles.plane import Contents, Engine, Merger, StageRequest
+from strandline.persist.handles.contents import Contents, Merger, RowJobs, StageRequest
 from strandline.persist.handles.records import (
     Bounds,
     Record,
@@ -92,7 +92,7 @@ class RowCodec:
 
     name = "rows"
 
-    def __init__(self, engine: Engine, schema: Schema) -> None:
+    def __init__(self, engine: RowJobs, schema: Schema) -> None:
         self._engine = engine
         self.merger: Merger = engine
         self.schema = schema

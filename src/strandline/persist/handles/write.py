@@ -125,7 +125,7 @@ class WriteHandle:
     ) -> Written | Fenced:
         """Make definite data of ``[lower, upper)`` durable; other writers may write the same data concurrently.
 
-        Times that another writer has appended already are trimmed from ``staged`` (``trim`` is `Engine.trim`), so each
+        Times that another writer has appended already are trimmed from ``staged`` (``trim`` is `RowJobs.trim`), so each
         update is appended once.
 
         Raises:

@@ -116,7 +116,7 @@ class Staged(msgspec.Struct, frozen=True):
     ``plain`` says that every diff is exactly +1 (then a scan needs no consolidation).  ``errors`` counts the updates of
     the err half.  ``since`` is beyond the minimum only for what compaction wrote: its times were advanced to there.
     ``sort`` are the columns by which the rows of each part ascend before their times; empty: by all of them.
-    The caller that staged it must append it, or pass it to `Engine.discard` after a *definite* refusal.  After an
+    The caller that staged it must append it, or pass it to `RowJobs.discard` after a *definite* refusal.  After an
     unknown outcome (or once fenced) the caller must leave it alone.
     """
 
@@ -159,7 +159,7 @@ def as_batch(staged: Staged) -> Batch:
 def narrowed(staged: Staged, lower: Frontier, upper: Frontier) -> tuple[Part, ...]:
     """Return the parts of ``staged``, restricted to ``[lower, upper)``; no part is rewritten.
 
-    The sums over the restricted parts are not known without reading them (`plane.Engine.trim`).
+    The sums over the restricted parts are not known without reading them (`RowJobs.trim`).
 
     Raises `InvalidUsage` if the bounds are not within the batch's own, or its updates were given another time.
     """

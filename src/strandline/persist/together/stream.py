@@ -29,7 +29,7 @@ from msgspec.structs import replace
 from strandline.errors import CollectionError, DefinitionError, FencedError, InvalidUsage, Stopped, StrandlineError
 from strandline.frontier.antichain import EMPTY, Frontier, given_time
 from strandline.persist.client import PersistClient
-from strandline.persist.handles.plane import Contents
+from strandline.persist.handles.contents import Contents
 from strandline.persist.handles.read import ReadHandle
 from strandline.persist.handles.updates import Codec, Update, bounds_of, contents_of, given_updates
 from strandline.persist.handles.write import WriteHandle, fenced

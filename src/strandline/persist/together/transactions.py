@@ -27,7 +27,7 @@ from typing import Final, Protocol, TypeAlias
 from strandline.errors import CorruptionError, FencedError, InvalidUsage, StoreError, StrandlineError, Unavailable
 from strandline.frontier.antichain import Frontier
 from strandline.persist.client import PersistClient
-from strandline.persist.handles.plane import Merger
+from strandline.persist.handles.contents import Merger
 from strandline.persist.handles.records import Record, RecordShard
 from strandline.persist.handles.since import SinceHandle
 from strandline.persist.handles.write import WriteHandle, fenced

@@ -20,7 +20,7 @@ from typing import Final
 from strandline.algebra.schema import Schema
 from strandline.errors import StoreError, StrandlineError
 from strandline.frontier.antichain import MINIMUM, TIME_MAX, Frontier, as_time
-from strandline.persist.handles.plane import Contents, Half, Merger, StageRequest
+from strandline.persist.handles.contents import Contents, Half, Merger, StageRequest
 from strandline.persist.shard.batch import NOTHING, Batch, BlobPart, Staged
 from strandline.persist.shard.evolution import parse_schema
 from strandline.persist.shard.machine import Machine

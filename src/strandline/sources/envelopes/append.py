@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from strandline.frontier.antichain import Frontier
-from strandline.persist.handles.plane import Rows
+from strandline.persist.handles.contents import Rows
 from strandline.sources.reclock import Slice
 
 

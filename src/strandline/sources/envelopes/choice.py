@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from strandline.algebra.schema import Schema
-from strandline.persist.handles.plane import Engine
+from strandline.plane.enveloping import Enveloping
 from strandline.sources.envelopes.append import Append
 from strandline.sources.envelopes.envelope import Envelope, HeldState
 from strandline.sources.envelopes.keyed import NewestByKey
@@ -11,7 +11,7 @@ from strandline.sources.envelopes.taken_back import Retracting
 from strandline.sources.reader import Keyed, Plain, Records, TakenBack
 
 
-def envelope_of(records: Records, schema: Schema, engine: Engine, held: HeldState) -> Envelope:
+def envelope_of(records: Records, schema: Schema, engine: Enveloping, held: HeldState) -> Envelope:
     """Return the envelope of ``records``, of ``schema``, whose updates so far are ``held``.
 
     Raises `DefinitionError` if they name a key that rows of ``schema`` cannot have.

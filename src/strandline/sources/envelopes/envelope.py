@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from strandline.frontier.antichain import Frontier
-from strandline.persist.handles.plane import Rows
+from strandline.persist.handles.contents import Rows
 from strandline.persist.shard.state import ShardState
 from strandline.sources.reclock import Slice
 

@@ -18,8 +18,9 @@ from msgspec.structs import replace
 from strandline.algebra.keyed import check_key
 from strandline.algebra.schema import Schema
 from strandline.frontier.antichain import Frontier, as_time
-from strandline.persist.handles.plane import Contents, Engine, Half, Rows
+from strandline.persist.handles.contents import Contents, Half, Rows
 from strandline.persist.handles.read import contents, erring
+from strandline.plane.enveloping import Enveloping
 from strandline.sources.envelopes.envelope import HeldState
 from strandline.sources.reclock import Slice
 
@@ -36,7 +37,7 @@ class NewestByKey:
     by_binding = False
     settled = False
 
-    def __init__(self, schema: Schema, key: Sequence[str], engine: Engine, held: HeldState) -> None:
+    def __init__(self, schema: Schema, key: Sequence[str], engine: Enveloping, held: HeldState) -> None:
         """Raise `DefinitionError` if ``key`` cannot be the key of rows of ``schema``."""
         check_key(schema, key)
         self._schema = schema

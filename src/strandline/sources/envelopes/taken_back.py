@@ -6,8 +6,9 @@ from collections.abc import Sequence
 
 from strandline.algebra.schema import Schema
 from strandline.frontier.antichain import Frontier, as_time
-from strandline.persist.handles.plane import Engine, Half, Rows
+from strandline.persist.handles.contents import Half, Rows
 from strandline.persist.handles.read import contents, erring
+from strandline.plane.enveloping import Enveloping
 from strandline.sources.envelopes.envelope import HeldState
 from strandline.sources.reclock import Slice
 
@@ -21,7 +22,7 @@ class Retracting:
     by_binding = True
     settled = False  # an upstream that rewrites a file takes back most rows of it to say them again
 
-    def __init__(self, schema: Schema, engine: Engine, held: HeldState) -> None:
+    def __init__(self, schema: Schema, engine: Enveloping, held: HeldState) -> None:
         self._schema = schema
         self._engine = engine
         self._held = held

@@ -22,7 +22,8 @@ from strandline.algebra.schema import Schema
 from strandline.errors import DefinitionError
 from strandline.frontier.gauge import Offsets
 from strandline.options import DURATION_MS, option
-from strandline.persist.handles.plane import Engine, Rows
+from strandline.persist.handles.contents import Rows
+from strandline.plane.staging import Staging
 from strandline.sources.reader import ReaderKind, Records, Surroundings, TakenBack
 from strandline.sources.reclock import NOTHING_READ, Slice
 from strandline.store.clock import Clock
@@ -50,7 +51,7 @@ class ClockReader:
 
     bounded = False
 
-    def __init__(self, clock: Clock, engine: Engine, schema: Schema, every_ms: int) -> None:
+    def __init__(self, clock: Clock, engine: Staging, schema: Schema, every_ms: int) -> None:
         self._clock = clock
         self._engine = engine
         self._schema = schema

@@ -24,16 +24,20 @@ from typing import Any, Final, TypeAlias, TypeVar
 import pyarrow as pa
 import pytest
 from msgspec.structs import replace
+from sqlglot import exp
 
-from strandline.algebra.nodes import Failing, Filter, Get, Passing, Project
+from strandline.algebra.judged import have_values
+from strandline.algebra.nodes import Failing, Filter, Get, Project
+from strandline.algebra.scalar import Scalar, scalar
 from strandline.algebra.scalar import columns as as_they_are
-from strandline.algebra.scalar import scalar
 from strandline.algebra.schema import DIFF, ERROR, TIME, Column, Schema
 from strandline.algebra.undecoded import TAKES_BACK
 from strandline.errors import CorruptionError, InvalidUsage, StrandlineError
 from strandline.frontier.antichain import TIME_MAX, Frontier
-from strandline.persist.handles.plane import Contents, Engine, Errors, Half, Rows, StageRequest
+from strandline.persist.handles.contents import Contents, Half, Rows, StageRequest
 from strandline.persist.shard.batch import NOTHING, BlobPart, InlinePart, Staged, as_batch, retimed
+from strandline.plane.engine import Engine
+from strandline.plane.reading import Errors
 
 T = TypeVar("T")
 Load: TypeAlias = Callable[[pa.Table, Schema], Rows]
@@ -508,14 +512,16 @@ class EngineContract:
         async def body() -> None:
             staged = await engine.stage(load(table(history), SCHEMA), request(way))
             read = {"f": await engine.read(contents(staged))}
-            passing = await engine.collect(await engine.evaluate(Passing(rows, tried), read))
+            passing = await engine.collect(await engine.evaluate(Filter(rows, have_values(tried)), read))
             assert updates(passing.select(["name", TIME, DIFF])) == {("a", 1): 1, ("d", 5): 1}
-            failing = await engine.collect(await engine.evaluate(Failing(rows, tried, "it's v"), read))
+            without = Filter(rows, Scalar(exp.Not(this=have_values(tried).tree)))
+            errors_of = Failing(without, tried, ("it's 10 / k", ""), (("k", "k"), ("it's", "name")), "it's v")
+            failing = await engine.collect(await engine.evaluate(errors_of, read))
             assert failing.column_names == [ERROR, TIME, DIFF]
             found = {(e, t): d for (e, t), d in updates(failing).items()}
             assert sorted((time, diff) for (_, time), diff in found.items()) == [(2, 2), (3, 1), (4, -2)]
-            texts = {json.loads(error)["row"]["name"]: json.loads(error) for error, _ in found}
-            assert texts["b"] == {"collection": "it's v", "expression": tried[0].sql, "row": {"k": 0, "name": "b"}}
+            texts = {json.loads(error)["row"]["it's"]: json.loads(error) for error, _ in found}
+            assert texts["b"] == {"collection": "it's v", "expression": "it's 10 / k", "row": {"k": 0, "it's": "b"}}
             assert len(texts) == 2
 
         self.run(body())

@@ -24,7 +24,8 @@ from msgspec.structs import replace
 from strandline.algebra.keyed import GONE, KEPT, NOTHING_KEPT, ORDER, key_of
 from strandline.algebra.schema import DIFF, ERROR, TIME, Column, Schema
 from strandline.errors import InvalidUsage
-from strandline.persist.handles.plane import Engine, Half, Rows
+from strandline.persist.handles.contents import Half, Rows
+from strandline.plane.engine import Engine
 from strandline.sources.envelopes.keyed_spec import changed, normal
 from strandline.testing.contracts.engine_contract import WAYS, Load, contents, request
 

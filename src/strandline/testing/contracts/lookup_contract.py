@@ -20,8 +20,8 @@ from strandline.algebra.nodes import Filter, Get, Project
 from strandline.algebra.scalar import columns as as_they_are
 from strandline.algebra.scalar import scalar
 from strandline.algebra.schema import DIFF, TIME, Column, Schema
-from strandline.persist.handles.plane import Engine
 from strandline.persist.shard.batch import Staged
+from strandline.plane.engine import Engine
 from strandline.testing.contracts.engine_contract import SCHEMA, WAYS, Load, contents, errors, request, table, updates
 
 SPREAD = Schema((Column("n", "int"), Column("m", "decimal(9,2)"), Column("d", "date"), Column("t", "timestamp")))

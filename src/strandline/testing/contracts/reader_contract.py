@@ -22,7 +22,7 @@ from strandline.algebra.keyed import GONE, KEPT, ORDER
 from strandline.algebra.schema import DIFF, ERROR, TIME
 from strandline.errors import SourceError
 from strandline.frontier.gauge import Offsets
-from strandline.persist.handles.plane import Engine
+from strandline.plane.engine import Engine
 from strandline.sources.reader import Keyed, SourceReader, TakenBack
 from strandline.sources.reclock import NOTHING_READ, Slice
 

@@ -32,7 +32,7 @@ from strandline.algebra.schema import DIFF, ERROR, TIME, Schema
 from strandline.algebra.undecoded import cancelled
 from strandline.errors import CollectionError, CorruptionError, InvalidUsage
 from strandline.frontier.antichain import MINIMUM, TIME_MAX, Frontier
-from strandline.persist.handles.plane import Contents, Differences, Errors, Half, Rows, StageRequest
+from strandline.persist.handles.contents import Contents, Half, Rows, StageRequest
 from strandline.persist.shard.batch import (
     INLINE_PART_BYTES_MAX,
     NOTHING,
@@ -44,6 +44,7 @@ from strandline.persist.shard.batch import (
     Staged,
     narrowed,
 )
+from strandline.plane.reading import Differences, Errors
 from strandline.sources.envelopes.keyed_spec import changed
 from strandline.store.blob import Blob
 from strandline.testing.lists.list_plans import Plans, Query
@@ -62,7 +63,7 @@ class Listed:
 
 
 class ListedAside:
-    """See `plane.Aside`."""
+    """See `Aside`."""
 
     def __init__(self, schema: Schema, time: int) -> None:
         self._schema = schema
@@ -70,11 +71,11 @@ class ListedAside:
         self._rows: list[Row] = []
 
     def add(self, table: pa.Table) -> None:
-        """See `plane.Aside.add`."""
+        """See `Aside.add`."""
         self._rows += listed(_stamped(table, self._schema, self._time, 1)).rows
 
     def rows(self) -> Rows:
-        """See `plane.Aside.rows`."""
+        """See `Aside.rows`."""
         return updates(self._schema, self._rows)
 
 
@@ -86,7 +87,7 @@ class ListedArrivals:
         self._rows: list[Row] = []
 
     def add(self, table: pa.Table) -> None:
-        """See `plane.Aside.add`; types are not cast."""
+        """See `Aside.add`; types are not cast."""
         given = {*table.column_names}
         missing, unknown = {*self._names} - given - {ERROR, KEPT}, given - {*self._names}
         if missing or unknown:
@@ -94,7 +95,7 @@ class ListedArrivals:
         self._rows += ({name: row.get(name) for name in self._names} for row in table.to_pylist())
 
     def rows(self) -> Rows:
-        """See `plane.Aside.rows`."""
+        """See `Aside.rows`."""
         names = tuple(n for n in self._names if n != ERROR or any(row[ERROR] is not None for row in self._rows))
         return Rows(Listed(names, tuple({name: row[name] for name in names} for row in self._rows)))
 
@@ -120,7 +121,7 @@ def _stamped(table: pa.Table, schema: Schema, time: int, diff: int) -> Rows:
 
 
 class ListEngine:
-    """`persist.handles.plane.Engine` over lists, with parts in ``blob``.
+    """`plane.engine.Engine` over lists, with parts in ``blob``.
 
     ``queries``: a function for each query without a plan, by its text.
     """

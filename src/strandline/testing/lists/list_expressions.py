@@ -19,7 +19,7 @@ from typing import Any, Final, TypeAlias
 
 from sqlglot import exp
 
-from strandline.algebra.scalar import Scalar
+from strandline.algebra.scalar import HasValue, Scalar
 from strandline.algebra.types import decimal_digits
 from strandline.errors import EvaluationError, InvalidUsage
 
@@ -48,6 +48,15 @@ def evaluator(tree: exp.Expr) -> Evaluator:
         if kind in _KINDS:
             return _KINDS[kind](tree)
     raise InvalidUsage(f"list_expressions knows no {type(tree).__name__}: {tree.sql('spark')}")
+
+
+def has_value(expression: Evaluator, row: Row) -> bool:
+    """Tell whether ``expression`` has a value for ``row``, NULL being one."""
+    try:
+        expression(row)
+    except EvaluationError:
+        return False
+    return True
 
 
 def failed(condition: str, detail: str) -> EvaluationError:
@@ -290,6 +299,11 @@ def _cast(tree: exp.Cast) -> Evaluator:
     return lambda row: cast(below(row), type_)
 
 
+def _has_value(tree: HasValue) -> Evaluator:
+    below = evaluator(tree.this)
+    return lambda row: has_value(below, row)
+
+
 def _below(tree: exp.Expr) -> Evaluator:
     return evaluator(tree.this)
 
@@ -326,4 +340,5 @@ _KINDS: Final[dict[type[exp.Expr], Callable[[Any], Evaluator]]] = {
     exp.If: _if,
     exp.Cast: _cast,
     exp.Anonymous: _call,
+    HasValue: _has_value,
 }

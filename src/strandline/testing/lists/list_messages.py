@@ -31,7 +31,7 @@ from strandline.algebra.schema import DIFF, ERROR, TIME, Schema
 from strandline.algebra.undecoded import DIGITS_MAX, NO_OBJECT, TOO_DEEP, TOO_LONG
 from strandline.engine.files.values import Refused, named
 from strandline.errors import InvalidUsage
-from strandline.persist.handles.plane import Rows
+from strandline.persist.handles.contents import Rows
 from strandline.testing.lists.list_engine import Listed
 
 _UNAVAILABLE: Final = "__debezium_unavailable_value"

@@ -28,7 +28,6 @@ from strandline.algebra.nodes import (
     Newest,
     Node,
     Opaque,
-    Passing,
     Project,
     Reduce,
     Regroup,
@@ -38,9 +37,9 @@ from strandline.algebra.nodes import (
 )
 from strandline.algebra.scalar import Scalar
 from strandline.algebra.schema import DIFF, ERROR, TIME
-from strandline.errors import CollectionError, EvaluationError, InvalidUsage
+from strandline.errors import CollectionError, InvalidUsage
 from strandline.sources.envelopes.keyed_spec import changed
-from strandline.testing.lists.list_expressions import Evaluator, cast, evaluator_of, in_range
+from strandline.testing.lists.list_expressions import Evaluator, cast, evaluator_of, has_value, in_range
 
 Row: TypeAlias = dict[str, Any]
 Key: TypeAlias = tuple[Any, ...]
@@ -99,11 +98,8 @@ class Plans:
             case Restrict():
                 keys = {_values(node.keys.names, row) for row in self.updates(node.keys)}
                 return [row for row in self.updates(node.input) if _values(node.columns, row) in keys]
-            case Passing():
-                return [row for row in self.updates(node.input) if not _failed(node.expressions, row)]
             case Failing():
-                tried = ((row, _failed(node.expressions, row)) for row in self.updates(node.input))
-                return [_error(node, row, failed) for row, failed in tried if failed]
+                return [_error(node, row) for row in self.updates(node.input)]
             case Newest():
                 records, held, erring = (self.updates(each) for each in (node.records, node.held, node.errors))
                 updates = changed(records, held, erring, node.schema.names, node.key)
@@ -224,19 +220,10 @@ def _kept(columns: Sequence[tuple[str, str]], row: Row) -> Row:
     return kept
 
 
-def _failed(expressions: Sequence[Scalar], row: Row) -> list[str]:
-    """Return the texts of the expressions that have no value for ``row``."""
-    found = []
-    for each in expressions:
-        try:
-            evaluator_of(each)(row)
-        except EvaluationError:
-            found.append(each.sql)
-    return found
-
-
-def _error(node: Failing, row: Row, failed: Sequence[str]) -> Row:
-    values = {name: row[name] for name in node.input.names}
+def _error(node: Failing, row: Row) -> Row:
+    said = zip(node.expressions, node.texts, strict=True)
+    failed = [words for each, words in said if not has_value(evaluator_of(each), row)]
+    values = {shown: row[own] for shown, own in node.row}
     described = {"collection": node.where, "expression": "; ".join(failed), "row": values}
     text = json.dumps(described, separators=(",", ":"), default=str)
     return {ERROR: text, TIME: row[TIME], DIFF: row[DIFF]}

@@ -16,7 +16,7 @@ from strandline.algebra.schema import DIFF, ERROR, TIME, Column, Schema
 from strandline.algebra.undecoded import TAKES_BACK
 from strandline.errors import SourceError, Unavailable
 from strandline.frontier.gauge import Offsets
-from strandline.persist.handles.plane import Rows
+from strandline.persist.handles.contents import Rows
 from strandline.sources.reader import Plain, Records, TakenBack
 from strandline.sources.reclock import NOTHING_READ, Slice
 from strandline.testing.lists.list_engine import updates

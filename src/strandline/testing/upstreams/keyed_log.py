@@ -16,7 +16,8 @@ from strandline.algebra.keyed import GONE, KEPT, ORDER
 from strandline.algebra.schema import DIFF, ERROR, TIME, Column, Schema
 from strandline.errors import SourceError, Unavailable
 from strandline.frontier.gauge import Offsets
-from strandline.persist.handles.plane import Engine, Rows
+from strandline.persist.handles.contents import Rows
+from strandline.plane.staging import Staging
 from strandline.sources.reader import Keyed, ReaderKind, Records, Surroundings
 from strandline.sources.reclock import NOTHING_READ, Slice
 
@@ -64,7 +65,7 @@ class KeyedLogReader:
 
     bounded = True
 
-    def __init__(self, upstream: KeyedLog, engine: Engine) -> None:
+    def __init__(self, upstream: KeyedLog, engine: Staging) -> None:
         self.upstream = upstream
         self._engine = engine
         self._given = ExitStack()  # what holds the rows of the last read

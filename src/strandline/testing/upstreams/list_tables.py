@@ -19,7 +19,7 @@ from strandline.algebra.keyed import GONE, ORDER
 from strandline.algebra.schema import DIFF, TIME, Column, Schema
 from strandline.errors import SourceError, Unavailable
 from strandline.frontier.gauge import Offsets
-from strandline.persist.handles.plane import Rows
+from strandline.persist.handles.contents import Rows
 from strandline.sources.reader import Keyed, Records, TakenBack
 from strandline.sources.reclock import NOTHING_READ, Slice
 from strandline.testing.lists.list_engine import Listed

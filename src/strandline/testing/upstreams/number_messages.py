@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from strandline.algebra.messages import MessageFormat, TopicRanges
 from strandline.algebra.schema import ERROR, TIME, Column, Schema
-from strandline.persist.handles.plane import Rows
+from strandline.persist.handles.contents import Rows
 from strandline.testing.lists.list_engine import updates
 
 SCHEMA = Schema((Column("n", "bigint"), Column("part", "string"), Column("at", "bigint")))

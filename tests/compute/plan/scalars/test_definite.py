@@ -9,8 +9,8 @@ import pytest
 
 from strandline.compute.plan.scalars.definite import refuse_indefinite
 from strandline.compute.plan.scalars.definite_functions import DEFINITE
-from strandline.compute.plan.scalars.dialect import parse
-from strandline.compute.plan.scalars.functions import INDEFINITE
+from strandline.compute.plan.sql.dialect import parse
+from strandline.compute.plan.sql.functions import INDEFINITE
 from strandline.errors import DefinitionError
 
 

@@ -16,7 +16,7 @@ from strandline.frontier.antichain import Frontier
 from strandline.frontier.gauge import Offsets
 from strandline.options import understood
 from strandline.persist.client import PersistClient
-from strandline.persist.handles.plane import Rows
+from strandline.persist.handles.contents import Rows
 from strandline.sources.ingest import Ingestion
 from strandline.sources.reader import Keyed, Plain
 from strandline.sources.readers.kafka import reader as reader_module

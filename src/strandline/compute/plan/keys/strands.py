@@ -24,7 +24,7 @@ from sqlglot.errors import SqlglotError
 from strandline.algebra.nodes import Opaque
 from strandline.algebra.scalar import Faithful
 from strandline.compute.plan.keys.scope import Name, NoKey, Rows, Scope, Shown, Strand, clauses_of
-from strandline.compute.plan.scalars.expressions import conjuncts, has_aggregate, replaced
+from strandline.compute.plan.sql.trees import conjuncts, has_aggregate, replaced
 
 _CLAUSES: Final = frozenset(
     "expressions from_ joins laterals where group having qualify distinct order hint".split()  # noqa: SIM905

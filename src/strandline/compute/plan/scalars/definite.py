@@ -18,9 +18,9 @@ from sqlglot import exp
 
 from strandline.algebra.doubts import Doubt, DoubtKind, of_clock
 from strandline.compute.plan.scalars.definite_functions import DEFINITE, GRAMMAR
-from strandline.compute.plan.scalars.dialect import Word, position, position_of, words
-from strandline.compute.plan.scalars.functions import FOLDED, GATHERING, INDEFINITE, ORDERED_BY_PARENT, POSITIONAL
 from strandline.compute.plan.scalars.order import is_cut_by_row
+from strandline.compute.plan.sql.dialect import Word, position, position_of, words
+from strandline.compute.plan.sql.functions import FOLDED, GATHERING, INDEFINITE, ORDERED_BY_PARENT, POSITIONAL
 from strandline.errors import DefinitionError, Position
 
 _BARE: Final[dict[type[exp.Expr], str]] = {

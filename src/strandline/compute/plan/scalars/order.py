@@ -62,7 +62,7 @@ def complete_cuts(query: exp.Expr) -> None:
 def is_cut_by_row(query: exp.Expr | None) -> bool:
     """Tell whether ``query`` is ordered by all of its outputs in the end: then LIMIT has no choice.
 
-    >>> from strandline.compute.plan.scalars.dialect import parse
+    >>> from strandline.compute.plan.sql.dialect import parse
     >>> [is_cut_by_row(parse(f"SELECT a, b FROM t ORDER BY c, {last} LIMIT 1")) for last in ("1, 2", "1")]
     [True, False]
     """

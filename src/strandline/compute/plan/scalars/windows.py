@@ -15,9 +15,9 @@ from strandline.algebra.first import First
 from strandline.algebra.scalar import call, case, column, operand, text
 from strandline.algebra.schema import RESERVED
 from strandline.compute.plan.scalars.definite import is_positional, of_window
-from strandline.compute.plan.scalars.expressions import conjuncts, replaced
 from strandline.compute.plan.scalars.order import ascending, first_rows, number_of
 from strandline.compute.plan.scalars.scope import Unplanned
+from strandline.compute.plan.sql.trees import conjuncts, replaced
 
 _FIRST: Final = ("any_value", "first", "first_value")
 _LAST: Final = ("last", "last_value")

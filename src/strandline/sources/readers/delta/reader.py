@@ -27,8 +27,9 @@ import msgspec
 from strandline.algebra.schema import Schema
 from strandline.errors import SourceError
 from strandline.frontier.gauge import Offsets
-from strandline.persist.handles.plane import Engine, Rows
+from strandline.persist.handles.contents import Rows
 from strandline.persist.handles.records import RecordShard
+from strandline.plane.staging import Staging
 from strandline.sources.reader import FileDecoder, Records, TakenBack
 from strandline.sources.readers.delta.columns import Columns, columns_of, refusal
 from strandline.sources.readers.delta.log import COMES, GOES, Commit, Effect, Metadata, Protocol, effects
@@ -56,7 +57,7 @@ class DeltaReader:
     def __init__(
         self,
         table: StoredTable,
-        engine: Engine,
+        engine: Staging,
         decoder: FileDecoder,
         schema: Schema,
         shard: RecordShard,

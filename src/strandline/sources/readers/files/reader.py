@@ -39,7 +39,7 @@ from strandline.algebra.formats import DatedFile
 from strandline.algebra.schema import Schema
 from strandline.errors import SourceError, Unavailable
 from strandline.frontier.gauge import Offsets
-from strandline.persist.handles.plane import Rows
+from strandline.persist.handles.contents import Rows
 from strandline.sources.reader import FileDecoder, Plain, ReaderKind, Records, Surroundings, TakenBack
 from strandline.sources.readers.files.complete import Completeness
 from strandline.sources.readers.files.discovery import DISCOVERY

@@ -19,7 +19,8 @@ from strandline.algebra.schema import Column, Schema
 from strandline.errors import DefinitionError
 from strandline.frontier.gauge import Offsets
 from strandline.options import COUNT, DURATION_MS, option
-from strandline.persist.handles.plane import Engine, Rows
+from strandline.persist.handles.contents import Rows
+from strandline.plane.staging import Staging
 from strandline.sources.kinds import Discovered, Discovery
 from strandline.sources.reader import Plain, ReaderKind, Records, Surroundings, TakenBack
 from strandline.sources.readers.recorded import note
@@ -86,7 +87,7 @@ class LoadReader:
     def __init__(
         self,
         clock: Clock,
-        engine: Engine,
+        engine: Staging,
         schemas: Mapping[str, Schema],
         load: Load,
         options: LoadOptions,

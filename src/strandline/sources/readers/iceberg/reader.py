@@ -34,8 +34,9 @@ from pyiceberg.table.snapshots import Snapshot
 from strandline.algebra.schema import Schema
 from strandline.errors import SourceError
 from strandline.frontier.gauge import Offsets
-from strandline.persist.handles.plane import Engine, Rows
+from strandline.persist.handles.contents import Rows
 from strandline.persist.handles.records import RecordShard
+from strandline.plane.staging import Staging
 from strandline.sources.reader import FileDecoder, Records, TakenBack
 from strandline.sources.readers.iceberg.table import Columns, Portion, StoredTable
 from strandline.sources.readers.recorded import note, noted
@@ -61,7 +62,7 @@ class IcebergReader:
     def __init__(
         self,
         table: StoredTable,
-        engine: Engine,
+        engine: Staging,
         decoder: FileDecoder,
         schema: Schema,
         shard: RecordShard,

@@ -30,7 +30,8 @@ from strandline.algebra.messages import PARTITIONS_MAX, MessageEncoding, Message
 from strandline.algebra.schema import Schema
 from strandline.errors import SourceError, Unavailable
 from strandline.frontier.gauge import Offsets
-from strandline.persist.handles.plane import Engine, Rows
+from strandline.persist.handles.contents import Rows
+from strandline.plane.staging import Staging
 from strandline.sources.reader import Keyed, MessageDecoder, Plain, Records
 from strandline.sources.readers.kafka.awaited import AwaitedSchemas
 from strandline.sources.readers.kafka.beginnings import Beginnings
@@ -58,7 +59,7 @@ class KafkaReader:
         broker: Broker,
         beginnings: Beginnings,
         registry: Registry | None,
-        engine: Engine,
+        engine: Staging,
         decoder: MessageDecoder,
         schema: Schema,
         options: KafkaOptions,

@@ -10,7 +10,7 @@ from typing import Final
 from strandline.algebra import types
 from strandline.algebra.schema import RESERVED, Column, Schema
 from strandline.errors import DefinitionError, SourceError, Unavailable
-from strandline.persist.handles.plane import Engine
+from strandline.plane.staging import Staging
 from strandline.sources.kinds import ConnectionKind, Discovered, Discovery
 from strandline.sources.reader import Progress, ReaderKind, Surroundings
 from strandline.sources.readers.postgres import slot
@@ -33,7 +33,7 @@ assert AGAIN_SECONDS < RELEASE_SECONDS_MAX
 
 
 async def opened(
-    server: Server, engine: Engine, ledger: Ledger, schemas: Mapping[str, Schema], options: PostgresOptions, name: str
+    server: Server, engine: Staging, ledger: Ledger, schemas: Mapping[str, Schema], options: PostgresOptions, name: str
 ) -> PostgresReader:
     """Return a reader of ``schemas`` through the slot ``name``; upstream is asked only of tables that are new.
 

@@ -30,7 +30,8 @@ import pyarrow as pa
 from strandline.algebra.schema import TIME
 from strandline.errors import SourceError, Unavailable
 from strandline.frontier.gauge import Offsets
-from strandline.persist.handles.plane import Aside, Engine, Rows
+from strandline.persist.handles.contents import Rows
+from strandline.plane.staging import Aside, Staging
 from strandline.sources.kinds import SnapshotProgress
 from strandline.sources.reader import Keyed, Records
 from strandline.sources.readers.postgres import slot
@@ -59,7 +60,7 @@ class PostgresReader:
     def __init__(
         self,
         server: Server,
-        engine: Engine,
+        engine: Staging,
         ledger: Ledger,
         readings: Sequence[Reading],
         *,

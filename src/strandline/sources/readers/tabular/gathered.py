@@ -1,6 +1,6 @@
 """Gathering: Arrow tables, made one after the other, become the rows of a read, in bounded memory.
 
-The rows of one time and one diff are put aside together (`Engine.aside`); what lies there stays until the next read
+The rows of one time and one diff are put aside together (`Staging.aside`); what lies there stays until the next read
 gathers anew, or until upstream has its slices committed.
 """
 
@@ -15,7 +15,8 @@ import pyarrow as pa
 
 from strandline.algebra.schema import Schema
 from strandline.frontier.gauge import Offsets
-from strandline.persist.handles.plane import Aside, Engine, Rows
+from strandline.persist.handles.contents import Rows
+from strandline.plane.staging import Aside, Staging
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +34,7 @@ class Piece:
 class Gathering:
     """The rows of the last read of one table.  One coroutine at a time reads."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Staging) -> None:
         self._engine = engine
         self._held = ExitStack()
         self._until: Offsets | None = None

@@ -20,7 +20,8 @@ from strandline.algebra.formats import DatedFile, Encoding, FileFormat
 from strandline.algebra.schema import Schema
 from strandline.errors import InvalidUsage, SourceError
 from strandline.frontier.gauge import Offsets
-from strandline.persist.handles.plane import Engine, Rows
+from strandline.persist.handles.contents import Rows
+from strandline.plane.staging import Staging
 from strandline.sources.reader import FileDecoder
 from strandline.sources.readers.tabular.declared import same
 from strandline.sources.readers.tabular.gathered import Gathering, Piece
@@ -52,7 +53,7 @@ class StoredFile:
 class TableRows:
     """The rows of the last read of one table."""
 
-    def __init__(self, engine: Engine, decoder: FileDecoder, schema: Schema, what: str) -> None:
+    def __init__(self, engine: Staging, decoder: FileDecoder, schema: Schema, what: str) -> None:
         self._engine = engine
         self._decoder = decoder
         self._schema = schema

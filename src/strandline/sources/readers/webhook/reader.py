@@ -20,7 +20,7 @@ import pyarrow as pa
 
 from strandline.algebra.schema import TIME, Schema
 from strandline.frontier.gauge import Offsets
-from strandline.persist.handles.plane import Rows
+from strandline.persist.handles.contents import Rows
 from strandline.sources.reader import MessageDecoder, Plain, ReaderKind, Records, Surroundings
 from strandline.sources.readers.webhook.inbox import Inbox
 from strandline.sources.readers.webhook.options import WebhookOptions, check_schema, clash

@@ -16,7 +16,7 @@ from pyarrow import csv
 from strandline.algebra import types
 from strandline.algebra.keyed import GONE, KEPT, ORDER
 from strandline.algebra.schema import DIFF, ERROR, TIME
-from strandline.persist.handles.plane import Aside
+from strandline.plane.staging import Aside
 from strandline.sources.readers.postgres.rows.columns import LSN, table_of
 from strandline.sources.readers.postgres.rows.values import typed
 from strandline.sources.readers.postgres.server import Snapshot, UpstreamTable

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
+from strandline.algebra.judged import have_values
 from strandline.algebra.scalar import scalar
 from strandline.engine.session.start import adopt
-from strandline.engine.sql.tried import passes
 
 pytestmark = pytest.mark.spark
 
@@ -60,7 +60,7 @@ def test_the_rows_that_fail_are_found_and_the_others_keep_their_values(
         rows = session.read.parquet(f"{tmp_path}/rows")
     rows.createOrReplaceTempView("t")
     for expression, fail in FAILS:
-        condition = passes([scalar("id + 0"), scalar(expression)])
+        condition = f"({have_values([scalar('id + 0'), scalar(expression)]).sql})"
         assert _ids(session.sql(f"SELECT id FROM t WHERE NOT {condition}")) == fail, expression
         value = f"CAST(({expression}) AS STRING)"
         guarded = (

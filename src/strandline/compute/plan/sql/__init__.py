@@ -1,0 +1,3 @@
+"""The author's SQL: its dialect, its trees, and what its functions are."""
+
+__all__ = ["dialect"]

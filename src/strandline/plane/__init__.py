@@ -1,0 +1,9 @@
+"""The data plane, as the rooms that decide see it: rows are opaque, and each job is one named call.
+
+Python decides, the JVM moves rows: a caller may pass `Rows` on but never look inside.  `Engine` is the only way to
+Spark.  Its calls are declared by who asks: sources and steps that write (`Staging`),
+deliveries and checks that read (`Reading`), steps and queries (`Evaluating`), small windows (`LookUps`), and the
+envelopes of sources (`Enveloping`).
+"""
+
+__all__ = ["engine", "enveloping", "reading", "staging"]

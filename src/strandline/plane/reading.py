@@ -1,0 +1,70 @@
+"""Answers out of the data plane: contents and frames as counts, samples, tables and batches of changes."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+import pyarrow as pa
+
+from strandline.algebra.schema import Schema
+from strandline.persist.handles.contents import Contents, Reads, Rows
+
+NET_BATCH_ROWS: Final = 10_000
+NET_BATCH_BYTES: Final = 8 * 1024 * 1024
+"""The most rows and (about) the most bytes of one batch of `Reading.net`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Differences:
+    """The net updates of a frame: how many rows are missing and extra, and a sample of them with ``__diff``."""
+
+    missing: int
+    extra: int
+    sample: pa.Table
+
+
+@dataclass(frozen=True, slots=True)
+class Errors:
+    """The sum of an error half: how many errors, and the first of them in the order of their text."""
+
+    count: int
+    sample: tuple[str, ...] = ()
+
+
+class Reading(Reads, Protocol):
+    """Reads what is stored, and sums up frames: what delivers, counts and compares."""
+
+    async def times(self, contents: Contents) -> Mapping[int, int]:
+        """Return how many updates each time has, ascending: from statistics if they suffice, else by a small job."""
+        ...
+
+    def net(
+        self, contents: Contents, *, key: Sequence[str] = (), times: bool = False
+    ) -> AsyncGenerator[pa.RecordBatch, None]:
+        """Yield the net changes in bounded batches: the columns, ``__diff``; each row once, its diff never 0.
+
+        Rows that agree in ``key`` come one after the other, also across batches.  ``times``: keep the times; a column
+        ``__time`` comes before ``__diff``, and earlier times come first.  Raises as `read`.
+        """
+        ...
+
+    async def multiset(self, rows: Rows) -> Rows:
+        """Return the plain rows (no time, no diff) that the updates sum up to, each as often as its count.
+
+        Raises (when the result is used) an error that names the row if a count is negative.
+        """
+        ...
+
+    async def errors(self, rows: Rows, *, of: str | None = None) -> Errors:
+        """Count the errors in a frame of the ERR half, ignoring times; ``of``: only those that name this collection."""
+        ...
+
+    async def weights(self, rows: Rows) -> Mapping[int, int]:
+        """Return Σ diff at each time of the updates, ascending; for small frames."""
+        ...
+
+    async def differences(self, rows: Rows, schema: Schema, *, significant: int | None = None) -> Differences:
+        """Return the net updates, ignoring times; floats are compared to ``significant`` digits if given."""
+        ...
