@@ -180,7 +180,7 @@ def no_object(raw: Column) -> Column:
     """Say why a text is no JSON object to the parser, which takes long numbers and deep nesting for none."""
 
     def read(**options: str) -> Column:
-        found = F.from_json(raw, f"{CORRUPT} string, `x` string", {**_PERMISSIVE, **options})
+        found = F.from_json(raw, f"{CORRUPT} string, {_RAW} string", {**_PERMISSIVE, **options})
         return found.isNotNull() & found[CORRUPT].isNull()
 
     return (
