@@ -1,6 +1,6 @@
 # Every target sets up what it needs (tools/setup): nothing else has to be typed on a fresh machine.
 .DEFAULT_GOAL := help
-.PHONY: help demo test check bench long sim figures lock clean
+.PHONY: help demo test check bench long sim mutants figures lock clean
 
 help:  ## this list
 	@sed -nE 's/^([a-z]+):.*## (.*)/make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 16
@@ -23,7 +23,10 @@ long:  ## the tests that take too long for CI
 sim:  ## the simulation; one run again: make sim SEED=7; more of them: make sim N=100000
 	@STRANDLINE_SIM_SEED=$(SEED) STRANDLINE_SIM_RUNS=$(N) tools/setup --no-jdk python tools/stages.py simulation planted
 
-figures:  ## the reliability figures, one line each
+mutants:  ## mistakes planted one by one, and those that no test notices: make mutants N=50 ROOM=persist SEED=7
+	@tools/setup python tools/mutants.py $(if $(N),--n $(N)) $(if $(ROOM),--room $(ROOM)) $(if $(SEED),--seed $(SEED))
+
+figures:  ## the reliability figures, one line each; the 40 most expensive tests
 	@tools/setup --servers python tools/stages.py --figures simulation planted properties damage kills
 
 lock:  ## write the lock files anew from pyproject.toml (needs uv)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -16,9 +17,14 @@ import kafka_server as kafka
 import postgres_server as postgres
 import s3_server as s3
 from strandline.engine.session import kafka_jars
-from strandline.engine.session.start import build
+from strandline.engine.session.start import SHORT_LIVED_JAVA, build
 
 pytest_plugins = ("time_limits",)
+
+# Every JVM that a test starts lives for minutes at most, and runs thousands of plans over a few rows each.  A process
+# under test inherits both; what compiles as in production says so (`compiled.py`).
+os.environ["SPARK_SUBMIT_OPTS"] = SHORT_LIVED_JAVA
+os.environ["SPARK_CONF_DIR"] = str(Path(__file__).parent / "spark")
 
 # The assertions of the contracts show their values, as those of a test module do.  Several rooms import them.
 pytest.register_assert_rewrite(

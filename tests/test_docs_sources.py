@@ -56,11 +56,11 @@ def test_the_example_of_kafka_runs_as_it_stands(
             env.execute(text)
         kafka_server.produce("orders", ['{"customer": "Ada", "total": 12.50}'], key="7")
         kafka_server.produce("orders", ['{"customer": "Bob", "total": 1.00}'], key="8", partition=1)
-        env.sync(env.tick())
+        env.sync(env.tick(wait=True))
         assert holds() == [("Ada", 1, "12.50"), ("Bob", 1, "1.00")]
         kafka_server.produce("orders", ['{"customer": "Ada", "total": 2.50}'], key="7")
         kafka_server.produce("orders", [None], key="8", partition=1)
-        env.sync(env.tick())
+        env.sync(env.tick(wait=True))
         assert holds() == [("Ada", 1, "2.50")]
         assert env.verify("customers").ok
 
@@ -87,12 +87,12 @@ def test_the_example_of_iceberg_runs_as_it_stands(
     with strandline.open(str(tmp_path / "strand"), spark=spark) as env:
         for text in statements.split(script.replace("https://catalog", iceberg_server.uri)):
             env.execute(text)
-        env.tick()
+        env.tick(wait=True)
         assert not env.status()["problems"]
         found, _ = env.answer("SELECT * FROM sales ORDER BY id")
         assert found.to_pylist() == rows.to_pylist()
         catalog.load_table("shop.sales").delete("id = 1")
-        env.tick()
+        env.tick(wait=True)
         found, _ = env.answer("SELECT id FROM sales")
         assert found["id"].to_pylist() == [2]
         assert TOKEN not in repr(env.status())

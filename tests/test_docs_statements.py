@@ -95,7 +95,7 @@ def test_the_examples_of_the_page_run_as_they_stand(
         for text in statements.split(script):
             match statements.parse(text):
                 case statements.Query(text=query):
-                    env.tick()
+                    env.tick(wait=True)
                     answers.append(sorted(tuple(row) for row in env.query(query).collect()))
                 case statements.Bracket(word="BEGIN"):
                     transaction = env.begin()

@@ -49,7 +49,7 @@ INNER = {
     "persist": (("notices",), ("shard",), ("handles",), ("upkeep",), ("client",), ("together",), ("fsck",)),
     "store": (
         ("clock", "consensus", "keys", "seal", "secret", "blob"),
-        ("blob_kinds", "consensus_kinds", "memory", "slow", "system", "unreliable"),
+        ("blob_kinds", "consensus_kinds", "memory", "system", "unreliable"),
     ),
     "materialize": (("protocol",), ("driver", "feed", "log", "spool", "stores"), ("drivers", "runtime")),
     "engine": (
@@ -69,14 +69,14 @@ INNER = {
         ("asking", "defining"),
     ),
     "sources": (
-        ("kinds", "reclock", "sampled", "spec"),
-        ("invariants", "reader", "status"),
+        ("kinds", "reclock", "spec"),
+        ("invariants", "question", "reader", "status"),
         ("envelopes", "readers", "remap"),
         ("resume", "steps"),
         ("ingest",),
     ),
     "sources.readers": (  # no upstream knows of another one
-        ("recorded", "tabular"),
+        ("avro_columns", "recorded", "sampled", "tabular"),
         ("clock", "delta", "files", "generators", "iceberg", "kafka", "postgres", "webhook"),
     ),
     "compute": (
@@ -147,6 +147,7 @@ CHOOSES = ("wiring", "bench", "testing")
 TAKES_NODES_APART = (
     "algebra.nodes",
     "algebra.careful",
+    "algebra.products",
     "compute.lookups",
     "compute.plan",
     "compute.pruned",

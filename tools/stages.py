@@ -1,8 +1,10 @@
 """Run the tests stage by stage, cheapest first, and account for every one of them.
 
-A *stage* is a set of tests with pytest processes of its own (mostly one), so that a Spark session, real servers or
-killed processes never disturb anything else.  Two processes run at a time, of one stage or of two; what one of them
-prints is shown when it ends, unless there is only one.
+A *stage* is a set of tests with pytest processes of its own, so that a Spark session, real servers or killed processes
+never disturb anything else.  Two processes that compute run at a time, and one beside them of a stage that mostly
+waits (`WAITING`).  The tests are dealt to them by the seconds that each file took when that was last recorded
+(`costs.py`), and what takes longest begins first.  What a process prints is shown when it ends, unless there is only
+one.
 
 `stage_of` is a function of a test's path and markers: every test is in exactly one stage, by construction.  The runner
 collects the tests first, so a test that is collected and then neither passed, failed nor was skipped makes the run
@@ -11,11 +13,24 @@ fail: nothing is lost silently, and every skip is printed with its name and reas
 A test that its process dies of has failed, by its name; the others of the stage are run again.  How long a test may
 take: `time_limits.py`.
 
-Warning: this file is also a pytest plugin (``-p stages``); it must import nothing but pytest and the standard library.
+pytest-xdist and pytest-timeout would be less to maintain.  What they cannot do, and this must:
+
+- A worker of xdist lives as long as the run, and so do its session fixtures: each worker would hold a Spark
+  application, a broker and a database to the end, and no process that a test leaves is ended before that.
+- A worker takes the next test of any kind.  Nothing says that two may compute while a third one waits, nor that a test
+  which kills processes begins in a process that no other test has used.
+- xdist knows no seconds: with `loadgroup` the order is that of collection, and the longest group may come last.
+- A test that is collected and not run, and a process that ends by itself with status 0, do not fail the run.
+- pytest-timeout either raises once, where code under test may catch it, or ends the process with all of its tests; and
+  it shows no stack of a task of the event loop.
+
+Warning: this file is also a pytest plugin (``-p stages``); it must import nothing but pytest, `costs` and the
+standard library.
 
     python tools/stages.py                    all stages but `long` (what `make test` runs)
     python tools/stages.py unit spark         these stages
     python tools/stages.py --figures damage   print only the reliability figures that the tests recorded
+    python tools/stages.py --record           and write down what each file took, by which the next run deals
 
 A test records a figure with ``record_property("FIGURE", "name value goal pass|miss|info")``.  A miss makes the run
 fail; `info` is for a speed, which depends on what else the machine does: its reader judges it.
@@ -32,7 +47,8 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterable
+from collections import deque
+from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -40,6 +56,8 @@ from typing import IO, Final
 from xml.etree import ElementTree as ET
 
 import pytest
+
+import costs
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 
@@ -86,10 +104,15 @@ CHECK_COMMANDS: Final = (
     ("mypy",),
 )
 
-SIDE_BY_SIDE: Final = 2
-"""How many processes run at a time."""
-PARTS: Final = {"unit": 4, "simulation": 8, "planted": 4, "spark": 4, "views": 4}
-"""Into how many parts the files of a long stage are dealt: each is a process of its own, so no processor is idle."""
+COMPUTING: Final = 2
+"""How many processes run at a time that need a processor each."""
+WAITING: Final = frozenset({"servers", "kills"})
+"""Stages that mostly wait, for servers and the clock: one process of theirs runs beside the others."""
+COST_S: Final = {"simulation": 10.0, "spark": 1.2, "views": 40.0, "servers": 3.0, "kills": 45.0, "demo": 45.0}
+"""What a test of a stage is taken to cost whose file was never recorded; of another stage, `OTHER_COST_S`."""
+OTHER_COST_S: Final = 0.1
+PART_S: Final = 400.0
+"""So much of a stage is a process of its own: long enough that it pays to start Spark, short enough to end together."""
 DEALT_BY_TEST: Final = frozenset({"views"})
 """Stages of a few long tests in one file: these are dealt, in place of files."""
 
@@ -101,6 +124,8 @@ LONG_MINUTES_MAX: Final = 600
 SLOWEST: Final = 5
 """How many tests of a stage are named with their seconds, and only those that took `SLOW_SECONDS`."""
 SLOW_SECONDS: Final = 10.0
+EXPENSIVE: Final = 40
+"""How many tests are named with the figures."""
 
 DEATHS_MAX: Final = 3
 """How often a stage is run again without the test that its process died of (or had to be killed for)."""
@@ -179,13 +204,15 @@ def _path(item: pytest.Item) -> str:
 # --- the runner -------------------------------------------------------------------------------------------------------
 @dataclass(slots=True)
 class Tally:
-    """What came of some tests: counts, what to say about skips, figures, and how many seconds each test took."""
+    """What came of some tests: counts, what to say about skips, figures, and what each test, file and process took."""
 
     passed: int = 0
     failed: int = 0
     skips: list[str] = field(default_factory=list)
     figures: list[str] = field(default_factory=list)
     seconds: dict[str, float] = field(default_factory=dict)
+    costs: dict[str, float] = field(default_factory=dict)
+    processes: dict[str, float] = field(default_factory=dict)
 
     @property
     def counted(self) -> int:
@@ -204,12 +231,14 @@ class Tally:
         self.skips += other.skips
         self.figures += other.figures
         self.seconds |= other.seconds
+        for file, seconds in other.costs.items():
+            self.costs[file] = self.costs.get(file, 0.0) + seconds
+        self.processes |= other.processes
 
     @property
     def slowest(self) -> list[tuple[str, float]]:
-        """The tests that took longest, of those that took long."""
-        long = [(name, seconds) for name, seconds in self.seconds.items() if seconds >= SLOW_SECONDS]
-        return sorted(long, key=lambda named: -named[1])[:SLOWEST]
+        """All tests, those that took longest first."""
+        return sorted(self.seconds.items(), key=lambda named: -named[1])
 
     def __str__(self) -> str:
         return f"{self.passed} passed, {self.failed} failed, {len(self.skips)} skipped"
@@ -264,12 +293,17 @@ def take_census(directory: Path) -> tuple[dict[str, dict[str, int]], bool]:
     return counts, complete
 
 
-def read_report(report: Path) -> Tally:
-    """Read a JUnit report: one test case each, the skips with their reasons, the figures that tests recorded."""
+def read_report(report: Path, *, by_test: bool = False) -> Tally:
+    """Read a JUnit report: one test case each, the skips with their reasons, the figures that tests recorded.
+
+    ``by_test``: what was dealt, and so has a cost, is not a file but a test.
+    """
     tally = Tally()
     for case in ET.parse(report).iter("testcase"):
         name = f"{case.get('classname')}::{case.get('name')}"
         tally.seconds[name] = float(case.get("time") or 0)
+        dealt = f"{case.get('file')}::{case.get('name')}" if by_test else str(case.get("file"))
+        tally.costs[dealt] = tally.costs.get(dealt, 0.0) + tally.seconds[name]
         skip = case.find("skipped")
         if case.find("failure") is not None or case.find("error") is not None:
             tally.failed += 1
@@ -283,43 +317,56 @@ def read_report(report: Path) -> Tally:
     return tally
 
 
-def shares(files: dict[str, int], count: int) -> list[dict[str, int]]:
-    """Return ``files`` with their numbers of tests in at most ``count`` shares, about as many tests in each.
-
-    >>> shares({"a": 5, "b": 1, "c": 2, "d": 1}, 2)
-    [{'a': 5}, {'c': 2, 'b': 1, 'd': 1}]
-    >>> shares({"a": 5}, 2), shares({}, 2)
-    ([{'a': 5}], [])
-    """
-    found: list[dict[str, int]] = [{} for _ in range(count)]
-    for path in sorted(files, key=lambda path: (-files[path], path)):
-        min(found, key=lambda share: sum(share.values()))[path] = files[path]
-    return [share for share in found if share]
-
-
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A part of a stage: the tests of some of its files, for one process.  ``directory`` is for its reports."""
+    """A part of a stage: the tests of some of its files, for one process, which should take so many ``seconds``.
+
+    ``files``: how many tests each has.  ``directory`` is for its reports.
+    """
 
     stage: str
     number: int
     of: int
     files: dict[str, int]
+    seconds: float
     directory: Path
 
     def __str__(self) -> str:
         return self.stage if self.of == 1 else f"{self.stage} {self.number}/{self.of}"
 
 
-def parts_of(stage: str, files: dict[str, int], directory: Path) -> list[Part]:
+def parts_of(stage: str, files: Mapping[str, int], recorded: Mapping[str, float], directory: Path) -> list[Part]:
     """Return the parts of a stage; one without tests has one, as it may have commands."""
-    own = shares(files, PARTS.get(stage, 1)) or [{}]
-    return [Part(stage, n, len(own), share, directory / f"{stage}-{n}") for n, share in enumerate(own, 1)]
+    known = {file: recorded.get(file, COST_S.get(stage, OTHER_COST_S) * tests) for file, tests in files.items()}
+    own = costs.shares(known, 1 + int(sum(known.values()) / PART_S)) or [{}]
+    return [
+        Part(stage, n, len(own), {file: files[file] for file in share}, sum(share.values()), directory / f"{stage}-{n}")
+        for n, share in enumerate(own, 1)
+    ]
 
 
-def run_stages(counts: dict[str, dict[str, int]], directory: Path, *, quiet: bool) -> Tally:
+class Queue:
+    """The parts that have not begun: what checks comes first, then what takes longest."""
+
+    def __init__(self, parts: Iterable[Part]) -> None:
+        ordered = sorted(parts, key=lambda part: (part.stage != "check", -part.seconds))
+        self._computing = deque(part for part in ordered if part.stage not in WAITING)
+        self._waiting = deque(part for part in ordered if part.stage in WAITING)
+
+    def take(self, *, waiting: bool) -> Part | None:
+        """Return the next part for a runner of those that wait, or of those that compute, which helps in the end."""
+        try:
+            return (self._waiting if waiting or not self._computing else self._computing).popleft()
+        except IndexError:
+            return None
+
+
+def run_stages(counts: dict[str, dict[str, int]], directory: Path, *, quiet: bool) -> dict[str, Tally]:
     """Run stages, by their tests in each file; say of each, when its last part has ended, what came of it."""
-    parts = [part for stage, files in counts.items() for part in parts_of(stage, files, directory)]
+    known = costs.recorded()
+    parts = [
+        part for stage, files in counts.items() for part in parts_of(stage, files, known.get(stage, {}), directory)
+    ]
     tallies, minutes = {stage: Tally() for stage in counts}, dict.fromkeys(counts, 0.0)
     left = {part.stage: part.of for part in parts}
     printing = threading.Lock()
@@ -339,18 +386,22 @@ def run_stages(counts: dict[str, dict[str, int]], directory: Path, *, quiet: boo
             sys.stdout.flush()
             sys.stdout.buffer.write(printed)
             sys.stdout.buffer.flush()
+            found.processes[str(part)] = time.monotonic() - begun
             tallies[part.stage].add(found)
-            minutes[part.stage] += (time.monotonic() - begun) / 60
+            minutes[part.stage] += found.processes[str(part)] / 60
             left[part.stage] -= 1
             if not left[part.stage] and not quiet:
                 say(part.stage, tallies[part.stage], minutes[part.stage])
 
-    with ThreadPoolExecutor(SIDE_BY_SIDE) as runners:
-        list(runners.map(run_part, parts))
-    total = Tally()
-    for tally in tallies.values():
-        total.add(tally)
-    return total
+    queue = Queue(parts)
+
+    def run_parts(waiting: bool) -> None:
+        while part := queue.take(waiting=waiting):
+            run_part(part)
+
+    with ThreadPoolExecutor(COMPUTING + 1) as runners:
+        list(runners.map(run_parts, [False] * COMPUTING + [True]))
+    return tallies
 
 
 def say(stage: str, tally: Tally, minutes: float) -> None:
@@ -358,8 +409,9 @@ def say(stage: str, tally: Tally, minutes: float) -> None:
     print(f"--- {stage}: {tally if tally.counted else '0 tests'} in {minutes:.1f} min", flush=True)
     for skip in tally.skips:
         print(f"    skipped {skip}", flush=True)
-    for name, seconds in tally.slowest:
-        print(f"    {seconds:.0f} s: {name}", flush=True)
+    for name, seconds in tally.slowest[:SLOWEST]:
+        if seconds >= SLOW_SECONDS:
+            print(f"    {seconds:.0f} s: {name}", flush=True)
 
 
 def run_share(part: Part, out: int | IO[bytes] | None) -> Tally:
@@ -385,7 +437,7 @@ def run_share(part: Part, out: int | IO[bytes] | None) -> Tally:
         )
         if not again:
             break
-    tally = read_report(report) if report.exists() else Tally()
+    tally = read_report(report, by_test=stage in DEALT_BY_TEST) if report.exists() else Tally()
     tally.failed += len(died)
     lost = sum(files.values()) - tally.counted
     if lost > 0:
@@ -413,7 +465,8 @@ def main(arguments: list[str]) -> int:
     """Run the stages that ``arguments`` name (all but `long`, if none); return the exit status."""
     parser = argparse.ArgumentParser(prog="tools/stages.py", description="Run the tests stage by stage.")
     parser.add_argument("stages", nargs="*", metavar="STAGE", help=" ".join(STAGES))
-    parser.add_argument("--figures", action="store_true", help="print only the reliability figures")
+    parser.add_argument("--figures", action="store_true", help="print only the figures, and what was most expensive")
+    parser.add_argument("--record", action="store_true", help="write down what each file took (tools/seconds.json)")
     options = parser.parse_args(arguments)
     if unknown := sorted(set(options.stages) - set(STAGES)):
         parser.error(f"there is no stage {unknown[0]!r}; there are: {' '.join(STAGES)}")
@@ -427,9 +480,16 @@ def main(arguments: list[str]) -> int:
         if not complete:
             print("stages: some tests cannot be collected (see above); the others run all the same", flush=True)
             total.failed += 1
-        total.add(run_stages({stage: counts.get(stage, {}) for stage in wanted}, directory, quiet=options.figures))
+        tallies = run_stages({stage: counts.get(stage, {}) for stage in wanted}, directory, quiet=options.figures)
+    for tally in tallies.values():
+        total.add(tally)
+    costs.remember(total.seconds, total.processes)
+    if options.record:
+        costs.record({stage: tally.costs for stage, tally in tallies.items()})
     print(*total.figures, sep="\n", end="\n" if total.figures else "")
-    if not options.figures:
+    if options.figures:
+        print(*costs.most_expensive(EXPENSIVE), sep="\n")
+    else:
         print(f"\ntotal: {(time.monotonic() - begun) / 60:.1f} min", flush=True)
     print(total, flush=True)
     for figure in total.missed:

@@ -7,6 +7,7 @@
     ├── InvalidUsage            the calling code is wrong: fix the call
     ├── ConfigError             the machine or the configuration is wrong: the operator must act
     ├── DefinitionError         the SQL of a definition is wrong: its author must fix it (has a position if known)
+    │   └── RepeatedColumn      two of its columns have one name
     ├── AsOfError               the time asked for cannot be read: ask for another one
     ├── CollectionError         the collection holds errors at this time: mend the rows that caused them
     │   └── EvaluationError     an expression has no value for some row; the row is not known
@@ -82,6 +83,16 @@ class DefinitionError(StrandlineError):
 
     def __str__(self) -> str:
         return self.message if self.position is None else f"{self.message} (at {self.position})"
+
+
+class RepeatedColumn(DefinitionError):
+    """Two columns have one name.  ``place`` is that of the second, counted from 0."""
+
+    def __init__(self, name: str, place: int) -> None:
+        super().__init__(f"column {name!r} occurs twice (names are compared without case)")
+        self.args = (name, place)
+        self.name = name
+        self.place = place
 
 
 class AsOfError(StrandlineError):

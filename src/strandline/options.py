@@ -31,6 +31,7 @@ E = TypeVar("E", bound=Enum)
 
 _SECRET: Final = re.compile(r"secret|token|passw|pwd|credential|(private|api|access|account)_?key$", re.IGNORECASE)
 _REFERENCE: Final = re.compile(r"(?:env|file):.")
+_LOGIN: Final = re.compile(r"([a-z][a-z0-9+.-]*://)[^/?#\s]*@", re.IGNORECASE)
 _DURATION: Final = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m)?")
 _UNITS_MS: Final = {"ms": 1, "s": 1_000, "m": 60_000, None: 1_000}
 _NAMED_CHARACTERS: Final = {"tab": "\t", "\\t": "\t"}
@@ -116,13 +117,14 @@ def _values(every: Sequence[Option], texts: Mapping[str, str], resolve: Callable
 
 
 def _value(known: Option, text: str, resolve: Callable[[str], str] | None) -> Any:
+    value = text
     if known.kind.may_refer and is_reference(text):
         if resolve is None:
             return text
-        text = resolve(text)
+        value = resolve(text)
     try:
-        return known.kind.understand(text)
-    except ValueError as error:
+        return known.kind.understand(value)
+    except ValueError as error:  # what a reference stands for may be a secret
         raise ValueError(f"option {known.name!r} is {text!r}: {error}") from None
 
 
@@ -167,6 +169,26 @@ def lines(declared: type[Any]) -> Iterator[str]:
 def is_reference(text: str) -> bool:
     """Return whether a text is a reference to the place of the real value."""
     return _REFERENCE.match(text) is not None
+
+
+def holds_secret(name: str, text: str) -> bool:
+    """Tell whether the text of an option is a secret itself, or a URL with a login, and no reference to its place.
+
+    >>> holds_secret("password", "hunter2"), holds_secret("uri", "postgresql://me:pw@db/x")
+    (True, True)
+    >>> holds_secret("token", "env:TOKEN"), holds_secret("uri", "postgresql://db/x")
+    (False, False)
+    """
+    return not is_reference(text) and bool(_SECRET.search(name) or _LOGIN.match(text))
+
+
+def without_login(url: str) -> str:
+    """Return a URL without the user and the password that it may have, to be shown.
+
+    >>> without_login("postgresql://me:pw@db/x"), without_login("http://h:1")
+    ('postgresql://db/x', 'http://h:1')
+    """
+    return _LOGIN.sub(r"\1", url, count=1)
 
 
 def refusal_of_secrets(texts: Mapping[str, str]) -> str:

@@ -47,6 +47,24 @@ def test_a_connection_of_the_project_is_named_and_its_secrets_are_not_shown(
     assert "canary" not in json.dumps(told)
 
 
+def test_a_secret_that_is_given_is_never_printed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Damage: a password goes from the terminal into a file of the project, and every statement with it is refused."""
+    upstream = Upstream()
+    upstream.produce("a", 1)
+    kinds = Kinds({"one": upstream})
+    kinds.install(monkeypatch.setitem)
+    asked = ["discover", "tables", "server=one", "password=canary-4711", "--project", str(tmp_path / "none")]
+    for form in ([], ["--json"]):
+        assert main([*asked, *form]) == 0
+        out = capsys.readouterr().out
+        assert "canary" not in out
+        assert "password = 'env:TABLES_PASSWORD'" in out
+    (source, _) = json.loads(out)["statements"]
+    assert source.startswith("-- password: put it into the environment variable TABLES_PASSWORD\nCREATE SOURCE")
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [

@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from types import SimpleNamespace
+from typing import Any, cast
+
 import pytest
 
-from strandline.cli.running import Report, Stop, Wanted, _ticks
+from strandline.cli import running
+from strandline.cli.running import Report, Stop, Wanted, _ticks, run
 from strandline.cli.terminal.exits import Exit
 from strandline.cli.terminal.output import Output
-from strandline.errors import CorruptionError, Determinate, Indeterminate, StrandlineError, Unavailable
+from strandline.errors import ConfigError, CorruptionError, Determinate, Indeterminate, StrandlineError, Unavailable
 
 
 class Ticking:
@@ -16,7 +26,7 @@ class Ticking:
     def __init__(self, error: StrandlineError) -> None:
         self.errors = [error]
 
-    def tick(self) -> int:
+    def tick(self, *, wait: bool = False) -> int:
         if self.errors:
             raise self.errors.pop()
         return 7
@@ -43,3 +53,52 @@ def test_what_no_tick_mends_ends_the_run() -> None:
     """Damage: every tick meets a damaged object, and `run` does not report it."""
     with pytest.raises(CorruptionError):
         ran(CorruptionError("damaged"))
+
+
+class Opening:
+    """An opener of an environment whose Spark is gone from ``phase`` on; a signal may come after that."""
+
+    def __init__(self, phase: str, *, signalled: bool) -> None:
+        self._phase, self._signalled = phase, signalled
+        apply, tick = partial(self._met, "apply"), partial(self._met, "tick")
+        self._env = SimpleNamespace(watch=print, overdue=print, beginnings=tuple, apply=apply, tick=tick)
+
+    @contextmanager
+    def writing(self, *_: object, **__: object) -> Iterator[SimpleNamespace]:
+        """Open it."""
+        self._met("open")
+        yield self._env
+
+    def _met(self, phase: str, *_: object, **__: object) -> SimpleNamespace:
+        if phase == self._phase:
+            if self._signalled:
+                threading.Timer(0.05, os.kill, (os.getpid(), signal.SIGTERM)).start()
+            try:
+                raise ConnectionRefusedError(111, "Connection refused")
+            except ConnectionRefusedError as error:
+                raise ConfigError("Spark does not answer") from error
+        return SimpleNamespace(created=())
+
+
+@pytest.mark.parametrize("phase", ["open", "apply", "tick"])
+def test_a_run_ends_as_documented_if_the_signal_ended_spark_first(phase: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Damage: a supervisor stops a service, and finds it failed: `Connection refused`, status 1."""
+    wanted = Wanted(once=False, until=None, take_over=False, tick_ms=1)
+    assert run(cast("Any", Opening(phase, signalled=True)), cast("Any", None), wanted, Output(json=True)) is Exit.OK
+    monkeypatch.setattr(running, "SIGNAL_SECONDS_MAX", 0.1)
+    with pytest.raises(ConfigError):  # no signal has asked it to end
+        run(cast("Any", Opening(phase, signalled=False)), cast("Any", None), wanted, Output(json=True))
+
+
+def test_what_a_stop_interrupted_is_no_failure_of_run_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Damage: a view has a problem, and the command fails, because it was asked to end."""
+    stop, env = Stop(), Ticking(Determinate("never raised"))
+    env.errors.clear()
+
+    def interrupted() -> dict[str, object]:
+        stop._event.set()
+        return {**Ticking.progress(env), "problems": {"v": "Connection refused"}}
+
+    monkeypatch.setattr(env, "progress", interrupted)
+    wanted = Wanted(once=True, until=None, take_over=False, tick_ms=1)
+    assert _ticks(cast("Any", env), wanted, stop, Report(Output(json=True))) is Exit.OK

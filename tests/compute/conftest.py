@@ -267,8 +267,6 @@ def laboratory(spark: SparkSession) -> Laboratory:
     for name, value in {
         "spark.sql.shuffle.partitions": "1",
         "spark.sql.adaptive.enabled": "false",
-        "spark.sql.codegen.wholeStage": "false",
-        "spark.sql.codegen.factoryMode": "NO_CODEGEN",
         "spark.sql.ansi.enabled": "true",
         "spark.sql.session.timeZone": "UTC",
     }.items():

@@ -146,7 +146,7 @@ def test_a_row_that_is_taken_away_again_takes_its_errors_along() -> None:
 
 
 def test_a_row_that_may_be_taken_away_is_an_error() -> None:
-    """Damage: a row of which nobody knows whether it finds a match counts as one that finds none."""
+    """Damage: a row that may or may not find a match counts as one that finds none."""
     matched = joined((T, Project(U, (("d", scalar("d")),))), (scalar("b = d"), scalar("a DIV b > 0")))
     kept = UnionAll((T, Negate(Project(matched, columns(T.names)))))
     assert _halves(kept, {"t": ROWS["t"], "u": [{"c": 0, "d": 0}]})[1] == [{"a": 6, "b": 0}]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from strandline.algebra.first import First, Order
 from strandline.algebra.joins import joined
 from strandline.algebra.nodes import (
@@ -18,10 +20,18 @@ from strandline.algebra.nodes import (
     Replay,
     Restrict,
     UnionAll,
+    children,
     stored_columns,
 )
 from strandline.algebra.scalar import Scalar, column, columns, scalar
 from strandline.compute.pruned import pruned
+
+
+def nodes(node: Node) -> Iterator[Node]:
+    """Return a plan's nodes."""
+    yield node
+    for child in children(node):
+        yield from nodes(child)
 
 
 def get(frame: str, *names: str) -> Get:
@@ -94,3 +104,10 @@ def test_a_plan_that_only_counts_rows_reads_one_column() -> None:
     """Damage: a leaf without columns is no table."""
     accumulate = Accumulate(A, NOTHING, (), (Accumulator("rows", scalar("1"), "bigint"),), "rows")
     assert read(accumulate) == {"a": "k"}
+    for below in (
+        only(A, "l", "m"),
+        Filter(only(A, "l", "m"), scalar("`m` > 0")),
+        UnionAll((only(A, "l"), only(A, "m"))),
+    ):
+        counted = pruned(Accumulate(below, NOTHING, (), (Accumulator("rows", scalar("1"), "bigint"),), "rows"))
+        assert all(each.names for each in nodes(counted) if each is not NOTHING)

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
@@ -15,14 +15,6 @@ import strandline
 from strandline.algebra.schema import Schema
 from strandline.client import Environment
 from strandline.testing.tampering import plant
-
-INTERPRETED: Final = {
-    "spark.sql.shuffle.partitions": "1",
-    "spark.sql.adaptive.enabled": "false",
-    "spark.sql.codegen.wholeStage": "false",
-    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
-}
-"""For a few rows and many plans.  Other tests compile theirs."""
 
 
 @dataclass(frozen=True)
@@ -35,10 +27,6 @@ class Place:
     def open(self, **options: Any) -> Environment:
         """Open the location as `strandline.open` does."""
         return strandline.open(f"file://{self.root}", spark=self.spark, **options)
-
-    def open_interpreted(self) -> Environment:
-        """Open the location so that Spark compiles no plan: of many plans over few rows that would take the most."""
-        return self.open(config={"spark": INTERPRETED})
 
     def tamper(self, shard: str, schema: Schema, rows: Sequence[Mapping[str, Any]], diff: int = 1) -> None:
         """Append wrong rows to a shard through the legal API, as another process with the same epoch could."""

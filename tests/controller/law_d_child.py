@@ -1,9 +1,9 @@
 """Runs the demo's three views over a few days of flights, and prints a hash of every update of each: for `test_law_d`.
 
-    python law_d_child.py DIRECTORY MASTER DAYS DAYS_PER_STEP
+    python law_d_child.py DIRECTORY MASTER DAYS DAYS_PER_STEP compiled|interpreted
 
-Times are given, so that every run has the same ones; only how Spark partitions, and how many days a step covers,
-differ.
+Times are given, so that every run has the same ones; only how Spark partitions and evaluates, and how many days a step
+covers, differ.
 """
 
 from __future__ import annotations
@@ -13,7 +13,10 @@ import json
 import sys
 from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).parents[1] / "spark"))
+
 import strandline
+from compiled import COMPILED
 from strandline.cli.demo.data import load
 from strandline.cli.demo.definitions import VIEWS, write_project
 from strandline.cli.demo.schedule import schedule
@@ -24,7 +27,7 @@ BASE = 4_000_000_000_000
 """A time that no clock has reached: the same in every run."""
 
 
-def main(root: Path, master: str, days: int, days_per_step: int) -> None:
+def main(root: Path, master: str, days: int, days_per_step: int, compiled: str) -> None:
     """Run, and print one JSON object: view to hash."""
     write_project(root)
     steps = schedule(load(), days=days, months=1)
@@ -34,6 +37,7 @@ def main(root: Path, master: str, days: int, days_per_step: int) -> None:
             "spark.executor.memory": "1g",
             "spark.local.dir": str(root / "scratch"),
             "spark.driver.extraJavaOptions": SHORT_LIVED_JAVA,
+            **(COMPILED if compiled == "compiled" else {}),
         }
     }
     with strandline.open(f"file://{root / 'data'}", config=config) as env:
@@ -71,4 +75,4 @@ def _bits(value: object) -> object:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), sys.argv[2], int(sys.argv[3]), int(sys.argv[4]))
+    main(Path(sys.argv[1]), sys.argv[2], int(sys.argv[3]), int(sys.argv[4]), sys.argv[5])

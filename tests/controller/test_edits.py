@@ -50,7 +50,7 @@ def contents(env: Environment, table: str = "t") -> list[tuple[Any, ...]]:
 def test_delete_and_update_act_on_the_table_that_is_named(place: Place) -> None:
     """Else rows of another table are deleted: ``DELETE FROM `a b` …`` read table a under the alias b."""
     names = ["a b", "a", "select", "a`b", "x.y", "1", "where"]
-    with place.open_interpreted() as env:
+    with place.open() as env:
         quoted = {name: quote(name) for name in names}
         for number, name in enumerate(names):
             env.execute(f"CREATE TABLE {quoted[name]} (id INT)")

@@ -55,7 +55,7 @@ def test_failing_rows_come_and_go_under_views_of_every_kind(place: Place, rows: 
     """Damage: one bad row stops a view for ever, is missing without any message, or outlives itself as an error."""
     numbers = [{"id": 100 + i, "n": 0, "s": "1"} for i in range(25)]
     texts = [{"id": 200 + i, "n": 3, "s": f"bad {i}"} for i in range(25)]
-    with place.open_interpreted() as env:
+    with place.open() as env:
         _shop(env)
         before = env.tick()
         began = env.insert("t", numbers)
@@ -73,7 +73,7 @@ def test_failing_rows_come_and_go_under_views_of_every_kind(place: Place, rows: 
         env.insert("t", texts)
         env.delete("t", numbers[:20])
         env.tick()
-    with place.open_interpreted() as env:  # a restart finds what care each view needs
+    with place.open() as env:  # a restart finds what care each view needs
         env.delete("t", [*numbers[20:], *texts[:10]])
         env.tick()
         found = env.status()["collections"]
@@ -93,7 +93,7 @@ def test_failing_rows_come_and_go_under_views_of_every_kind(place: Place, rows: 
 
 def test_what_is_a_function_of_the_rows_is_an_error_and_no_exception(place: Place, rows: Rows) -> None:
     """Damage: a subquery of two rows, or `raise_error`, stops its view, and others, until it is dropped."""
-    with place.open_interpreted() as env:
+    with place.open() as env:
         env.execute("CREATE TABLE t (id INT, n INT)")
         env.execute("CREATE MATERIALIZED VIEW single AS SELECT id, n + (SELECT n FROM t) AS m FROM t")
         env.execute("CREATE MATERIALIZED VIEW raised AS SELECT IF(n < 0, raise_error('negative'), n) AS n FROM t")

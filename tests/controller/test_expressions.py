@@ -29,7 +29,7 @@ def _right(env: Environment, *views: str) -> None:
 
 def test_a_table_may_have_the_name_of_anything_that_we_generate(place: Place) -> None:
     """Else the view of one table reads another relation, or every view stands still."""
-    with place.open_interpreted() as env:
+    with place.open() as env:
         for name in NAMES:
             quoted = quote(name)
             env.execute(f"CREATE TABLE {quoted} (k INT, v INT)")
@@ -48,7 +48,7 @@ def test_a_table_may_have_the_name_of_anything_that_we_generate(place: Place) ->
 
 def test_a_subquery_in_a_selection_follows_every_tick(place: Place) -> None:
     """Else the view works once, and from the second tick on it stands still with all others."""
-    with place.open_interpreted() as env:
+    with place.open() as env:
         env.execute("CREATE TABLE t (id INT)")
         env.execute("CREATE TABLE u (id INT)")
         env.execute(
@@ -66,7 +66,7 @@ def test_a_subquery_in_a_selection_follows_every_tick(place: Place) -> None:
 
 def test_overlapping_windows_of_time_are_counted_in_each(place: Place) -> None:
     """Else a row is counted in one of the windows that it lies in."""
-    with place.open_interpreted() as env:
+    with place.open() as env:
         env.execute("CREATE TABLE t (at TIMESTAMP, n INT)")
         for name, span in (("tumbling", "'8 minutes'"), ("sliding", "'8 minutes', '4 minutes'")):
             env.execute(
@@ -82,5 +82,5 @@ def test_overlapping_windows_of_time_are_counted_in_each(place: Place) -> None:
 @pytest.mark.parametrize("statement", ["CREATE TABLE t ()", "CREATE TABLE t"])
 def test_a_table_without_columns_is_refused_when_it_is_made(place: Place, statement: str) -> None:
     """Else every later tick fails on it."""
-    with place.open_interpreted() as env, pytest.raises(DefinitionError):
+    with place.open() as env, pytest.raises(DefinitionError):
         env.execute(statement)

@@ -116,7 +116,7 @@ def test_on_spark_rows_and_errors_come_and_go(
     history = [messages for seed in (0, 5) for messages in story(seed)]
     history = [[said for said in messages if said.key] for messages in history]
     history.append([Said(key, "end", "whole") for key in ((1, "a"), (1, None), (2, "a"))])  # it mends what is broken
-    env, failing = place.open_interpreted(), 0
+    env, failing = place.open(), 0
     env.execute("CREATE SOURCE s (k BIGINT, p STRING, v STRING, note STRING) USING log")
     env.execute(f"CREATE MATERIALIZED VIEW w AS {VIEW}")
     for number, messages in enumerate(history, start=1):
@@ -132,7 +132,7 @@ def test_on_spark_rows_and_errors_come_and_go(
             assert Counter(tuple(row.values()) for row in rows(env, "SELECT p, n, last FROM w")) == viewed(want)
         if chance.random() < 0.3:
             env.close()
-            env = place.open_interpreted()
+            env = place.open()
     assert env.verify("w").ok
     assert 0 < failing < len(history)
     env.close()

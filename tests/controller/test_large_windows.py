@@ -46,7 +46,7 @@ def test_a_large_window_whose_keys_lie_together_reads_parts_of_its_inputs(
     """Damage: loading a day into a table of years takes as long as the years; or a group's other rows are not seen."""
     monkeypatch.setattr(step, "SMALL_ROWS_MAX", 0)
     monkeypatch.setattr(sides, "PRUNE_ROWS_MIN", 0)
-    with place.open_interpreted() as env:
+    with place.open() as env:
         for table, lines in (("orders", 1), ("lines", LINES)):
             env.execute(f"CREATE TABLE {table} (id INT, line INT, amount INT)")
             for start in range(0, KEYS, KEYS // 4):
@@ -69,7 +69,7 @@ def test_a_large_window_that_is_computed_anew_is_exact_at_each_of_its_times(
 ) -> None:
     """Damage: what was computed anew at the window's end stands for all of its times, or beside what was stored."""
     monkeypatch.setattr(step, "SMALL_ROWS_MAX", 0)
-    with place.open_interpreted() as env:
+    with place.open() as env:
         for table, lines in (("orders", 1), ("lines", LINES)):
             env.execute(f"CREATE TABLE {table} (id INT, line INT, amount INT)")
             env.insert(table, _rows(0, 200, lines))

@@ -34,7 +34,7 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from random_views import STANDINS, TABLES, History, random_view
-from tests.controller.conftest import INTERPRETED, Place
+from tests.controller.conftest import Place
 
 from strandline.algebra.schema import DIFF, TIME, quote
 from strandline.client import Environment
@@ -76,7 +76,8 @@ def _plain(spark: SparkSession, **more: str) -> SparkSession:
     """Return a session of plain Spark, tuned for a few rows."""
     session = spark.newSession()
     for name, value in {
-        **INTERPRETED,
+        "spark.sql.shuffle.partitions": "1",
+        "spark.sql.adaptive.enabled": "false",
         "spark.sql.ansi.enabled": "true",
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.constraintPropagation.enabled": "false",  # else it cannot plan EXISTS over a union
@@ -188,7 +189,7 @@ def follow(place: Place, first: int, seeds: list[int], *, failing: bool = False)
     # Every second batch prepares all plans of small windows, and the others none.
     asked_min = patch.object(plans, "ASKED_MIN", 1 if first // VIEWS % 2 else 1 << 30)
     there = replace(place, root=place.root / "elsewhere")
-    with asked_min, place.open_interpreted() as env, ExitStack() as opened:
+    with asked_min, place.open() as env, ExitStack() as opened:
         elsewhere: Elsewhere | None = None
         for table in TABLES:
             env.execute(f"CREATE TABLE {quote(table.name)} ({table.ddl})")
@@ -218,7 +219,7 @@ def follow(place: Place, first: int, seeds: list[int], *, failing: bool = False)
                 found = _wrong(ours, partial(view, seed), plain, unpruned)
                 wrong += [f"view {seed}, tick {tick}: {found}"] if found else []
             if failing and elsewhere is None and tick >= first // FAILING_STRIDE % (TICKS - 1):
-                other = opened.enter_context(there.open_interpreted())
+                other = opened.enter_context(there.open())
                 elsewhere = Elsewhere(other, {seed: view(seed)[0] for seed in views}, history.held)
             elif elsewhere is not None:
                 elsewhere.go_to(history.held)

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 import pytest
 from pyspark.sql import SparkSession
 
+from compiled import COMPILED
+
 if TYPE_CHECKING:
     from tests.controller.conftest import Place
 
@@ -22,7 +24,8 @@ def _compiled(spark: SparkSession) -> int:
 
 def test_a_warm_step_compiles_no_code(place: Place, spark: SparkSession) -> None:
     """Else every step would pay again for generating and compiling the same plans: a third of its time."""
-    with place.open() as env:
+    begun = _compiled(spark)
+    with place.open(config={"spark": COMPILED}) as env:
         env.execute("CREATE TABLE customers (id INT, city STRING)")
         env.execute("CREATE TABLE orders (id INT, customer INT, amount DECIMAL(10,2))")
         env.execute(
@@ -31,6 +34,7 @@ def test_a_warm_step_compiles_no_code(place: Place, spark: SparkSession) -> None
         )
         env.insert("customers", [{"id": 1, "city": "Delft"}, {"id": 2, "city": "Ghent"}])
         env.tick()
+        assert _compiled(spark) > begun, "the test is about plans that are compiled"
         compiled = []
         for step in range(WARM_STEPS):
             env.insert("orders", [{"id": step, "customer": 1, "amount": 20}])

@@ -80,7 +80,7 @@ def test_undecodable_rows_of_a_file_source_come_and_go_under_views_of_every_kind
 ) -> None:
     """Damage: bad records stop a source and all above it for ever, though their author has taken them back."""
     files, endpoint = Files(tmp_path), tmp_path / "out.duckdb"
-    with place.open_interpreted() as env:
+    with place.open() as env:
         _define(env, files, endpoint)
         files.write("a.csv", ["1,1", "2,2"])
         good = env.tick()
@@ -94,7 +94,7 @@ def test_undecodable_rows_of_a_file_source_come_and_go_under_views_of_every_kind
         files.write("d.retract.csv", [*NUMBERS[:20], "3,2", "7,7,7"])
         env.tick()
         files.write("e.csv", ["3,1"])
-    with place.open_interpreted() as env:  # what is taken back after a restart finds what came before it
+    with place.open() as env:  # what is taken back after a restart finds what came before it
         seen = env.tick()
         _right_or_failing(env, rows, endpoint, errors=29)
         files.write("f.retract.csv", [*NUMBERS[20:], *SHAPES[:14]])

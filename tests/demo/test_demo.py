@@ -8,15 +8,17 @@ import sys
 
 import pytest
 
+from compiled import as_in_production
+
 pytestmark = pytest.mark.demo
 
 DAYS = 3
 
 
 def run(*arguments):
-    """Run ``strandline demo`` on a few days."""
+    """Run ``strandline demo`` on a few days, compiled as for a user."""
     command = [sys.executable, "-m", "strandline", "demo", "--days", str(DAYS), "--months", "1", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, check=False)
+    return subprocess.run(command, env=as_in_production(), capture_output=True, text=True, check=False)
 
 
 @pytest.fixture(scope="module")

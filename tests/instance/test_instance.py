@@ -5,17 +5,20 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any, cast
 
+import pytest
+
 from strandline.bench.environment import TICK_MS, Place, _change, _define, over_lists
 from strandline.controller.asking.holding import Hold
 from strandline.controller.asking.reads import snapshot
 from strandline.controller.commanded import commands
 from strandline.controller.core import Core
 from strandline.controller.location.config import Config, Mode
-from strandline.errors import SourceError
+from strandline.errors import FencedError, SourceError
 from strandline.frontier.antichain import Frontier, as_time
 from strandline.instance.commands import Collection, Command, Output, RunDataflow, RunIngestion
 from strandline.instance.instance import Equipment, Instance
 from strandline.instance.problems import Problems
+from strandline.sources.question import PATIENT
 from strandline.testing.lists.list_engine import listed
 from strandline.testing.simulation.kernel import run_sync
 from strandline.testing.upstreams.list_tables import SCHEMA, Change, Tables, TablesReader
@@ -35,12 +38,12 @@ def commanded(core: Core) -> dict[str, Command]:
     return commands(core.catalog, core.require_writing().plans, core.config)
 
 
-def beside(core: Core, *, may_write: bool) -> Instance:
-    """Another instance of the same environment, which runs its dataflows."""
+def beside(core: Core, *, may_write: bool, newer: int = 0) -> Instance:
+    """Another instance of the same environment, or of a ``newer`` epoch, which runs its dataflows."""
     have, writing = core.assembly, core.require_writing()
-    equipment = Equipment(core.client, core.engine, have.connectors, have.drivers, have.together)
+    equipment = Equipment(core.client, core.engine, have.connectors, have.drivers, have.together, PATIENT)
     instance = Instance(
-        equipment, writing.epoch, writing.transactions, Problems(core.assembly.clock), may_write=may_write
+        equipment, writing.epoch + newer, writing.transactions, Problems(core.assembly.clock), may_write=may_write
     )
     for name, command in commanded(core).items():
         if isinstance(command, RunDataflow):
@@ -92,12 +95,37 @@ def test_an_instance_that_may_not_write_yet_computes_and_appends_once_it_may() -
     assert told["totals"]
 
 
+def test_a_view_without_a_history_waits_until_the_instance_may_write() -> None:
+    """Damage: the documents promise that a new view is computed beside the old version, or a history begins twice."""
+    place = over_lists()
+    core = run_sync(Core.open(place.assembly, Config(), Mode.FULL))
+    run_sync(_define(core))
+    run_sync(_change(core, 0))
+    time = run_sync(core.ingest())
+    waiting = beside(core, may_write=False)
+    report = run_sync(waiting.maintain(Frontier(time + 1)))
+    assert "may not write yet" in report.problem("totals")
+    assert all(run.sink.fresh and run.sink.desired is None for run in waiting._dataflows.runs)
+    waiting.allow_writes()
+    run_sync(waiting.maintain(Frontier(time + 1)))
+    assert as_time(upper(core, "totals")) == time + 1
+
+
+def test_an_instance_of_a_newer_epoch_fences_the_older_one_though_it_may_not_write() -> None:
+    """Damage: an operator starts a new version to warm up, and does not expect that the old one stops there."""
+    core = open_core(over_lists())
+    beside(core, may_write=False, newer=1)
+    run_sync(_change(core, 1))
+    with pytest.raises(FencedError):
+        run_sync(core.tick())
+
+
 def test_a_read_only_instance_binds_and_delivers_nothing() -> None:
     """Damage: an instance that only warms up decides the times of a source's rows."""
     place = over_lists()
     core = open_core(place)
     have, writing = core.assembly, core.require_writing()
-    equipment = Equipment(core.client, core.engine, have.connectors, have.drivers, have.together)
+    equipment = Equipment(core.client, core.engine, have.connectors, have.drivers, have.together, PATIENT)
     waiting = Instance(equipment, writing.epoch, writing.transactions, Problems(core.assembly.clock), may_write=False)
     for name, command in commanded(core).items():
         run_sync(waiting.start(name, command))
@@ -178,7 +206,7 @@ class Bank:
 def of_bank(core: Core, *tables: str) -> tuple[Instance, Bank]:
     """Return an instance that runs a source with some tables."""
     have, writing, bank = core.assembly, core.require_writing(), Bank()
-    equipment = Equipment(core.client, core.engine, cast("Any", bank), have.drivers, have.together)
+    equipment = Equipment(core.client, core.engine, cast("Any", bank), have.drivers, have.together, PATIENT)
     instance = Instance(equipment, writing.epoch, writing.transactions, Problems(have.clock))
     run_sync(instance.start("bank", bank_of(*tables)))
     return instance, bank

@@ -151,7 +151,7 @@ def database(postgres_server: PostgresServer):
 
 @pytest.mark.kill
 @pytest.mark.server
-@pytest.mark.parametrize("kills", [3, pytest.param(20, marks=[pytest.mark.slow, pytest.mark.time_limit(1_800)])])
+@pytest.mark.parametrize("kills", [1, pytest.param(20, marks=[pytest.mark.slow, pytest.mark.time_limit(1_800)])])
 def test_the_sum_is_constant_at_every_readable_time(tmp_path, database, kills, record_property):
     """Damage: a transfer is seen half, lost, or seen twice, after a kill of the ingester or of its backends."""
     bank, chance = Bank(tmp_path, database), Random(7)
@@ -159,7 +159,7 @@ def test_the_sum_is_constant_at_every_readable_time(tmp_path, database, kills, r
     with bank.transfers():
         for number in range(kills):
             process = bank.start()
-            if number % 2:
+            if number % 2 == 0:
                 bank.wait(process, bool)
                 bank.disturb(chance)
             bank.wait(process, lambda said: any("near" in "".join(each) for each in said))

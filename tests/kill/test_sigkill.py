@@ -238,9 +238,9 @@ def survive(kills: int, root: Path, spark, record) -> None:
 
 
 @pytest.mark.kill
-def test_three_kills_change_nothing(tmp_path, spark, record_property):
+def test_a_kill_in_steady_state_changes_nothing(tmp_path, spark, record_property):
     """A crash at a bad moment would lose rows, count them twice, or leave an endpoint that is not its view."""
-    survive(3, tmp_path, spark, record_property)
+    survive(1, tmp_path, spark, record_property)
 
 
 @pytest.mark.slow

@@ -18,7 +18,7 @@ from tests.materialize.duckdb_endpoint import DuckDBEndpoint
 
 from strandline.errors import StrandlineError
 from strandline.materialize.drivers import duckdb_checkpoints, duckdb_tables
-from strandline.materialize.drivers.duckdb import DuckDBSession
+from strandline.materialize.drivers.duckdb import DuckDBDriver, DuckDBSession
 from strandline.materialize.drivers.duckdb_tables import Target
 from strandline.materialize.drivers.sql import Sql, identifier
 from strandline.materialize.protocol import fsm, states
@@ -42,6 +42,7 @@ from strandline.testing.contracts.driver_contract import (
     empty_everywhere,
     follow,
     hostile_names,
+    previewed,
     put_back,
     second_row,
     zombie_everywhere,
@@ -211,6 +212,14 @@ def test_a_driver_that_formats_its_statements_is_caught(
     caught(hostile_names(files(DuckDBSession)()))
 
 
+def test_a_preview_that_keeps_what_it_did_is_caught(
+    files: Callable[..., MakeEndpoint], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Damage: a driver whose preview makes tables passes the contract."""
+    monkeypatch.setattr(DuckDBDriver, "preview", lambda driver, spec: driver._fit(spec, keep=True))
+    caught(previewed(files(DuckDBSession)()))
+
+
 def test_a_tombstone_that_outlives_its_transaction_is_caught() -> None:
     """Damage: a driver in which a key that was deleted once is gone for ever passes the contract."""
 
@@ -307,6 +316,7 @@ def test_the_scenarios_pass_without_a_defect(files: Callable[..., MakeEndpoint])
     """Damage: the tests above show nothing, because everything fails."""
     asyncio.run(follow(files(DuckDBSession)()))
     asyncio.run(hostile_names(files(DuckDBSession)()))
+    asyncio.run(previewed(files(DuckDBSession)()))
     asyncio.run(empty_everywhere(files(DuckDBSession)))
     asyncio.run(zombie_everywhere(files(DuckDBSession)))
     asyncio.run(put_back(MemoryEndpoint(StagingSession)))

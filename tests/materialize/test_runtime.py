@@ -21,6 +21,7 @@ from strandline.frontier.antichain import Frontier
 from strandline.materialize.driver import Applied
 from strandline.materialize.feed import Batches, Changes
 from strandline.materialize.log import RecoveryLog
+from strandline.materialize.protocol import fsm, states
 from strandline.materialize.protocol.fsm import QUIET_TIMES_MAX
 from strandline.materialize.protocol.messages import Flush, Loaded, Request, Response, Store
 from strandline.materialize.protocol.state import StateUpdate
@@ -189,6 +190,29 @@ def test_all_tables_of_a_task_are_at_one_time() -> None:
         world.check(3)
 
     asyncio.run(body())
+
+
+def test_a_transaction_begins_once_the_previous_one_is_acknowledged(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Damage: two transactions are in flight, and `advance` returns before its rows can be read at the endpoint."""
+    world, seen = world_of(), []
+
+    def step(machine: states.Machine, event: states.Event) -> fsm.Step:
+        if isinstance(event, states.Extend):
+            seen.append(machine.tail)
+        return fsm.step(machine, event)
+
+    monkeypatch.setattr("strandline.materialize.runtime.step", step)
+
+    async def body() -> None:
+        runtime = world.runtime()
+        for time in (1, 2, 3):
+            world.feeds[0].write(time, (row(time, 1.0, "a"), 1))
+            world.seal(time + 1)
+            assert await runtime.advance()
+            world.check(time + 1)
+
+    asyncio.run(body())
+    assert seen == [states.Done()] * 3
 
 
 def test_quiet_time_costs_no_transaction_and_frees_history() -> None:

@@ -56,11 +56,11 @@ class PostgresServer:
         return f"postgresql://{USER}@/{DATABASE}?host={self.directory}&port={self.port}"
 
     @contextmanager
-    def database(self) -> Iterator[PostgresDatabase]:
+    def database(self, encoding: str = "UTF8") -> Iterator[PostgresDatabase]:
         """A database of its own, without tables, which goes with its slots."""
         name = f"test_{next(_NUMBERS)}"
         with psycopg.connect(self.url, autocommit=True) as connection:
-            connection.execute(f"CREATE DATABASE {name}")
+            connection.execute(f"CREATE DATABASE {name} ENCODING '{encoding}' TEMPLATE template0")
         made = PostgresDatabase(self, name)
         try:
             yield made

@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from threading import Event
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
@@ -19,7 +20,8 @@ USER, PASSWORD = "reader", "not-a-secret"
 class RegistryServer:
     """A running registry.  ``asked`` are the paths of all requests, in order.
 
-    ``guarded``: it wants `USER` and `PASSWORD`.  ``broken``: it answers with this status.
+    ``guarded``: it wants `USER` and `PASSWORD`.  ``broken``: it answers with this status.  ``answers``: while it is
+    cleared nothing is answered.
     """
 
     port: int
@@ -28,6 +30,11 @@ class RegistryServer:
     asked: list[str] = field(default_factory=list)
     guarded: bool = False
     broken: int | None = None
+    answers: Event = field(default_factory=Event)
+
+    def __post_init__(self) -> None:
+        """Answer at first."""
+        self.answers.set()
 
     @property
     def url(self) -> str:
@@ -45,6 +52,7 @@ class RegistryServer:
     def answer(self, path: str) -> tuple[int, Any]:
         """Return the status and the body of the answer to a GET."""
         self.asked.append(path)
+        self.answers.wait()
         if self.broken is not None:
             return self.broken, {"error_code": self.broken, "message": "out of order"}
         match [unquote(part) for part in urlsplit(path).path.strip("/").split("/")]:

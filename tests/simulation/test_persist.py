@@ -6,16 +6,19 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
+from planted.known import telling
 from strandline.testing.simulation.kernel import STEPS_MAX as KERNEL_STEPS_MAX
-from worlds.campaign import POSSIBLE, RUNS, SEED, Campaign, seeds, wage
+from worlds.campaign import POSSIBLE, RUNS, SEED, Campaign, mixed, seeds, wage
 from worlds.cast import populate
 from worlds.persist import STEPS_MAX, play
 
-HISTORIES = 10_000
+HISTORIES = 2_500
+"""Those that are the same each time; as many new ones come with them."""
 LONG_BASE = 1_000_000
 LONG_HISTORIES = 150_000
 SAYS_SOMETHING = 2_000
@@ -95,16 +98,16 @@ def figures(campaign: Campaign, name: str, least: int, minutes: float) -> list[s
     return [*(f"{name}.{what} {value} {goal} {'pass' if met else 'miss'}" for what, value, goal, met in rows), *speeds]
 
 
-def hold(record_property, name: str, base: int, histories: int) -> None:
+def hold(record_property, name: str, these: Sequence[int]) -> None:
     """Make a campaign, record its figures, and insist on their goals."""
-    these = seeds(base, histories)
     begun = time.monotonic()
     campaign = wage(these, populate)
     minutes = (time.monotonic() - begun) / 60
     assert campaign.histories == len(these)
     if campaign.histories < SAYS_SOMETHING:
         return  # asked for by hand: the laws are what counts
-    shown = figures(campaign, name, min(histories, len(these)), minutes)
+    shown = figures(campaign, name, len(these), minutes)
+    shown.append(f"{name}.newest-seed {these[-1]} - info")
     for figure in shown:
         record_property("FIGURE", figure)
     assert [figure for figure in shown if figure.endswith(" miss")] == [], sorted(
@@ -114,13 +117,13 @@ def hold(record_property, name: str, base: int, histories: int) -> None:
 
 def test_every_law_holds_in_every_history(record_property) -> None:
     """Damage: a crash, a retry or a race loses, repeats or tears what was acknowledged."""
-    hold(record_property, "simulation.persist", 0, HISTORIES)
+    hold(record_property, "simulation.persist", mixed("persist", HISTORIES))
 
 
 @pytest.mark.slow
 def test_every_law_holds_in_many_more_histories(record_property) -> None:
     """Damage: the same, where it takes more luck to find."""
-    hold(record_property, "long.persist", LONG_BASE, LONG_HISTORIES)
+    hold(record_property, "long.persist", seeds(LONG_BASE, LONG_HISTORIES))
 
 
 HASHES = """
@@ -163,6 +166,19 @@ def test_a_seed_that_is_asked_for_is_the_only_one(monkeypatch) -> None:
     assert seeds(5, 3) == range(17, 21)
     monkeypatch.setenv(SEED, "")
     assert seeds(5, 3) == range(5, 9)
+
+
+def test_the_seeds_of_a_campaign_are_known_ones_and_as_many_new_ones(monkeypatch) -> None:
+    """Damage: what shows a planted bug is never shown to be right without it; or each run makes the same histories."""
+    monkeypatch.delenv(RUNS, raising=False)
+    monkeypatch.delenv(SEED, raising=False)
+    these = mixed("whole", 3)
+    same, new = these[: len(these) // 2], these[len(these) // 2 :]
+    assert {0, 1, 2} | telling("whole") == set(same)
+    assert len(new) == len(set(new)) == len(same)
+    assert min(new) > max(same)
+    monkeypatch.setenv(SEED, "17")
+    assert mixed("whole", 3) == range(17, 18)
 
 
 def test_a_failing_history_says_how_to_replay_it() -> None:

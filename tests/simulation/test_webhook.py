@@ -5,16 +5,17 @@ from __future__ import annotations
 import pytest
 
 from planted.webhook import BUGS, Bug
-from worlds.campaign import ASKED_FOR
+from worlds.campaign import ASKED_FOR, mixed
 from worlds.histories import judge, must_break, one_fault_everywhere
 from worlds.webhook_users import perform, play
 
 pytestmark = pytest.mark.skipif(ASKED_FOR, reason="certain histories were asked for, and nothing else")
 
-HISTORIES = 600
+HISTORIES = 150
+"""Those that are the same each time; as many new ones come with them."""
 LONG_HISTORIES = 20_000
-SEEDS_MAX = HISTORIES
-"""A planted bug must be found among the seeds that the unmodified code passes."""
+SEEDS_MAX = 600
+"""A planted bug must be found by then; the unmodified code passes the seed that finds it."""
 MARKS = frozenset({"fenced", "unanswered", "tick: stalled", "Taken", "again", "Full", "Reused"})
 LAWS = frozenset({"acknowledged", "once", "R1", "R2", "R4", "L2", "reread"})
 SITE = "consensus.compare_and_set"
@@ -24,7 +25,7 @@ EVERY = 7
 
 def test_every_law_holds_in_every_history(record_property) -> None:
     """Damage: a request that was acknowledged is lost or there twice, or the inbox lets go of what is not durable."""
-    judge("webhook", play, range(HISTORIES), MARKS, SITE, record_property)
+    judge("webhook", play, mixed("webhook", HISTORIES), MARKS, SITE, record_property)
 
 
 @pytest.mark.slow
@@ -53,4 +54,4 @@ def test_every_single_fault_at_every_point_leaves_all_laws_intact(record_propert
 @pytest.mark.parametrize("bug", BUGS, ids=lambda bug: bug.name)
 def test_a_planted_bug_breaks_a_law(bug: Bug, record_property) -> None:
     """Damage: the simulation is blind to a mistake that an engineer will make."""
-    must_break(bug, play, LAWS, SEEDS_MAX, record_property)
+    must_break(bug, "webhook", play, LAWS, SEEDS_MAX, record_property)

@@ -20,6 +20,7 @@ from strandline.persist.handles.read import contents
 from strandline.persist.handles.records import RecordShard
 from strandline.sources import spec
 from strandline.sources.ingest import Ingestion
+from strandline.sources.question import PATIENT
 from strandline.sources.reclock import NOTHING_READ, Remap
 from strandline.sources.remap import RemapShard
 from strandline.sources.resume import PERIOD_MS, ResumptionFrontier
@@ -44,14 +45,14 @@ class World:
         ids = CountingIds(f"p{self.opened}")
         return PersistClient(self.clock, ids, fuse.guard(self.blob), fuse.guard(self.consensus))
 
-    async def open(self, *, epoch=1, fuse=None, kind=Ingestion):
+    async def open(self, *, epoch=1, fuse=None, kind=Ingestion, reader=None, patience=PATIENT):
         fuse = fuse or Fuse()
         client = self.client(fuse)
         remap = await RemapShard.open(await client.records("remap", epoch), epoch)
         data = await client.writer("data", epoch, schema=SCHEMA.ddl)
-        reader, engine = ListReader(self.upstream), ListEngine(fuse.guard(self.blob))
+        reader, engine = reader or ListReader(self.upstream), ListEngine(fuse.guard(self.blob))
         output = OutputShard("", SCHEMA, data)
-        ingestion = await kind.open(self.clock, engine, fuse.guard(reader), remap, [output])
+        ingestion = await kind.open(self.clock, engine, fuse.guard(reader), remap, [output], patience)
         ingestion.reader, ingestion.engine = reader, engine
         return ingestion
 
@@ -403,7 +404,7 @@ def test_a_crash_at_any_io_loses_and_doubles_nothing(script, after):
 class OneTooFar(ResumptionFrontier):
     """Tells upstream of the durable upper's own binding instead of its predecessor's."""
 
-    async def _advance(self):
+    async def _advance(self, *, wait):
         await self._durable()
         await self._reader.commit(self._remap.remap.offsets_at(self._meet().at + 999))
 
@@ -411,9 +412,9 @@ class OneTooFar(ResumptionFrontier):
 class ResumesOneTooFar(Ingestion):
     """Planted: lets upstream forget what is bound and not durable."""
 
-    def __init__(self, clock, engine, reader, remap, outputs):
-        super().__init__(clock, engine, reader, remap, outputs)
-        self._resumption = OneTooFar(clock, reader, remap, [each.data for each in outputs])
+    def __init__(self, clock, engine, reader, remap, outputs, patience):
+        super().__init__(clock, engine, reader, remap, outputs, patience)
+        self._resumption = OneTooFar(clock, reader, remap, [each.data for each in outputs], self._upstream)
 
 
 class DataFirst(Ingestion):

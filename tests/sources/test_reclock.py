@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections import Counter
 from pathlib import Path
@@ -170,6 +171,23 @@ def test_a_time_is_bound_once_and_bindings_never_go_back():
     assert only_grows(remap, later)
     assert not only_grows(later, remap)
     assert not only_grows(remap, Remap((Binding(999, Offsets({"0": 4})),), Frontier(3000)))
+
+
+@pytest.mark.parametrize("known", range(3))
+@pytest.mark.parametrize("new", [1, 2, 3])
+def test_no_binding_goes_back_wherever_the_known_ones_end(known, new):
+    """Law R1.  Damage: what another process read for a time is read for another time here."""
+    for offsets in itertools.product(range(3), repeat=known + new):
+        bindings = [Binding(time, Offsets({"0": offset})) for time, offset in enumerate(offsets, 1)]
+        if list(offsets[:known]) != sorted(offsets[:known]):
+            continue
+        remap = Remap(bindings[:known], Frontier(known + 1))
+        if list(offsets) == sorted(offsets):
+            grown = remap.extended(bindings[known:], Frontier(len(offsets) + 1))
+            assert grown.bindings == tuple(bindings)
+        else:
+            with pytest.raises(ValueError, match="R1"):
+                remap.extended(bindings[known:], Frontier(len(offsets) + 1))
 
 
 def test_compaction_keeps_the_newest_binding_distinguishable():

@@ -52,18 +52,21 @@ def test_a_report_counts_every_test_and_gives_the_reason_of_each_skip(stages: Mo
     """A skip without its reason hides a test that has not run for months."""
     report = tmp_path / "report.xml"
     report.write_text("""<testsuites><testsuite>
-        <testcase classname="a" name="passes"><properties>
+        <testcase classname="a" file="tests/a.py" time="1.5" name="passes"><properties>
             <property name="FIGURE" value="S1 7 5 pass"/>
             <property name="FIGURE" value="S2 7 &gt;=9 miss"/>
             <property name="FIGURE" value="rate 7 &gt;=9 info"/></properties></testcase>
-        <testcase classname="a" name="fails"><failure message="no"/></testcase>
-        <testcase classname="a" name="breaks"><error message="no"/></testcase>
-        <testcase classname="a" name="waits"><skipped type="pytest.skip" message="no PostgreSQL here"/></testcase>
+        <testcase classname="a" file="tests/a.py" time="1.5" name="fails"><failure message="no"/></testcase>
+        <testcase classname="a" file="tests/a.py" time="1.5" name="breaks"><error message="no"/></testcase>
+        <testcase classname="a" file="tests/a.py" time="1.5" name="waits">
+            <skipped type="pytest.skip" message="no PostgreSQL here"/></testcase>
         </testsuite></testsuites>""")
     tally = stages.read_report(report)
     assert str(tally) == "1 passed, 2 failed, 1 skipped"
     assert tally.skips == ["a::waits: no PostgreSQL here"]
     assert tally.figures == ["FIGURE S1 7 5 pass", "FIGURE S2 7 >=9 miss", "FIGURE rate 7 >=9 info"]
+    assert tally.costs == {"tests/a.py": 6.0}
+    assert stages.read_report(report, by_test=True).costs.keys() > {"tests/a.py::passes", "tests/a.py::fails"}
     assert tally.missed == ["FIGURE S2 7 >=9 miss"], "a speed is shown: it fails no run"
 
 
@@ -103,7 +106,7 @@ def test_no_collected_test_is_lost(
     (tmp_path / "test_it.py").write_text(f"import pytest\n{body}\n")
     (tmp_path / "tools").symlink_to(ROOT / "tools")
     monkeypatch.setattr(stages, "ROOT", tmp_path)
-    tally = stages.run_stages({"unit": {"test_it.py": 2}}, tmp_path, quiet=True)
+    tally = stages.run_stages({"unit": {"test_it.py": 2}}, tmp_path, quiet=True)["unit"]
     assert (tally.passed, tally.failed) == (passed, failed)
     told = capfd.readouterr().out
     assert [name for name in ("test_a", "test_b") if f"FAILED test_it.py::{name}: its process died" in told] == died
@@ -120,7 +123,7 @@ def test_a_stage_that_dies_of_one_test_after_the_other_is_given_up(
     )
     (tmp_path / "tools").symlink_to(ROOT / "tools")
     monkeypatch.setattr(stages, "ROOT", tmp_path)
-    tally = stages.run_stages({"unit": {"test_it.py": count}}, tmp_path, quiet=True)
+    tally = stages.run_stages({"unit": {"test_it.py": count}}, tmp_path, quiet=True)["unit"]
     assert (tally.passed, tally.failed) == (0, count)
     assert capfd.readouterr().out.count("its process died") == stages.DEATHS_MAX + 1
 
@@ -137,11 +140,52 @@ def test_the_tests_of_a_stage_that_has_several_processes_run_once_each(
         )
     (tmp_path / "tools").symlink_to(ROOT / "tools")
     monkeypatch.setattr(stages, "ROOT", tmp_path)
-    tally = stages.run_stages({"unit": {"test_a.py": 3, "test_b.py": 2, "test_c.py": 2}}, tmp_path, quiet=True)
+    tally = stages.run_stages({"unit": {"test_a.py": 3, "test_b.py": 2, "test_c.py": 2}}, tmp_path, quiet=True)["unit"]
     assert (tally.passed, tally.failed) == (7, 0)
     assert len(list(tmp_path.glob("ran-*"))) == 7
 
 
+def test_what_takes_longest_begins_first_and_what_waits_stands_in_no_ones_way(stages: ModuleType, tmp_path) -> None:
+    """Else the run ends with one process at work and the others idle; or all wait for servers, and none computes."""
+    seconds = {"check": 1, "spark": stages.PART_S * 1.5, "unit": 7, "servers": 900, "kills": 5}
+    parts = [
+        part
+        for stage, cost in seconds.items()
+        for part in stages.parts_of(stage, {f"{stage}/a.py": 1, f"{stage}/b.py": 1}, {f"{stage}/a.py": cost}, tmp_path)
+    ]
+    queue = stages.Queue(parts)
+    waiting = [str(queue.take(waiting=True)) for _ in range(2)]
+    assert waiting == ["servers 1/2", "kills"], "their own runner takes them, longest first"
+    computing = [str(queue.take(waiting=False)) for _ in range(5)]
+    assert computing[:3] == ["check", "spark 1/2", "unit"]
+    assert sorted(computing[3:]) == ["servers 2/2", "spark 2/2"], (
+        "who computes helps in the end; each part is taken once"
+    )
+    assert queue.take(waiting=True) is queue.take(waiting=False) is None
+
+
+def test_what_a_run_took_is_what_the_next_one_deals_by(
+    stages: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else tests are dealt by seconds of long ago; or a run of one stage forgets what all others cost."""
+    monkeypatch.setattr(stages.costs, "COSTS_FILE", tmp_path / "seconds.json")
+    assert stages.costs.recorded() == {}
+    stages.costs.record({"unit": {"tests/a.py": 1.04}, "spark": {"tests/b.py": 30}})
+    stages.costs.record({"unit": {"tests/c.py": 2}, "views": {}})
+    assert stages.costs.recorded() == {"unit": {"tests/c.py": 2}, "spark": {"tests/b.py": 30}}
+
+
+def test_the_figures_name_the_tests_that_took_longest(
+    stages: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else the reader of the figures cannot see which test makes the run long."""
+    monkeypatch.setattr(stages.costs, "LAST_RUN", tmp_path / "build" / "seconds.json")
+    stages.costs.remember({"a": 1.0, "b": 3.0}, {"unit": 9.0})
+    stages.costs.remember({"a": 4.0, "c": 2.0}, {})
+    assert stages.costs.most_expensive(2) == ["SECONDS 4.0 test a", "SECONDS 3.0 test b", "SECONDS 9.0 process unit"]
+
+
 def test_the_examples_of_the_runner_tell_the_truth(stages: ModuleType) -> None:
     """An example that no longer holds teaches a reader something false."""
-    assert doctest.testmod(stages) == doctest.TestResults(failed=0, attempted=4)
+    assert doctest.testmod(stages) == doctest.TestResults(failed=0, attempted=2)
+    assert doctest.testmod(stages.costs) == doctest.TestResults(failed=0, attempted=2)

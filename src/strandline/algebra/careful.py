@@ -11,7 +11,7 @@ So the rule evaluates nothing that every plan of Spark's could leave out: where 
 here, and where it fails, this decides.  The error half has updates like any other relation, since all of it is linear.
 
 Errors of pairs that are taken away (`Negate`) are taken away too, as the same rows and values fail where they are
-given: so a row that an anti join drops leaves no error.  But a pair of which nobody knows whether it is there is an
+given: so a row that an anti join drops leaves no error.  But a pair that may or may not be there is an
 error wherever it may be.
 """
 
@@ -133,7 +133,7 @@ class _Careful:
         return Negate(ok) if product.negative else ok
 
     def _rows(self, product: Product) -> Node:
-        """Return the pairs that are surely in; collect those of which nobody knows."""
+        """Return the pairs that are surely in; collect those of which that is unknown."""
         if len(product.leaves) == 1:
             return self._certain(product.leaves[0], product.conditions, product.leaves)
         split = joined(product.leaves, product.conditions)

@@ -20,7 +20,7 @@ from sqlglot.dialects.spark import Spark
 from sqlglot.generators.spark import SparkGenerator
 from sqlglot.parsers.spark import SparkParser
 
-_SPECIAL: Final = ("CAST", "EXTRACT", "LISTAGG", "OVERLAY", "POSITION", "STRING_AGG", "SUBSTRING", "TRIM", "TRY_CAST")
+_SPECIAL: Final = ("CAST", "EXTRACT", "OVERLAY", "POSITION", "SUBSTRING", "TRIM", "TRY_CAST")
 _REWRITTEN: Final = (exp.Array, exp.From, exp.Pivot, exp.Select, exp.Table, exp.With, exp.WithinGroup)
 """The nodes that sqlglot's generator for Spark rewrites for older versions of Spark."""
 

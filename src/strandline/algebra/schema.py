@@ -7,17 +7,19 @@ Strandline only carries them.  Names that start with two underscores are reserve
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from strandline.errors import DefinitionError
+from strandline.errors import DefinitionError, RepeatedColumn
 
 TIME: Final = "__time"
 DIFF: Final = "__diff"
 ERROR: Final = "__error"
 """Null in a row of the ok half; in a row of the err half a JSON object that describes the error."""
 RESERVED: Final = "__"
+SHOWN_MAX: Final = 20
+"""How many columns a message names."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,11 +43,11 @@ class Schema:
 
     def __post_init__(self) -> None:
         seen: set[str] = set()
-        for column in self.columns:
+        for place, column in enumerate(self.columns):
             if column.name.startswith(RESERVED):
                 raise DefinitionError(f"column {column.name!r}: names that start with '__' are reserved")
             if column.name.lower() in seen:
-                raise DefinitionError(f"column {column.name!r} occurs twice (names are compared without case)")
+                raise RepeatedColumn(column.name, place)
             seen.add(column.name.lower())
 
     def __iter__(self) -> Iterator[Column]:
@@ -60,6 +62,22 @@ class Schema:
     def ddl(self) -> str:
         """The schema as Spark DDL, names quoted."""
         return ", ".join(f"{quote(c.name)} {c.type}" for c in self.columns)
+
+    def not_once_in(self, names: Sequence[str]) -> str:
+        """Say which column is not exactly once among ``names``, compared without case; empty: each is.
+
+        >>> s = Schema((Column("a", "int"),))
+        >>> s.not_once_in(["b", "A"]), s.not_once_in(["b"]), s.not_once_in(["a", "A"])
+        ('', 'no column `a`; it has b', 'column `a` 2 times; it has a, A')
+        """
+        lowered = [name.lower() for name in names]
+        for column in self.columns:
+            times = lowered.count(column.name.lower())
+            if times != 1:
+                has = f"column `{column.name}` {times} times" if times else f"no column `{column.name}`"
+                more = f" and {len(names) - SHOWN_MAX} more" if len(names) > SHOWN_MAX else ""
+                return f"{has}; it has {', '.join(names[:SHOWN_MAX])}{more}"
+        return ""
 
 
 def struct(fields: Iterable[Column]) -> str:

@@ -22,6 +22,16 @@ DIGITS_MAX: Final = 1_000
 TOO_LONG: Final = f"it holds a number of more than {DIGITS_MAX} digits"
 TOO_DEEP: Final = "it is nested too deep"
 TAKES_BACK: Final = "it takes back a record that is not here: "
+RAW_CHARS_MAX: Final = 4_096
+"""How much of an undecodable record an error holds."""
+VALUE_CHARS_MAX: Final = 100
+"""How much of a value its reason shows."""
+
+
+def of_record(file: str, record: int, reason: str, raw: str) -> str:
+    """Return the error of a record of a file that has no lines: its number, from 1, takes the line's place."""
+    told = {"file": file, "record": record, "reason": reason, "raw": raw[:RAW_CHARS_MAX]}
+    return json.dumps(told, ensure_ascii=False, separators=(",", ":"))
 
 
 class Told(NamedTuple):

@@ -81,7 +81,7 @@ def with_debug(
         bool, typer.Option("--debug", help="Show where an error came from, and what Spark prints.")
     ] = False,
 ) -> None:
-    """Keep SQL views exactly right on Spark, and push them exactly once into the systems people read from."""
+    """Keep SQL views exactly right on Spark, and push them exactly once into the DuckDB files people read from."""
     if debug:
         os.environ[TRACEBACK_VARIABLE] = "1"
 

@@ -1,8 +1,9 @@
 """`strandline run`: apply the project, then tick until a signal or a limit.
 
-After SIGTERM or SIGINT the current tick finishes, then the environment is closed: status 0.  A second signal ends the
-process at once, which is as safe as a SIGKILL: the next `run` continues from the durable state.  If another environment
-takes over, this one names it and ends with status 4.
+After SIGTERM or SIGINT the current tick finishes, then the environment is closed: status 0.  A supervisor may send the
+signal to Spark's JVM too.  Then the tick cannot finish and is given up: status 0 as well, whichever of the two ends
+first.  A second signal ends the process at once, which is as safe as a SIGKILL: the next `run` continues from the
+durable state.  If another environment takes over, this one names it and ends with status 4.
 
 If a whole tick fails because a store refuses or does not answer, the next tick retries.  An error of one item is that
 item's problem, which `run` and `status` report, and the other items go on.
@@ -17,7 +18,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from types import FrameType
-from typing import Any
+from typing import Any, Final
 
 from rich.text import Text
 
@@ -28,9 +29,13 @@ from strandline.cli.terminal.opening import Opener
 from strandline.cli.terminal.output import Output, printable
 from strandline.client import Environment
 from strandline.controller.defining.project import Project
+from strandline.engine.session.start import spark_is_gone
 from strandline.errors import FencedError, StoreError, Unavailable
 from strandline.instance.beginnings import Beginning
 from strandline.materialize.runtime import Status
+
+SIGNAL_SECONDS_MAX: Final = 5.0
+"""How much later than Spark's JVM this process may get the signal that ended it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,10 +54,21 @@ def run(opener: Opener, project: Project, wanted: Wanted, output: Output) -> Exi
     Raises `ConfigError` if another process holds the location, `DefinitionError` if a definition is wrong.
     """
     stop = Stop()
+    with stop.listening():
+        try:
+            return _run(opener, project, wanted, output, stop)
+        except Exception as error:
+            if not spark_is_gone(error):
+                raise
+            stop.wait(SIGNAL_SECONDS_MAX)
+            if not stop.asked:
+                raise
+            return Exit.OK
+
+
+def _run(opener: Opener, project: Project, wanted: Wanted, output: Output, stop: Stop) -> Exit:
     with (
-        stop.listening(),
-        opener.writing(project, take_over=wanted.take_over) as env,
-        stop.listening(),
+        opener.writing(project, take_over=wanted.take_over, tick_ms=wanted.tick_ms) as env,
         _reporting(project, output) as report,
     ):
         env.watch(report.moved)
@@ -71,7 +87,7 @@ def _ticks(env: Environment, wanted: Wanted, stop: Stop, report: Report) -> Exit
     while not stop.asked:
         begun = time.monotonic()
         try:
-            complete = env.tick()
+            complete = env.tick(wait=wanted.once)
         except (StoreError, Unavailable) as error:
             if wanted.once:
                 raise
@@ -79,6 +95,8 @@ def _ticks(env: Environment, wanted: Wanted, stop: Stop, report: Report) -> Exit
         else:
             progress = env.progress()
             report.ticked(complete, time.monotonic() - begun, progress)
+            if stop.asked:  # what Spark could not finish is no problem of an item
+                break
             if wanted.once or (wanted.until is not None and complete >= wanted.until):
                 return report.ended(progress["problems"])
         stop.wait(wanted.tick_ms / 1000 - (time.monotonic() - begun))
@@ -102,7 +120,7 @@ class Stop:
 
     @contextmanager
     def listening(self) -> Iterator[None]:
-        """Handle SIGTERM and SIGINT; entered again inside, because Spark replaces the SIGINT handler when it starts."""
+        """Handle SIGTERM and SIGINT."""
         if threading.current_thread() is not threading.main_thread():
             yield  # only the main thread may handle signals; in another thread, the caller handles them
             return

@@ -120,14 +120,15 @@ class Environment:
 
     # ---- going on ----------------------------------------------------------------------------------------------------
 
-    def tick(self, ts: int | None = None) -> int:
+    def tick(self, ts: int | None = None, *, wait: bool = False) -> int:
         """Ingest sources, advance every view and endpoint to one new time, and return it.
 
-        Between ticks views are checked within a small budget (`controller/asking/selfcheck.py`).
+        An upstream that does not answer within ``tick_ms`` stalls its source until it does; ``wait`` waits for its
+        answer.  Between ticks views are checked within a small budget (`controller/asking/selfcheck.py`).
 
         Raises `FencedError` if another environment has taken over.
         """
-        time = self._run(self._core.tick(arguments.maybe_time(ts, "ts")))
+        time = self._run(self._core.tick(arguments.maybe_time(ts, "ts"), wait=wait))
         self._run(self._checks.turn())
         return time
 
@@ -143,7 +144,7 @@ class Environment:
         pause_s, waited = self._core.config.tick_ms / 1000, 0.0
         while behind := self._behind(ts):
             before = self._uppers()
-            waited += self._timed(self.tick)
+            waited += self._timed(partial(self.tick, wait=timeout is None))
             if not self._behind(ts):
                 return
             if self._uppers() == before if timeout is None else waited >= timeout:

@@ -17,6 +17,7 @@ from strandline.compute.tick import SideBySide
 from strandline.controller.location.tenure import Processes
 from strandline.instance.connections import Connectors, Drivers
 from strandline.plane.engine import Engine
+from strandline.sources.question import Beside
 from strandline.store.blob import Blob
 from strandline.store.clock import Clock, Ids
 from strandline.store.consensus import Consensus
@@ -51,6 +52,7 @@ class Assembly:
     connectors: Connectors
     drivers: Drivers
     together: SideBySide
+    beside: Beside
     processes: Processes
     address: Path | None
     """Where the writer publishes the address that sends notices of new versions; None: only in the writer itself."""

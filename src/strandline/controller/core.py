@@ -5,9 +5,9 @@ the catalog where its last incarnation left it.  `Core.tick` brings everything t
 tables are sealed, stages step, endpoints follow.  The three halves of a tick (`ingest`, `maintain`, `deliver`) may be
 called apart: how ticks are grouped into steps changes no update (law D).
 
-A core is used by one coroutine at a time (the client holds a lock); it spawns nothing.  `FencedError` from any call
-means that another environment has taken over: close it.  Any other failure is a *problem* of one item; `status` reports
-it, here and in other processes, and the other items go on.
+A core is used by one coroutine at a time (the client holds a lock); it spawns nothing itself.  `FencedError` from any
+call means that another environment has taken over: close it.  Any other failure is a *problem* of one item; `status`
+reports it, here and in other processes, and the other items go on.
 
 Long because a tick's order of calls is the environment's one main loop.
 """
@@ -68,6 +68,7 @@ from strandline.persist.notices.notify import LocalNotifier, Notifier, Polling
 from strandline.persist.notices.push import PushClient, PushServer
 from strandline.persist.together.transactions import SHARD as TRANSACTIONS
 from strandline.persist.together.transactions import Transactions, open_transactions
+from strandline.sources.question import Patience
 
 CATALOG = "catalog"
 """What problems of knowing the catalog, and of closing what it dropped, are noted under."""
@@ -99,6 +100,7 @@ class Core:
     ) -> None:
         self.assembly = assembly
         self.engine = assembly.engine
+        self._patience = Patience(assembly.beside, config.tick_ms / 1000)
         self.client = client
         self.catalogs = catalogs
         self.config = config
@@ -258,7 +260,7 @@ class Core:
         transactions = await open_transactions(self.client, catalog.epoch)
         floor = transactions.upper.at or 0
         have = self.assembly
-        equipment = Equipment(self.client, self.engine, have.connectors, have.drivers, have.together)
+        equipment = Equipment(self.client, self.engine, have.connectors, have.drivers, have.together, self._patience)
         self.writing = Writing(
             catalog.epoch,
             transactions,
@@ -331,8 +333,8 @@ class Core:
             view.name, view.sql, self.catalog, self.assembly.analyst, distrusted=bool(view.distrusted)
         )
         shards = stage_shards(stages, self.catalog, self.assembly.ids)
-        if shards != view.stages:  # this version plans otherwise than the one that defined the view
-            before, view = view, msgspec.structs.replace(view, stages=shards)
+        if (shards, planned.imports) != (view.stages, view.imports):  # the version that defined it planned otherwise
+            before, view = view, msgspec.structs.replace(view, stages=shards, imports=planned.imports)
             after = view
             await self.catalogs.change(writing.epoch, lambda catalog: catalog.with_changed(before, after))
         writing.plans.put(Definition(view, planned, stages))
@@ -389,20 +391,21 @@ class Core:
 
     # ---- going on ----------------------------------------------------------------------------------------------------
 
-    async def tick(self, ts: int | None = None) -> int:
+    async def tick(self, ts: int | None = None, *, wait: bool = False) -> int:
         """Bring everything to one new time and return it.
 
-        An item that cannot follow stands still and has a problem; the others go on.
+        An item that cannot follow stands still and has a problem; the others go on.  ``wait``: for every upstream's
+        answer, however long that takes; else for an interval.
 
         Raises `FencedError` if another environment has taken over.
         """
         with self.problems.waiting(TICK):
             self._time = None
-            return await self._tick(ts)
+            return await self._tick(ts, wait=wait)
 
-    async def _tick(self, ts: int | None) -> int:
+    async def _tick(self, ts: int | None, *, wait: bool) -> int:
         await self._reconcile()
-        time = await self.ingest(ts)
+        time = await self.ingest(ts, wait=wait)
         await self.maintain()
         await self.deliver()
         writing = self.require_writing()
@@ -441,11 +444,11 @@ class Core:
                     waits | self.all_problems(), self.require_writing().epoch, lambda: not self.waits()
                 )
 
-    async def ingest(self, ts: int | None = None, *, step: bool = True) -> int:
-        """Bind a new time everywhere and return it; ``step``: make sources' data durable too."""
+    async def ingest(self, ts: int | None = None, *, step: bool = True, wait: bool = False) -> int:
+        """Bind a new time everywhere and return it; ``step``: make sources' data durable too; ``wait``: see `tick`."""
         writing = self.require_writing()
         time = self._time = writing.oracle.next(ts)
-        await writing.instance.ingest(time, step=step)
+        await writing.instance.ingest(time, step=step, wait=wait)
         return time
 
     async def maintain(self) -> TickReport:
@@ -492,7 +495,7 @@ class Core:
         """Tick until all that a statement reads is complete at the time of the tables, at which it reads everything."""
         if not await self._behind(names):
             return
-        await self.tick()
+        await self.tick(wait=True)
         for name in await self._behind(names):
             problem = self.problems.get(name, "it does not follow")
             raise AsOfError(

@@ -8,7 +8,6 @@ runs long, `waiting` says the same of it.
 from __future__ import annotations
 
 from collections.abc import Container, Iterable, Mapping
-from datetime import UTC, datetime
 
 from strandline.controller.location.catalog import Catalog
 from strandline.controller.location.items import (
@@ -21,6 +20,7 @@ from strandline.controller.location.items import (
 )
 from strandline.frontier.antichain import MINIMUM, Frontier
 from strandline.persist.together.transactions import SHARD as TRANSACTIONS
+from strandline.store.clock import utc_text
 
 
 def standing(
@@ -62,12 +62,8 @@ def waiting(items: Iterable[str], behind: Container[str], under_way: Mapping[str
     The tick wants to bring on those that are ``behind``; the others wait for the next one.  For those in ``under_way``,
     items or not, something was begun then that has not returned.
     """
-    tick = f"the tick that began at {_told(tick_ms)}"
+    tick = f"the tick that began at {utc_text(tick_ms)}"
     turns = {name: f"its turn in {tick}" if name in behind else f"the end of {tick}" for name in items}
     return {name: f"it waits for {turn}" for name, turn in turns.items()} | {
-        name: f"what was begun for it at {_told(since)} has not returned yet" for name, since in under_way.items()
+        name: f"what was begun for it at {utc_text(since)} has not returned yet" for name, since in under_way.items()
     }
-
-
-def _told(ms: int) -> str:
-    return datetime.fromtimestamp(ms / 1000, UTC).isoformat(timespec="seconds")

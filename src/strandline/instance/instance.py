@@ -3,9 +3,10 @@
 A failure belongs to one item: whatever opening, ingesting, stepping or delivering it raises is that item's problem, and
 the others go on.  Only `FencedError` comes out of a call: another environment has taken over.
 
-An instance is used by one coroutine at a time; it spawns nothing.  What it reads and writes of a shard goes through the
-client, what it knows of upstreams and endpoints through `Connectors` and `Drivers`.  It may be read-only: then sources
-bind nothing, sinks mint nothing and endpoints get nothing, until it is allowed to write.
+An instance is used by one coroutine at a time; it spawns nothing but questions to upstreams (`Patience`).  What it
+reads and writes of a shard goes through the client, what it knows of upstreams and endpoints through `Connectors` and
+`Drivers`.  It may be read-only: then sources bind nothing, sinks mint nothing and endpoints get nothing, until it is
+allowed to write.
 
 Long because what runs is started, brought on, reported and ended in one place.
 """
@@ -49,6 +50,7 @@ from strandline.persist.together.transactions import Transactions
 from strandline.plane.engine import Engine
 from strandline.sources.envelopes.choice import sort_of
 from strandline.sources.ingest import Ingestion
+from strandline.sources.question import Patience
 from strandline.sources.remap import RemapShard
 from strandline.sources.steps import OutputShard, Stalled
 
@@ -62,6 +64,8 @@ class Equipment:
     connectors: Connectors
     drivers: Drivers
     together: SideBySide
+    patience: Patience
+    """How long a tick waits for an upstream."""
 
 
 class Instance:
@@ -169,7 +173,9 @@ class Instance:
             failing.push_async_callback(reader.close)
             remap = await RemapShard.open(await client.records(command.remap, self._epoch), self._epoch)
             outputs = [await self._output(each, sort_of(reader.records(each.table))) for each in command.outputs]
-            self._ingestions[name] = await Ingestion.open(client.clock, engine, reader, remap, outputs)
+            self._ingestions[name] = await Ingestion.open(
+                client.clock, engine, reader, remap, outputs, self._equipment.patience
+            )
             failing.pop_all()
 
     async def _output(self, output: Output, sort: tuple[str, ...]) -> OutputShard:
@@ -199,18 +205,21 @@ class Instance:
 
     # ---- going on ------------------------------------------------------------------------------------------------
 
-    async def ingest(self, time: int, *, step: bool = True) -> None:
-        """Bind ``time`` at every source and seal the tables through it; ``step``: make sources' data durable too."""
+    async def ingest(self, time: int, *, step: bool = True, wait: bool = False) -> None:
+        """Bind ``time`` at every source and seal the tables through it; ``step``: make sources' data durable too.
+
+        ``wait``: for every upstream's answer, however long that takes.
+        """
         if not self._dataflows.may_write:
             return
-        sources = [self._ingest(name, each, time, step=step) for name, each in self._ingestions.items()]
+        sources = [self._ingest(name, each, time, step=step, wait=wait) for name, each in self._ingestions.items()]
         await self._equipment.together([*sources, self._seal(time)])
 
-    async def _ingest(self, name: str, ingestion: Ingestion, time: int, *, step: bool) -> None:
+    async def _ingest(self, name: str, ingestion: Ingestion, time: int, *, step: bool, wait: bool) -> None:
         async with self._problems.of(name):
             exceeded = await self._budgets.exceeded(self._outputs(name))
             if not exceeded:
-                await ingestion.tick(time)
+                await ingestion.tick(time, wait=wait)
             if step:
                 await self._equipment.together([self._step(name, ingestion, table) for table in ingestion.tables])
             self._problems.note(name, exceeded or ingestion.status.stalled)

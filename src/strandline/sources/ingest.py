@@ -15,6 +15,7 @@ Laws: `sources/invariants.py`.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import TypeAlias
 
 from strandline.errors import SourceError, Unavailable
@@ -23,6 +24,7 @@ from strandline.frontier.gauge import Offsets
 from strandline.persist.handles.contents import Rows
 from strandline.plane.engine import Engine
 from strandline.sources.kinds import ReportsSnapshots, SnapshotProgress, TakesBounds
+from strandline.sources.question import PATIENT, Patience, Question
 from strandline.sources.reader import SourceReader
 from strandline.sources.reclock import NOTHING_READ
 from strandline.sources.remap import RemapShard
@@ -41,17 +43,30 @@ class Ingestion:
     """
 
     def __init__(
-        self, clock: Clock, engine: Engine, reader: SourceReader, remap: RemapShard, outputs: Sequence[OutputShard]
+        self,
+        clock: Clock,
+        engine: Engine,
+        reader: SourceReader,
+        remap: RemapShard,
+        outputs: Sequence[OutputShard],
+        patience: Patience,
     ) -> None:
         self._reader = reader
         self._remap = remap
+        self._upstream = Question(clock, patience)
         self._steps = {each.table: Steps(each, reader, remap, engine) for each in outputs}
-        self._resumption = ResumptionFrontier(clock, reader, remap, [each.data for each in outputs])
+        self._resumption = ResumptionFrontier(clock, reader, remap, [each.data for each in outputs], self._upstream)
         self._stalled = ""
 
     @classmethod
     async def open(
-        cls, clock: Clock, engine: Engine, reader: SourceReader, remap: RemapShard, outputs: Sequence[OutputShard]
+        cls,
+        clock: Clock,
+        engine: Engine,
+        reader: SourceReader,
+        remap: RemapShard,
+        outputs: Sequence[OutputShard],
+        patience: Patience = PATIENT,
     ) -> Ingestion:
         """Return the ingestion, at the frontier where the last incarnation left it; nothing is read yet.
 
@@ -59,12 +74,13 @@ class Ingestion:
             CorruptionError: the shards do not fit each other, so one of them is not what was committed.
             FencedError: a newer epoch has taken over.
         """
-        opened = cls(clock, engine, reader, remap, outputs)
+        opened = cls(clock, engine, reader, remap, outputs, patience)
         await opened._resumption.advance()
         return opened
 
     async def close(self) -> None:
         """End reading; what is bound and not durable is read by the next incarnation."""
+        await self._upstream.close()
         await self._reader.close()
 
     @property
@@ -105,31 +121,45 @@ class Ingestion:
         """Return what is durable in one output, as last seen."""
         return self._steps[table].upper
 
-    async def tick(self, time: int) -> Ticked:
-        """Bind ``time`` to how far upstream could be read now; a time that is bound already stays as it is.
+    async def tick(self, time: int, *, wait: bool = False) -> Ticked:
+        """Bind ``time`` to how far upstream can be read; a time that is bound already stays as it is.
 
-        What an output begins with, a snapshot, is covered by the binding: it is taken before upstream is asked.
+        Upstream is asked beside the tick (`sources/question.py`): if it does not answer within an interval, nothing is
+        bound now, and a later tick binds its answer.  ``wait``: this tick, however long that takes.
         """
         try:
-            known = (await self._remap.refresh()).frontier  # before the probe, which then must not be behind it
-            begun = [await steps.begin() for steps in self._steps.values()]
-            if isinstance(self._reader, TakesBounds):
-                self._reader.bound(known)
-            offsets = await self._reader.upstream_frontier()
-            if not known <= offsets:
-                raise SourceError(
-                    f"upstream went back: {known.entries} was bound and it can be read up to {offsets.entries} only"
-                )
+            known = (await self._remap.refresh()).frontier
+            covered = await self._upstream.ask("how far it can be read", partial(self._probe, known), wait=wait)
         except (SourceError, Unavailable) as error:
             self._stalled = str(error)
             return Stalled(error)
-        remap = await self._remap.mint(time, _joined([offsets, *begun]))
+        remap = await self._remap.mint(time, covered)
         self._stalled = ""
-        await self._resumption.follow()
+        await self._resumption.follow(wait=wait)
         return Advanced(remap.upper)
 
+    async def _probe(self, known: Offsets) -> Offsets:
+        """Return how far upstream can be read now, which must not be behind what is ``known`` to be bound.
+
+        What an output begins with, a snapshot, is covered by the answer: it is taken before upstream is asked.
+        """
+        begun = [await steps.begin() for steps in self._steps.values()]
+        if isinstance(self._reader, TakesBounds):
+            self._reader.bound(known)
+        offsets = await self._reader.upstream_frontier()
+        if not known <= offsets:
+            raise SourceError(
+                f"upstream went back: {known.entries} was bound and it can be read up to {offsets.entries} only"
+            )
+        return _joined([offsets, *begun])
+
     async def step(self, table: str = "") -> Stepped:
-        """Make durable what is bound and not durable yet in one output; see `Steps.step`."""
+        """Make durable what is bound and not durable yet in one output; see `Steps.step`.
+
+        Nothing is read from an upstream that does not answer: that would wait, too.
+        """
+        if silence := self._upstream.silence:
+            return Stalled(Unavailable(silence))
         outcome = await self._steps[table].step()
         if isinstance(outcome, Advanced):
             self._resumption.forget()

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic, Protocol, TypeVar, runtime_checkable
 
-from strandline.algebra.schema import Schema
+from strandline.algebra.schema import RESERVED, Column, Schema
 from strandline.frontier.gauge import Offsets
 
 O = TypeVar("O")  # noqa: E741 - a dataclass of options
@@ -71,6 +72,46 @@ class Discovered:
     columns: Schema
     options: Mapping[str, str] = field(default_factory=dict)
     note: str = ""
+
+
+def discovered(
+    name: str,
+    found: Sequence[tuple[str, str | None]],
+    options: Mapping[str, str],
+    notes: Sequence[str] = (),
+    *,
+    exact: bool = False,
+) -> Discovered:
+    """Return something that could be read: the columns ``found`` (name, type), but for those that cannot be read.
+
+    A column without a type cannot, nor one without a name or with a reserved one, nor those whose names differ in case
+    alone: of these ``exact`` keeps the first, because the reader finds it by its exact name.  The note names all that
+    are left out.
+
+    >>> left = discovered("t", [("a", "int"), ("A", "int"), ("m", None), ("b", "date")], {}, exact=True)
+    >>> left.columns.ddl, left.note.partition(",")[2]
+    ('`a` int, `b` date', " column 'm' (no type holds its values)")
+    """
+    times = Counter(column.lower() for column, _ in found)
+    kept, left = list[Column](), list[str]()
+    for column, kind in found:
+        clashes = times[column.lower()] > 1 and not (exact and column.lower() not in {c.name.lower() for c in kept})
+        if why := _unreadable(column, clashes=clashes, typed=kind is not None):
+            left.append(f"column {column!r} ({why})")
+        else:
+            kept.append(Column(column, kind or ""))
+    every = [*notes, *([f"left out: {', '.join(left)}"] if left else []), *([] if kept else ["no column can be read"])]
+    return Discovered(name, Schema(tuple(kept)), options, "; ".join(every))
+
+
+def _unreadable(column: str, *, clashes: bool, typed: bool) -> str:
+    if not column:
+        return "it has no name"
+    if column.startswith(RESERVED):
+        return f"names that start with {RESERVED} are reserved"
+    if clashes:
+        return "its name differs from another one in case alone"
+    return "" if typed else "no type holds its values"
 
 
 @dataclass(frozen=True, slots=True)

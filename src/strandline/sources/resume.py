@@ -2,9 +2,9 @@
 
 The *timestamp resumption frontier* is the meet of the uppers of all shards of a source: of every output and of the
 remap.  Inverted through the remap it is the *offset resumption frontier*: the binding of its predecessor, so all that
-it covers is durable in each output.  It is computed from uppers that were read just now, at the start and about each
-second after that: reading them is metadata only.  A restart computes it again, from the uppers and never from what
-upstream remembers; so a commit upstream may be late or never come.
+it covers is durable in each output.  It is computed from uppers that were read just now, at the start and then at
+ticks, at most once a second: reading them is metadata only.  A restart computes it again, from the uppers and never
+from what upstream remembers; so a commit upstream may be late or never come.
 
 An output that has nothing yet holds all of it back: upstream keeps what the output's first step will need.
 
@@ -19,25 +19,36 @@ Law R4 is asserted before each commit.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Final
 
 from strandline.errors import CorruptionError, SourceError, Unavailable
 from strandline.frontier.antichain import MINIMUM, Frontier, meet
+from strandline.frontier.gauge import Offsets
 from strandline.persist.handles.write import WriteHandle
 from strandline.sources.invariants import forgets_only_durable
+from strandline.sources.question import Question
 from strandline.sources.reader import SourceReader
 from strandline.sources.reclock import NOTHING_READ
 from strandline.sources.remap import RemapShard
 from strandline.store.clock import Clock
 
 PERIOD_MS: Final = 1_000
-"""How often it learns what it may forget."""
+"""The least time between two looks; without ticks there are none."""
 
 
 class ResumptionFrontier:
     """The resumption frontier of one source, as last computed."""
 
-    def __init__(self, clock: Clock, reader: SourceReader, remap: RemapShard, data: Sequence[WriteHandle]) -> None:
+    def __init__(
+        self,
+        clock: Clock,
+        reader: SourceReader,
+        remap: RemapShard,
+        data: Sequence[WriteHandle],
+        upstream: Question,
+    ) -> None:
+        self._upstream = upstream
         self._clock = clock
         self._reader = reader
         self._remap = remap
@@ -49,14 +60,14 @@ class ResumptionFrontier:
         self.problem = ""
         """Why it could not be told, else empty."""
 
-    async def follow(self) -> None:
+    async def follow(self, *, wait: bool = False) -> None:
         """`advance` if `PERIOD_MS` have passed since the last time, or the clock was set back."""
         rested = self._told_ms is None or not 0 <= self._clock.now_ms() - self._told_ms < PERIOD_MS
         if rested and not self._telling:  # outputs that step side by side come here while upstream is being told
-            await self.advance()
+            await self.advance(wait=wait)
 
-    async def advance(self) -> None:
-        """Read the uppers, and let upstream forget what all outputs have.
+    async def advance(self, *, wait: bool = False) -> None:
+        """Read the uppers, and let upstream forget what all outputs have; ``wait`` for its answer.
 
         Raises:
             CorruptionError: the shards do not fit each other, so one of them is not what was committed.
@@ -64,20 +75,22 @@ class ResumptionFrontier:
         """
         self._told_ms, self._telling = self._clock.now_ms(), True
         try:
-            await self._advance()
+            await self._advance(wait=wait)
         finally:
             self._telling = False
 
-    async def _advance(self) -> None:
+    async def _advance(self, *, wait: bool) -> None:
         durable = await self._durable()
         remap = self._remap.remap
         resume = remap.resume([durable])
         assert forgets_only_durable(resume, remap, durable), f"law R4: {resume} is not durable at {durable}"
         try:
-            await self._reader.commit(resume)
+            await self._upstream.tell("what it may forget", partial(self._tell, resume, durable), wait=wait)
         except (SourceError, Unavailable) as error:
             self.problem, self._told_ms = str(error), None  # the next chance is as good as any
-            return
+
+    async def _tell(self, resume: Offsets, durable: Frontier) -> None:
+        await self._reader.commit(resume)
         self.offsets, self.problem = resume, ""
         self._remap.compact(durable)
 

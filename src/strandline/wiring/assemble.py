@@ -27,7 +27,7 @@ from strandline.engine.files.decoder import SparkFiles
 from strandline.engine.messages.decoder import SparkMessages
 from strandline.engine.session import kafka_jars
 from strandline.engine.session.functions import Functions
-from strandline.engine.session.start import adopt, build
+from strandline.engine.session.start import adopt, build, stop
 from strandline.engine.spark import SparkEngine
 from strandline.engine.sql.analysis import SparkAnalyst
 from strandline.persist.handles.location import Pair, agree, another_consensus, read_mark
@@ -38,7 +38,7 @@ from strandline.store.consensus import Consensus, NothingStored
 from strandline.store.system import SystemClock, SystemIds
 from strandline.wiring.consensuses import ConsensusPlace, consensus_of
 from strandline.wiring.locations import Location, location_of
-from strandline.wiring.loop import at_once, side_by_side
+from strandline.wiring.loop import RunningTask, at_once, side_by_side
 from strandline.wiring.registry import Readers, driver
 
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ def assemble(
         wanted = kafka_jars.jars(where.spark_settings(config.spark), config.kafka_jars)
         session = build(wanted) if spark is None else adopt(spark, wanted)
         if spark is None:
-            opened.callback(session.stop)
+            opened.callback(stop, session)
         where.prepare(session)
         functions = Functions(config.functions)
         functions.learn(session)
@@ -91,6 +91,7 @@ def assemble(
             Readers(clock, engine, SparkFiles(session), SparkMessages(session)),
             partial(driver, clock),
             side_by_side,
+            partial(RunningTask, clock),
             SystemProcesses(),
             where.push,
             opened.pop_all(),

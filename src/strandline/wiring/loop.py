@@ -88,6 +88,35 @@ async def outcomes(calls: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
     return [task.result() for task in tasks]
 
 
+class RunningTask:
+    """A call that the loop runs beside its caller: see `Running`."""
+
+    def __init__(self, clock: Clock, call: Coroutine[Any, Any, None]) -> None:
+        self._clock = clock
+        self._task = asyncio.get_running_loop().create_task(call)
+
+    async def wait(self, seconds: float | None) -> bool:
+        """See `Running.wait`."""
+        if not self._task.done() and seconds != 0:
+            await self._sooner(seconds)
+        return self._task.done()
+
+    async def cancel(self) -> None:
+        """See `Running.cancel`."""
+        self._task.cancel()
+        await asyncio.wait([self._task])
+
+    async def _sooner(self, seconds: float | None) -> None:
+        if seconds is None:
+            await asyncio.wait([self._task])
+            return
+        passing = asyncio.get_running_loop().create_task(self._clock.sleep(seconds))
+        try:
+            await asyncio.wait([self._task, passing], return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            passing.cancel()
+
+
 async def _cancelled() -> None:
     others = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
     for task in others:

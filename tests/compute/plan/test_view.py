@@ -135,6 +135,14 @@ def test_a_key_is_found_where_the_shape_gives_one(sql: str, key: tuple[str, ...]
         ("SELECT shop FROM salse", "did you mean sales", Position(1, 18)),
         ("SELECT shop, quantity FROM sales", "quantity", Position(1, 14)),
         ("SELECT shop\nFORM sales WHERE", "", None),
+        ("SELECT listagg(shop) AS l FROM sales", "WITHIN GROUP", Position(1, 8)),
+        (
+            "SELECT shop, (SELECT max(size) FROM shops),\n  (SELECT max(size) FROM shops) FROM sales",
+            "write (SELECT MAX(size) FROM shops) AS",
+            Position(2, 11),
+        ),
+        ("SELECT qty, qty + 1 AS Qty FROM sales", "write qty + 1 AS", Position(1, 19)),
+        ("SELECT shop, s.* FROM sales s", "write output 2 AS", Position(1, 14)),
         ("SELECT shop FROM sales WHERE qty IN (SELECT * FROM (SELECT size FROM shops) LIMIT 1)", "LIMIT", None),
     ],
 )

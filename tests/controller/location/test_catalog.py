@@ -120,6 +120,30 @@ def test_a_take_over_that_had_no_answer_holds_nothing_later() -> None:
     assert run_sync(store.read()).holder is None
 
 
+@pytest.mark.parametrize("lands", ["before", "after", "never"])
+def test_once_it_is_settled_a_doubtful_change_has_happened_or_never_will(lands: str) -> None:
+    """Damage: a CREATE that had no answer is reported as not done, and its view is there an hour later."""
+    consensus = Late()
+    store = CatalogStore(Register(KEY, HandClock(), CountingIds(), consensus))
+    run_sync(store.succeed(lambda _: Holder("d", "host", 1, 1, 1, reentrant=False)))
+    view = View("v", (), "s-1", "", (), {}, {})
+    consensus.silent = True
+    with pytest.raises(Indeterminate):
+        run_sync(store.change(1, lambda catalog: catalog.with_item(view)))
+    consensus.silent = False
+    assert consensus.kept is not None
+    if lands == "before":
+        assert isinstance(run_sync(consensus.compare_and_set(consensus.kept)), Committed)
+    run_sync(store.settle(1))
+    assert store.current.items == ({"v": view} if lands == "before" else {})
+    if lands == "after":
+        assert isinstance(run_sync(consensus.compare_and_set(consensus.kept)), Mismatch)
+    assert run_sync(store.read()) == store.current
+    versions = run_sync(consensus.scan(KEY, 0, 99))
+    run_sync(store.settle(1))
+    assert run_sync(consensus.scan(KEY, 0, 99)) == versions, "nothing is in doubt, and yet it writes"
+
+
 def test_an_item_that_was_dropped_meanwhile_is_not_brought_back() -> None:
     """Damage: the self-check marks a view whose DROP had no answer: the view returns, and its shards are closed."""
     before = View("v", (), "s-1", "", (), {}, {})

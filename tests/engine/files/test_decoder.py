@@ -18,9 +18,8 @@ import pytest
 
 from strandline.algebra.formats import DatedFile, Encoding, FileFormat
 from strandline.algebra.schema import DIFF, ERROR, TIME, Column, Schema
-from strandline.algebra.undecoded import TAKES_BACK
+from strandline.algebra.undecoded import RAW_CHARS_MAX, TAKES_BACK
 from strandline.engine.files.decoder import SparkFiles
-from strandline.engine.files.file_errors import RAW_CHARS_MAX
 from strandline.engine.frames.rows import dataframe, unwrap
 from strandline.engine.parts.part_store import PartStore
 from strandline.engine.spark import SparkEngine
@@ -318,10 +317,10 @@ def test_parquet_files_that_do_not_fit_are_one_error_each(decode):
     good, errors = decode(files, form=PARQUET, times=(7, 8))
     assert good == {(4, "d", 8): 1}
     reasons = {e["file"]: e["reason"] for e in errors}
-    assert reasons["a.parquet"] == "column `k` is string there, not int"
+    assert reasons["a.parquet"] == "column `k` is string there, which int does not hold"
     assert reasons["b.parquet"] == "it has no column `v`; it has k"
     assert reasons["c.parquet"].startswith("it cannot be read as Parquet")
-    assert "nanoseconds" in reasons["e.parquet"]
+    assert reasons["e.parquet"] == "column `v` is timestamp[ns] there, which string does not hold"
 
 
 def _damaged_parquet():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import fastavro
 import pytest
 
 from strandline.algebra.formats import DatedFile, Encoding, FileFormat
@@ -12,6 +13,17 @@ from strandline.engine.files.file_bytes import FileBytes
 from strandline.engine.files.file_layout import group
 
 PAIR = Schema((Column("k", "int"), Column("v", "string")))
+
+
+def test_an_avro_file_with_two_columns_of_the_name_is_an_error(tmp_path: Path) -> None:
+    """Damage: one of two columns is read, and no reader knows which one."""
+    fields = [{"name": name, "type": "int"} for name in ("k", "K", "v")]
+    with (tmp_path / "a.avro").open("wb") as data:
+        fastavro.writer(data, fastavro.parse_schema({"type": "record", "name": "r", "fields": fields}), [])
+    file = DatedFile(str(tmp_path / "a.avro"), "a.avro", 1, 7)
+    layouts, (unusable,) = group([file], PAIR, FileFormat(Encoding.AVRO), FileBytes())
+    assert not layouts
+    assert unusable.reason == "it has column `k` 2 times; it has k, K, v"
 
 
 @pytest.mark.parametrize(

@@ -11,10 +11,12 @@ from decimal import Decimal
 
 import pyarrow as pa
 import pytest
+from tests.algebra.test_unavailable import IN_JSON
 
 from strandline.algebra.keyed import GONE, KEPT, ORDER
 from strandline.algebra.messages import MessageEncoding, MessageFormat, Metadata, Shape, order
 from strandline.algebra.schema import DIFF, ERROR, TIME, Column, Schema
+from strandline.algebra.unavailable import IN_THE_KEY, INSIDE, LEFT_OPEN
 from strandline.engine.frames.rows import Local, dataframe, unwrap
 from strandline.engine.messages.decoder import SparkMessages, conformed, decoded
 from strandline.testing.lists.list_engine import listed
@@ -330,7 +332,7 @@ def test_debezium_says_what_a_row_is_now(decode, wrapped, keyed):
         (1, "a", 0, False, None),
         (2, "b", 1, False, None),
         (1, "c", 2, False, None),
-        (2, "__debezium_unavailable_value", 3, False, ["v"]),
+        (2, None, 3, False, ["v"]),
         (1, None, 4, True, None),
         (3, '{"z":1}', 10, False, None),
     ]
@@ -340,6 +342,62 @@ def test_debezium_says_what_a_row_is_now(decode, wrapped, keyed):
         (3 if keyed else None, 8, False if keyed else None, "it has no `after`"),
         (3 if keyed else None, 9, False if keyed else None, "it is not a JSON object"),
     ]
+
+
+KINDS = {
+    "s": "string", "b": "binary", "i": "int", "n": "decimal(9,2)", "d": "date", "m": "timestamp", "t": "boolean",
+    "ss": "array<string>", "bb": "array<binary>", "ii": "array<int>", "ff": "array<double>",
+    "nn": "array<decimal(9,2)>", "dd": "array<date>", "tt": "array<boolean>",
+    "st": "struct<a:string,b:int>", "g": "struct<wkb:binary,srid:int>",
+    "e": "array<struct<key:string,value:string>>", "q a": "array<struct<value:string>>",
+}  # fmt: skip
+
+
+def test_a_placeholder_is_never_a_value(decode):
+    """Damage: what Debezium writes for a long value that stayed takes its place, or the value becomes NULL."""
+    schema = Schema((Column("k", "int"), *(Column(name, kind) for name, kind in KINDS.items())))
+    form = MessageFormat(JSON, Shape.DEBEZIUM, ("k",))
+    cells = [(name, shape) for name in KINDS for shape in IN_JSON]
+    changes = [_change("u", None, {"k": n, "i": 7, name: IN_JSON[shape]}) for n, (name, shape) in enumerate(cells)]
+    spaced = [json.dumps(json.loads(change), indent=1) for change in changes]
+    for rows in (decode(changes, schema, form), decode(spaced, schema, form)):
+        wrong = set()
+        for n, (name, shape) in enumerate(cells):
+            (row,) = [row for row in rows if row[ORDER] == order("2", n)]
+            if row[ERROR] is not None:
+                wrong.add((name, shape))
+            else:
+                assert (row["k"], row[KEPT]) == (n, [name]), (name, shape, row)
+        plain = {"text", "bytes", "bytes in hex", "texts", "several bytes", "UUIDs", "map", "entries", "pairs"}
+        assert {shape for _, shape in wrong}.isdisjoint(plain), "they are read whatever type the column has"
+        right = {"ii": "numbers", "ff": "fractions", "nn": "numbers", "g": "geometry", "s": "numbers", "bb": "decimals"}
+        assert wrong.isdisjoint(right.items())
+    over = listed(asyncio.run(ListMessages().messages(raw(changes), schema, form, locate=True))).rows
+    for n, (row, cell) in enumerate(zip(over, cells, strict=True)):
+        assert (row["k"], row[KEPT]) == (n, [cell[0]]), cell
+
+
+def test_what_only_holds_a_placeholder_or_may_be_one_is_an_error(decode):
+    """Damage: a value inside a column becomes NULL, a list of booleans an older one, or two rows share a key."""
+    schema = Schema((Column("k", "string"), Column("v", "struct<v:string,w:string>"), Column("t", "array<boolean>")))
+    placeholder, form = IN_JSON["text"], MessageFormat(JSON, Shape.DEBEZIUM, ("k",))
+    changes = [
+        _change("u", {"v": placeholder}, {"k": "1", "v": {"v": placeholder, "w": "a"}}),
+        _change("u", None, {"k": "2", "t": [True] * 28}),
+        _change("u", None, {"k": placeholder, "v": None}),
+        _change("u", {"v": placeholder, "k": "4"}, {"k": "4", "v": {"v": "a", "w": placeholder}, "t": [True] * 27}),
+        _change("u", None, {"k": "5", "v": placeholder, "t": None}),
+    ]
+    rows = decode(changes, schema, form)
+    assert reasons(rows) == [
+        f"in `after`: column `v`: {INSIDE}",
+        f"in `after`: column `t`: {LEFT_OPEN}",
+        f"key column `k`: {IN_THE_KEY}",
+    ]
+    assert good(rows, "k", "v", KEPT) == [("4", {"v": "a", "w": placeholder}, None), ("5", None, ["v"])]
+    keyed = MessageFormat(JSON, Shape.DEBEZIUM, ("k",), TEXT)
+    (row,) = decode([_change("u", None, {"v": None})], schema, keyed, keys=[placeholder])
+    assert (row[ERROR]["reason"], row[GONE]) == (f"key column `k`: {IN_THE_KEY}", None)
 
 
 def test_a_change_of_another_key_before_deletes_that_key(decode):

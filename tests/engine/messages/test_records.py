@@ -13,10 +13,12 @@ import pytest
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory, timestamp_pb2, wrappers_pb2
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.algebra.test_unavailable import IN_AVRO, IN_JSON
 
 from strandline.algebra.messages import RAW, MessageEncoding, MessageFormat, Shape
 from strandline.algebra.schema import Column, Schema
-from strandline.engine.messages.parsed import KEY, VALUE, wrong
+from strandline.algebra.unavailable import LEFT_OPEN
+from strandline.engine.messages.parsed import KEY, UNSENT, VALUE, wrong
 from strandline.engine.messages.records import decoding
 from strandline.errors import DefinitionError
 
@@ -224,6 +226,43 @@ def test_a_change_has_its_halves():
         [avro(envelope, {"op": "u", "before": {"k": 1, "v": "a"}, "after": {"k": 1, "v": "b"}})], PAIR, form
     )
     assert (values, told) == ([{"op": "u", "after": {"k": 1, "v": "b"}, "before": {"k": 1}}], [None])
+
+
+def test_a_placeholder_of_a_change_is_no_value():
+    """Damage: what Debezium writes as Avro for a long value that stayed takes its place."""
+    kinds = {
+        "text": "string", "bytes": "bytes", "texts": {"type": "array", "items": "string"},
+        "numbers": {"type": "array", "items": "int"}, "map": {"type": "map", "values": "string"},
+        "decimals": {
+            "type": "array",
+            "items": {"type": "bytes", "logicalType": "decimal", "precision": 9, "scale": 2},
+        },
+        "truths": {"type": "array", "items": "boolean"},
+    }  # fmt: skip
+    columns = {
+        "text": "string", "bytes": "binary", "texts": "array<string>", "numbers": "array<int>",
+        "map": "array<struct<key:string,value:string>>", "decimals": "array<decimal(9,2)>", "truths": "array<boolean>",
+    }  # fmt: skip
+    fields = [{"name": "k", "type": "int"}, *({"name": n, "type": ["null", kind]} for n, kind in kinds.items())]
+    envelope = {
+        "type": "record",
+        "name": "Envelope",
+        "fields": [
+            {"name": "after", "type": ["null", {"type": "record", "name": "Value", "fields": fields}]},
+            {"name": "op", "type": "string"},
+        ],
+    }
+    schema = Schema((Column("k", "int"), *(Column(name, kind) for name, kind in columns.items())))
+    form = MessageFormat(AVRO, Shape.DEBEZIUM, ("k",), avro_schema=json.dumps(envelope))
+    forms = {**IN_JSON, **IN_AVRO, "truths": [True] * 28}
+    nothing = dict.fromkeys(kinds)
+    changes = [{"k": n, **nothing, name: forms[name]} for n, name in enumerate(kinds)]
+    own = decoding(schema, form)
+    table = own.table(pa.table({"value": [avro(envelope, {"op": "u", "after": after}) for after in changes]}))
+    *found, last = table.to_pylist()
+    for n, (row, name) in enumerate(zip(found, kinds, strict=False)):
+        assert (row[wrong(VALUE)], row[UNSENT], row[VALUE]["after"]) == (None, [name], {"k": n, **nothing})
+    assert (last[UNSENT], last[wrong(VALUE)]) == (None, f"in `after`: column `truths`: {LEFT_OPEN}")
 
 
 def test_a_schema_that_is_none_is_refused():

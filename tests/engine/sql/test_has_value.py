@@ -7,17 +7,19 @@ from collections.abc import Sequence
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
+from compiled import COMPILED
 from strandline.algebra.judged import have_values
 from strandline.algebra.scalar import scalar
 from strandline.engine.session.start import adopt
 
 pytestmark = pytest.mark.spark
 
+ALL_COMPILED = {**COMPILED, "spark.sql.codegen.factoryMode": "CODEGEN_ONLY"}
 WAYS = [
-    {"spark.sql.codegen.factoryMode": "CODEGEN_ONLY"},
+    ALL_COMPILED,
     {"spark.sql.codegen.factoryMode": "NO_CODEGEN", "spark.sql.codegen.wholeStage": "false"},
     {"spark.sql.codegen.factoryMode": "CODEGEN_ONLY", "spark.sql.codegen.wholeStage": "false"},
-    {"spark.sql.codegen.factoryMode": "CODEGEN_ONLY", "spark.sql.subexpressionElimination.enabled": "false"},
+    {**ALL_COMPILED, "spark.sql.subexpressionElimination.enabled": "false"},
 ]
 ROWS = [(1, 4, "7", [1, 2]), (2, 0, "7", [1, 2]), (3, 2, "seven", [1, 2]), (4, 1, None, None), (5, None, "7", [])]
 """``id, n, s, l``."""

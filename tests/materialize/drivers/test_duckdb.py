@@ -329,7 +329,7 @@ def test_loads_give_the_rows_that_are_there(endpoint: DuckDBEndpoint) -> None:
 
 
 class BrokenCommit:
-    """A connection whose COMMIT fails, before its effect or after."""
+    """A connection whose COMMIT fails, before its effect or after; "fenced": after, and another session opens then."""
 
     def __init__(self, path: str, broken: list[str]) -> None:
         self._inner = duckdb.connect(path)
@@ -342,11 +342,13 @@ class BrokenCommit:
         how = self._broken.pop() if self._broken else "fine"
         if how != "lost":
             self._inner.commit()
+        if how == "fenced":
+            self._inner.execute("UPDATE strandline_checkpoints SET fence = fence + 1")
         if how != "fine":
             raise duckdb.IOException("IO Error: the disk went away")
 
 
-@pytest.mark.parametrize("how", ["lost", "done"])
+@pytest.mark.parametrize("how", ["lost", "done", "fenced"])
 def test_a_commit_of_unknown_outcome_is_looked_up(how: str, tmp_path: Path) -> None:
     """Damage: stored rows are sent again, or missing rows count as committed."""
     broken: list[str] = []
@@ -363,7 +365,11 @@ def test_a_commit_of_unknown_outcome_is_looked_up(how: str, tmp_path: Path) -> N
             with pytest.raises(Unavailable, match="did not commit"):
                 await runtime.advance()
             world.check(uppers[0])
-        assert await runtime.advance()
+        if how == "fenced":
+            with pytest.raises(FencedError, match="another session"):
+                await runtime.advance()
+            runtime = world.runtime()
+        assert await runtime.advance() is (how != "fenced"), "what the other session found was committed"
         world.check(uppers[1])
         await advance_through(world, runtime, uppers[2:])
         world.check(uppers[-1])

@@ -15,7 +15,14 @@ from strandline.frontier.antichain import EMPTY, Frontier, join
 from strandline.persist.shard import codec, invariants
 from strandline.persist.shard.batch import NOTHING, BlobPart, Digest, InlinePart, KeyRange, Staged, Window
 from strandline.persist.shard.evolution import evolve
-from strandline.persist.shard.holds import downgrade_leased, register_leased
+from strandline.persist.shard.holds import (
+    LEASE_MS,
+    downgrade_leased,
+    expire_leased,
+    expire_overdue,
+    register_leased,
+    release_past,
+)
 from strandline.persist.shard.state import (
     Append,
     Appended,
@@ -28,7 +35,10 @@ from strandline.persist.shard.state import (
     append,
     compare_and_downgrade,
     describe,
+    drop_rollups,
     expire_critical,
+    finalize,
+    mark_swept,
     open_at,
     register_critical,
 )
@@ -58,7 +68,7 @@ def commands(draw):
         st.sampled_from(
             ["append"] * 4
             + ["merge", "merge", "lease", "release", "evolve", "downgrade", "register", "expire"]
-            + ["admit", "open", "rollup"]
+            + ["admit", "open", "rollup", "describe", "leave", "overdue", "past", "finalize", "drop rollups", "swept"]
         )
     )
     n = draw(st.integers(0, 6))
@@ -87,9 +97,31 @@ def commands(draw):
         case "admit":
             return lambda s: admit(s, n // 2)
         case "open":
-            return lambda s: open_at(s, n, n)
+            as_of = draw(st.integers(0, 6))
+            return lambda s: open_at(s, n // 2, as_of)
+        case "describe":
+            return lambda s: describe(s, f"c{n // 4} int", "owner", ("c0",) * (n % 2))
+        case "leave":
+            return lambda s: expire_leased(s, reader)
+        case "overdue":
+            return lambda s: aged(s, n)
+        case "past":
+            return lambda s: release_past(s, s.walltime_ms + n * LEASE_MS // 3)
+        case "finalize":
+            return finalize
+        case "drop rollups":
+            return lambda s: drop_rollups(s, s.seqno - n)
+        case "swept":
+            return lambda s: mark_swept(s, n)
         case _:
             return lambda s: add_rollup(s, Rollup(s.seqno, f"s/rollup/{s.seqno}"))
+
+
+def aged(state, thirds):
+    """Expire readers as if some time had passed, in thirds of a lease."""
+    older = replace(state, walltime_ms=state.walltime_ms + thirds * LEASE_MS // 3)
+    after, names = expire_overdue(older)
+    return (state if after is older else after), names
 
 
 def appending(step, held, epoch, writer, token):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from msgspec.structs import replace
 
 from strandline.frontier.antichain import EMPTY, MINIMUM, Frontier
@@ -11,6 +12,7 @@ from strandline.persist.shard.holds import (
     expire_leased,
     expire_overdue,
     register_leased,
+    release_past,
     seqno_held,
 )
 from strandline.persist.shard.state import Critical, Downgraded, Leased, ShardState
@@ -66,6 +68,39 @@ def test_only_a_reader_without_a_beat_for_a_whole_lease_is_dropped_and_since_sta
     after, dropped = expire_overdue(state)
     assert (dropped, list(after.leased), after.since) == (("late",), ["alive"], MINIMUM)
     assert expire_overdue(after) == (after, ())
+
+
+def dropped_shard(**changes):
+    """A closed shard whose only critical reader has released its past; a lease of ``r`` began at 10."""
+    held = {"since": Frontier(2), "upper": EMPTY, "criticals": {"c": Critical(EMPTY, 0)}}
+    return replace(holding(r=(2, 4, 10)), **held, **changes)
+
+
+@pytest.mark.parametrize("shards_clock", [0, 10, LEASE_MS + 10, LEASE_MS + 11])
+@pytest.mark.parametrize("own_clock", [0, 10, LEASE_MS + 10, LEASE_MS + 11])
+def test_the_past_of_a_dropped_shard_goes_when_its_last_lease_is_over_by_either_clock(shards_clock, own_clock):
+    """Damage: a query loses its rows in the middle; or a process whose clock is slow keeps dropped tables for ever."""
+    state = dropped_shard(walltime_ms=shards_clock)
+    over = max(shards_clock, own_clock) > 10 + LEASE_MS
+    after, gone = release_past(state, own_clock)
+    assert gone is over
+    assert (after.since, after.leased) == ((EMPTY, {}) if over else (state.since, state.leased))
+    assert release_past(after, own_clock) == (after, over)
+
+
+@pytest.mark.parametrize(
+    "still",
+    [
+        {"upper": Frontier(9)},
+        {"criticals": {}},
+        {"criticals": {"c": Critical(EMPTY, 0), "d": Critical(Frontier(2), 0)}},
+    ],
+    ids=["open", "never held", "held by one"],
+)
+def test_the_past_of_a_shard_in_use_stays_however_late_it_is(still):
+    """Damage: a collection that is written or held by name loses its history."""
+    state = replace(dropped_shard(), **still)
+    assert release_past(state, 99 * LEASE_MS) == (state, False)
 
 
 def test_a_reader_that_leaves_moves_nothing():

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 from msgspec.structs import replace
 
@@ -114,7 +116,6 @@ def test_an_older_epoch_is_fenced_an_equal_one_admitted_a_newer_one_raises_it():
     [
         (request(0, 0), "must advance"),
         (Append("w", "t", 1, (), Frontier(0), Frontier(0)), "must advance"),
-        (request(0, 2, staged(0, 3)), "does not fit"),
         (request(0, 2, owner="transactions"), "may only be appended"),
     ],
 )
@@ -122,6 +123,21 @@ def test_an_append_that_could_never_succeed_is_a_usage_error(bad, message):
     """Damage: rows outside their batch's bounds become part of the shard."""
     with pytest.raises(InvalidUsage, match=message):
         append(FRESH, bad)
+
+
+@pytest.mark.parametrize("expected", range(4))
+def test_staged_rows_are_appended_within_the_window_of_their_append_alone(expected):
+    """Damage: rows land at times that readers were told are complete, or beyond what the writer vouches for."""
+    state = appended(FRESH, 0, expected, token="before") if expected else FRESH
+    for new, lower, upper in itertools.product(range(expected + 1, 6), range(5), range(1, 7)):
+        if lower >= upper:
+            continue
+        wanted = request(expected, new, staged(lower, upper))
+        if expected <= lower and upper <= new:
+            assert append(state, wanted)[1] == Appended(Frontier(new))
+        else:
+            with pytest.raises(InvalidUsage, match="does not fit"):
+                append(state, wanted)
 
 
 def test_a_shard_with_an_owner_takes_appends_of_no_other_room():

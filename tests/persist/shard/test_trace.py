@@ -14,7 +14,18 @@ from strandline.frontier.antichain import EMPTY, MINIMUM, TIME_MAX, Frontier
 from strandline.persist.shard.batch import INLINE_SHARD_BYTES_MAX, NOTHING, Batch, BlobPart, Digest, InlinePart, Staged
 from strandline.persist.shard.invariants import check
 from strandline.persist.shard.state import ShardState
-from strandline.persist.shard.trace import FAN, Merge, Merged, Stale, apply_merge, due, everything
+from strandline.persist.shard.trace import (
+    FAN,
+    LARGE_BYTES,
+    LARGE_UPDATES,
+    Merge,
+    Merged,
+    Plan,
+    Stale,
+    apply_merge,
+    due,
+    everything,
+)
 
 
 def batch(lower, rows=1, *, inline=0, since=0):
@@ -101,6 +112,40 @@ def test_the_last_batch_is_left_alone_while_it_is_empty():
     assert due(shard(*[1] * (FAN - 1), 0)) is None
     closed = replace(idle, upper=EMPTY, batches=(*idle.batches[:-1], replace(idle.batches[-1], upper=EMPTY)))
     assert due(closed).inputs == closed.batches
+
+
+def test_a_merge_that_takes_long_is_left_to_others_and_small_ones_are_not():
+    """Damage: a commit stands still for minutes; or the small batches of a large shard are never merged."""
+    large = shard(*[LARGE_UPDATES] * FAN)
+    assert due(large).inputs == large.batches
+    assert due(large, small=True) is None
+    both = shard(*[LARGE_UPDATES] * FAN, *[1] * FAN)
+    assert due(both, small=True).inputs == both.batches[FAN:]
+    assert not due(both, small=True).large
+    few_updates = tuple(
+        replace(each, parts=(replace(each.parts[0], size=LARGE_BYTES),)) for each in shard(1, 1).batches
+    )
+    assert Plan(few_updates, MINIMUM, 0).large, "bytes take long, too"
+
+
+def test_nothing_is_due_where_nothing_was_appended():
+    """Damage: upkeep of a fresh shard fails, and each commit reports it."""
+    assert (due(shard()), everything(shard())) == (None, None)
+
+
+@given(st.lists(st.tuples(st.integers(1, 200), st.integers(-3, 3)), max_size=20), st.integers(0, 20))
+def test_merges_end_whatever_is_held_how_often(written, since):
+    """Damage: a batch whose rows are held several times, or less than once, is merged again and again."""
+    batches = tuple(replace(batch(at, rows), diffs=rows * often) for at, (rows, often) in enumerate(written))
+    state = shard(*[rows for rows, _ in written], since=since)
+    state = replace(state, batches=batches)
+    for _ in range(2 * len(batches) + 2):
+        plan = due(state)
+        if plan is None:
+            return
+        state, outcome = apply_merge(state, carried_out(plan))
+        assert isinstance(outcome, Merged)
+    pytest.fail(f"still due: {due(state)}")
 
 
 @given(st.lists(st.one_of(st.integers(0, 20), st.integers(0, 10**6)), max_size=120), st.integers(1, 9))

@@ -57,7 +57,7 @@ def presumption_kept(self: Sink, outcome: Any, upper: Frontier, *, read: Frontie
 
 
 @source_bug("what is bound is committed upstream, durable or not", (ResumptionFrontier, "_advance"))
-async def bound_let_go(self: ResumptionFrontier) -> None:
+async def bound_let_go(self: ResumptionFrontier, *, wait: bool) -> None:
     """Commit at the newest binding."""
     await self._reader.commit(self._remap.remap.frontier)
 

@@ -28,7 +28,7 @@ bug = registrar(BUGS)
 @bug(
     "upstream may forget the binding of the durable upper, and not of its predecessor", (ResumptionFrontier, "_advance")
 )
-async def resumed_at_the_upper(self: ResumptionFrontier) -> None:
+async def resumed_at_the_upper(self: ResumptionFrontier, *, wait: bool) -> None:
     """Commit what is bound at the first time that is not durable."""
     durable = await self._durable()
     await self._reader.commit(self._remap.remap.offsets_at(as_time(durable)))

@@ -74,9 +74,9 @@ _tick_source = Ingestion.tick
 
 
 @bug("what is bound is committed upstream before it is durable", (Ingestion, "tick"))
-async def forgotten_too_early(self: Ingestion, time: int) -> Any:
+async def forgotten_too_early(self: Ingestion, time: int, *, wait: bool = False) -> Any:
     """Commit at the binding."""
-    ticked = await _tick_source(self, time)
+    ticked = await _tick_source(self, time, wait=wait)
     if isinstance(ticked, Advanced):
         await self._reader.commit(self._remap.remap.frontier)
     return ticked

@@ -1,7 +1,8 @@
 """Many histories in a row: which seeds, and what they amount to.
 
 ``STRANDLINE_SIM_SEED`` makes a campaign begin there and, alone, be that one history; ``STRANDLINE_SIM_RUNS`` says how
-many there are (``make sim SEED=… N=…``).  Without them a campaign always makes the same histories.
+many there are (``make sim SEED=… N=…``).  Without them a campaign of ``make test`` makes the same histories each time,
+among them those that once showed something, and as many that no run made before; its figures name the last of them.
 """
 
 from __future__ import annotations
@@ -9,11 +10,12 @@ from __future__ import annotations
 import os
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Final, Protocol, Self, TypeVar
 
+from planted.known import telling
 from strandline.testing.simulation.kernel import CHANGE, READ, WAIT, Fate, Simulation
 from worlds.persist import Populate, play
 from worlds.processors import spread
@@ -40,6 +42,8 @@ SITES: Final = {
 }
 """Where persist does I/O, and what may become of it there."""
 POSSIBLE: Final = frozenset((site, fate) for site, fates in SITES.items() for fate in fates)
+FRESH: Final = 1_000_000_000
+"""New seeds begin beyond all that a campaign names, at the millisecond at which they are asked for."""
 SLICE: Final = 250
 """How many histories a process makes at a time."""
 
@@ -52,6 +56,18 @@ def seeds(base: int, runs: int) -> range:
     elif first:
         runs = 1
     return range(int(first), int(first) + runs) if first else range(base, base + runs)
+
+
+def mixed(campaign: str, fixed: int) -> Sequence[int]:
+    """Return the seeds of a campaign: the ``fixed`` first ones, those that once showed something, and as many new ones.
+
+    Variables override that, as in `seeds`.
+    """
+    if os.environ.get(SEED) or os.environ.get(RUNS):
+        return seeds(0, fixed)
+    same = [*range(fixed), *sorted(telling(campaign) - frozenset(range(fixed)))]
+    first = FRESH + time.time_ns() // 1_000_000  # noqa: TID251 - other histories each time are the point
+    return [*same, *range(first, first + len(same))]
 
 
 class Played(Protocol):
@@ -131,7 +147,7 @@ class Campaign(Tally):
         self.rollups += other.rollups
 
 
-def wage(these: range, populate: Populate) -> Campaign:
+def wage(these: Sequence[int], populate: Populate) -> Campaign:
     """Make the histories of ``these`` seeds on all processors."""
     whole = Campaign()
     for part in deal(these, partial(_make, populate)):
@@ -139,7 +155,7 @@ def wage(these: range, populate: Populate) -> Campaign:
     return whole
 
 
-def deal(these: range, make: Callable[[range], T]) -> Iterator[T]:
+def deal(these: Sequence[int], make: Callable[[Sequence[int]], T]) -> Iterator[T]:
     """Have all processors ``make`` slices of the seeds ``these``; give what came of each, in the order of the seeds.
 
     A history depends on its seed alone, so any processor may make it.  ``make`` must be picklable, and what it
@@ -148,5 +164,5 @@ def deal(these: range, make: Callable[[range], T]) -> Iterator[T]:
     return spread(make, [these[at : at + SLICE] for at in range(0, len(these), SLICE)])
 
 
-def _make(populate: Populate, these: range) -> Campaign:
+def _make(populate: Populate, these: Sequence[int]) -> Campaign:
     return Campaign().make(these, populate)

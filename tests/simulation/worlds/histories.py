@@ -8,12 +8,14 @@ Of other worlds, too, planted bugs are (`must_break`).
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from collections.abc import Set as AbstractSet
 from functools import partial
 from typing import Any, Final, TypeAlias
 
+from laws.broken import LawBrokenError
 from planted.bugs import Bug
+from planted.known import candidates, found
 from strandline.store.unreliable import Choose
 from strandline.testing.simulation.kernel import Fate
 from worlds.campaign import deal
@@ -29,7 +31,7 @@ Play: TypeAlias = Callable[[int], IngestedWorld]
 Perform: TypeAlias = Callable[[Choose, int], None]
 
 
-def made(play: Play, seeds: range) -> tuple[Counter[str], int, set[str], set[tuple[str, Fate]]]:
+def made(play: Play, seeds: Sequence[int]) -> tuple[Counter[str], int, set[str], set[tuple[str, Fate]]]:
     """Make histories; return what their users met, how many rounds they did, the distinct traces, and the fates."""
     marks: Counter[str] = Counter()
     rounds, traces, fates = 0, set(), set()
@@ -42,23 +44,26 @@ def made(play: Play, seeds: range) -> tuple[Counter[str], int, set[str], set[tup
     return marks, rounds, traces, fates
 
 
-def judge(name: str, play: Play, seeds: range, marks: AbstractSet[str], site: str, record_property: Any) -> None:
+def judge(
+    name: str, play: Play, seeds: Sequence[int], marks: AbstractSet[str], site: str, record_property: Any
+) -> None:
     """Make histories on all processors, and judge whether they were worth it.
 
     Users meet all of ``marks``, and each fate comes at ``site``.
     """
-    found: Counter[str] = Counter()
+    met_marks: Counter[str] = Counter()
     rounds, traces, fates = 0, set(), set()
     for some, many, distinct, met in deal(seeds, partial(made, play)):
-        found += some
+        met_marks += some
         rounds += many
         traces |= distinct
         fates |= met
-    assert set(found) >= marks, "users meet what they are there to meet"
+    assert set(met_marks) >= marks, "users meet what they are there to meet"
     assert len(traces) >= 0.99 * len(seeds)
     assert rounds >= 10 * len(seeds)
     assert {fate for at, fate in fates if at == site} == set(Fate)
     record_property("FIGURE", f"{name}.histories {len(seeds)} >={len(seeds)} pass")
+    record_property("FIGURE", f"{name}.newest-seed {seeds[-1]} - info")
     record_property("FIGURE", f"{name}.rounds-per-history {rounds / len(seeds):.1f} >=10 pass")
 
 
@@ -75,30 +80,42 @@ def faults(perform: Perform, job: tuple[int, int, int]) -> Tried:
 
 
 def one_fault_everywhere(name: str, perform: Perform, every: int, record_property: Any) -> None:
-    """Try the script on all processors."""
-    jobs = [(patience, every * 2, half * every) for patience in PATIENCE for half in (0, 1)]
-    found = list(spread(partial(faults, perform), jobs))
-    for each in found:
+    """Try one in ``every`` pairs of point and fate, with either patience in turn, or all of them with both."""
+    halves_of = {patience: (0, 1) if every == 1 else (n % 2,) for n, patience in enumerate(PATIENCE)}
+    jobs = [(patience, every * 2, half * every) for patience, halves in halves_of.items() for half in halves]
+    halves = list(spread(partial(faults, perform), jobs))
+    for each in halves:
         assert not each.broken, each.broken
         assert each.reached == each.possible
-    met, runs = sum(each.reached for each in found), sum(each.runs for each in found)
-    record_property("FIGURE", f"{name}.crash-points {met}/{met},points={found[0].points},runs={runs} all pass")
+    met, runs = sum(each.reached for each in halves), sum(each.runs for each in halves)
+    record_property("FIGURE", f"{name}.crash-points {met}/{met},points={halves[0].points},runs={runs} all pass")
 
 
 def must_break(
-    bug: Bug, play: Callable[[int], object], laws: AbstractSet[str], seeds_max: int, record_property: Any
+    bug: Bug,
+    campaign: str,
+    play: Callable[[int], object],
+    laws: AbstractSet[str] | None,
+    seeds_max: int,
+    record_property: Any,
 ) -> None:
-    """Make histories while ``bug`` lives, until one of them breaks one of ``laws``."""
-    found = None
+    """Make histories while ``bug`` lives, the one that is known to show it first, until one breaks one of ``laws``.
+
+    ``laws``: None for all that the observers of the world judge by.
+    """
+    broken, tried_of_them = None, 0
     with bug.planted():
-        for seed in range(seeds_max):
+        for seed in candidates(campaign, bug.name, seeds_max):
+            tried_of_them += 1
             try:
                 play(seed)
             except Exception as error:  # noqa: BLE001  # a bug may also end a run by what it raises: that is no law
-                if law_of(error) in laws:
-                    found = (seed, law_of(error))
+                if law_of(error) in laws if laws is not None else isinstance(error, LawBrokenError):
+                    broken = (seed, law_of(error))
                     break
-    verdict = "pass" if found else "miss"
-    seed, law = found or (seeds_max, "none")
-    record_property("FIGURE", f"planted.{bug.name} seeds={seed + 1},law={law} <={seeds_max} {verdict}")
-    assert found, bug.mistake
+    seed, law = broken or (seeds_max, "none")
+    verdict = "pass" if broken else "miss"
+    told = f"seed={seed},tried={tried_of_them},law={law} <={seeds_max} {verdict}"
+    record_property("FIGURE", f"planted.{campaign}.{bug.name} {told}")
+    assert broken, bug.mistake
+    found(campaign, bug.name, seed)

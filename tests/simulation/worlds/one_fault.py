@@ -8,7 +8,7 @@ campaigns.
 from __future__ import annotations
 
 import traceback
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import count
@@ -151,14 +151,35 @@ def play(scenario: Scenario, choose: OneFault, patience: int) -> None:
     assert world.acknowledged >= 1
 
 
+Job = tuple[str, int]
+"""A scenario or script, by its name, and with which patience it is tried."""
+
+
+def one_patience_each(jobs: Mapping[str, Sequence[int]]) -> list[Job]:
+    """Return each scenario with one of the patiences that it is tried with, in turn.
+
+    >>> one_patience_each({"a": (64, 1), "b": (64, 1), "c": (64, 1)})
+    [('a', 64), ('b', 1), ('c', 64)]
+    """
+    return [(name, patience[n % len(patience)]) for n, (name, patience) in enumerate(jobs.items())]
+
+
+PERSIST_QUICK: Final = tuple(one_patience_each({scenario.__name__: PATIENCE for scenario in SCENARIOS}))
+PERSIST_REST: Final = tuple(
+    job
+    for scenario in SCENARIOS
+    for patience in PATIENCE
+    if (job := (scenario.__name__, patience)) not in PERSIST_QUICK
+)
+
+
 @cache
-def try_all() -> dict[tuple[str, int], Tried]:
-    """Try every scenario, with every patience, on all processors; by the scenario's name and the patience."""
-    jobs = [(scenario.__name__, patience) for scenario in SCENARIOS for patience in PATIENCE]
+def try_all(jobs: tuple[Job, ...]) -> dict[Job, Tried]:
+    """Try scenarios of persist on all processors."""
     return dict(zip(jobs, spread(_try, jobs), strict=True))
 
 
-def _try(job: tuple[str, int]) -> Tried:
+def _try(job: Job) -> Tried:
     name, patience = job
     scenario = next(each for each in SCENARIOS if each.__name__ == name)
 

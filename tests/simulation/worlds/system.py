@@ -27,6 +27,7 @@ from strandline.persist.client import PersistClient
 from strandline.persist.handles import register
 from strandline.persist.shard import machine, patience, trace
 from strandline.sources import resume
+from strandline.sources.question import Inline
 from strandline.sources.reader import SourceReader
 from strandline.store.blob import Blob
 from strandline.store.memory import MemoryBlob
@@ -213,6 +214,7 @@ class World:
             connectors=Connectors(self),
             drivers=lambda endpoint, options: SimDriver(self.places[options["at"]], SESSIONS[endpoint]),
             together=SideBySide(self.choose),
+            beside=Inline,
             processes=OneHost(self.processes),
             address=None,
             opened=ExitStack(),

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from worlds.one_fault import OneFault, Tried, calm, pairs, tried, with_each
+from worlds.one_fault import Job, OneFault, Tried, calm, pairs, tried, with_each
 from worlds.performer import Stage
 from worlds.processors import spread
 from worlds.upper_scenarios import SCRIPTS
@@ -25,10 +25,9 @@ def landings() -> Iterator[int]:
         at = 2 * at + 1
 
 
-def try_each(every: int) -> dict[tuple[str, int], Tried]:
-    """Try every script with every patience on all processors, with one of ``every`` pairs of point and fate."""
-    jobs = [(script.name, patience, every) for script in SCRIPTS for patience in script.patience]
-    return dict(zip([job[:2] for job in jobs], spread(try_one, jobs), strict=True))
+def try_each(jobs: tuple[Job, ...], every: int) -> dict[Job, Tried]:
+    """Try scripts on all processors, with one of ``every`` pairs of point and fate."""
+    return dict(zip(jobs, spread(try_one, [(*job, every) for job in jobs]), strict=True))
 
 
 def try_one(job: tuple[str, int, int]) -> Tried:

@@ -9,6 +9,8 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import ExitStack
+from dataclasses import replace
+from functools import partial
 from itertools import count
 from typing import Any, Final, cast
 
@@ -28,6 +30,7 @@ from strandline.testing.doubles import CountingIds
 from strandline.testing.lists.list_assembly import list_assembly
 from strandline.testing.lists.list_engine import listed
 from strandline.testing.lists.list_messages import ListMessages
+from strandline.wiring.loop import RunningTask, side_by_side
 from strandline.wiring.registry import Readers
 
 pytestmark = [pytest.mark.server, pytest.mark.time_limit(700)]
@@ -38,6 +41,10 @@ BACK_S_MAX: Final = 90
 """How long it may take, on a machine that does other things too, until all is read that upstream has."""
 BUSY_MAX: Final = 0.3
 """The part of a processor that may be used while nothing can be done but to ask again."""
+UNANSWERED: Final = "its upstream has not answered since"
+INTERVAL_S: Final = Config().tick_ms / 1000
+BUSY_S_MAX: Final = 3.0
+"""How long a tick takes besides, on a machine that does other things too."""
 lengths = pytest.mark.parametrize("seconds", [SHORT_S, pytest.param(LONG_S, marks=pytest.mark.slow)])
 names = count()
 
@@ -47,12 +54,15 @@ class Site:
 
     def __init__(self) -> None:
         self.clock = SystemClock()
+        self.took: list[float] = []
 
     async def open(self, *statements: str) -> Core:
         """Open it, with the sources that the statements define."""
         assembly = list_assembly(self.clock, CountingIds(), MemoryBlob(), MemoryConsensus())
         nothing = cast("Any", None)
-        object.__setattr__(assembly, "connectors", Readers(self.clock, assembly.engine, nothing, ListMessages()))
+        readers = Readers(self.clock, assembly.engine, nothing, ListMessages())
+        beside = partial(RunningTask, self.clock)
+        assembly = replace(assembly, connectors=readers, together=side_by_side, beside=beside)
         self.core = await Core.open(assembly, Config(), Mode.FULL)
         for text in ("CREATE SOURCE healthy (n BIGINT) FROM COUNTER (every = '100ms')", *statements):
             await self.define(text)
@@ -66,6 +76,7 @@ class Site:
         """Tick, about once a second; return what is wrong."""
         began = time.monotonic()
         await self.core.tick()
+        self.took.append(time.monotonic() - began)
         await self.clock.sleep(max(0.0, 1 - (time.monotonic() - began)))
         return self.core.all_problems()
 
@@ -84,17 +95,23 @@ class Site:
             assert time.monotonic() < deadline, (problems, await self.ids(name), ids)
 
     async def through(self, source: str, name: str, seconds: float, said: str, ids: list[int]) -> None:
-        """Tick for so long while upstream is away: the status says so, no row changes, the other source goes on."""
+        """Tick for so long while upstream is away.
+
+        The status says so, no row changes, and the other source goes on: no tick waits longer than an interval.
+        """
+        self.took.clear()
         began, used, ticks = time.monotonic(), time.process_time(), 0
         before = await self.core.reader("healthy")
         upper = before.state.upper
         while time.monotonic() < began + seconds or ticks < 2:
             problems = await self.tick()
             ticks += 1
-            assert said in problems[source], problems
+            assert said in problems[source] or UNANSWERED in problems[source], problems
             assert "healthy" not in problems
             assert await self.ids(name) == ids
         assert upper < (await before.refresh()).upper, "the other source stands still"
+        assert said in problems[source], problems
+        assert max(self.took) < INTERVAL_S + BUSY_S_MAX, self.took
         passed = time.monotonic() - began
         assert time.process_time() - used < BUSY_MAX * passed, "it spins"
 

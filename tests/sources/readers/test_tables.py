@@ -36,7 +36,7 @@ def rows(ids):
 
 def held(env):
     """Return the rows of the source and of the view, and hold that the view is what its query says."""
-    env.tick()
+    env.tick(wait=True)
     assert env.status()["problems"] == {}
     assert env.verify("by_kind").ok
     return env.query("SELECT * FROM sales").toArrow(), env.query("SELECT * FROM by_kind").toArrow()
@@ -158,9 +158,9 @@ def test_a_load_generator_becomes_a_view(spark, tmp_path):
                 env.execute(
                     "CREATE MATERIALIZED VIEW all_of_it AS SELECT min(n) AS a, max(n) AS b, count(*) AS c FROM ticks"
                 )
-                env.tick()
+                env.tick(wait=True)
             for _ in range(3):
-                env.tick()
+                env.tick(wait=True)
                 assert env.verify("all_of_it").ok
                 (row,) = env.query("SELECT * FROM all_of_it").toArrow().to_pylist()
                 found.append((row["a"], row["b"], row["c"]))
@@ -179,7 +179,7 @@ def test_the_tables_of_a_bank_are_fed_by_one_source(spark, tmp_path):
             FROM accounts a JOIN moves m ON a.id = m.account GROUP BY a.id""")
         found = 0
         while found < 5:
-            env.tick()
+            env.tick(wait=True)
             assert env.status()["problems"] == {}
             rows = env.query("SELECT * FROM balances").toArrow()
             assert sum(rows["balance"].to_pylist()) == 0

@@ -44,8 +44,21 @@ VIEWS: Final = {
     "kinds": "SELECT k, count(DISTINCT v) AS n FROM orders GROUP BY k",
     "above": "SELECT s.k, s.n FROM (SELECT k, count(*) AS n FROM orders GROUP BY k) s WHERE s.n > 1",
     "top": TOP,
+    # keys of several columns, in another order than the columns stand in, and none of them first
+    "pair": "SELECT p, count(*) AS n, v, max(k) AS hi, k + 1 AS l FROM orders GROUP BY v, p, k + 1",
+    "matched": "SELECT o.p, n.name, o.k FROM orders o JOIN names n ON o.v = n.k AND n.k = o.k",
+    "kinds of pairs": "SELECT v, count(DISTINCT p) AS n, k FROM orders GROUP BY k, v",
+    # an extreme by a computed key, over rows of both tables
+    "either": "SELECT max(u.v) AS hi, u.g, min(u.v) AS lo FROM "
+    "(SELECT v, k + 1 AS g FROM orders UNION ALL SELECT k AS v, k AS g FROM names) u GROUP BY u.g",
+    # two aggregates, and a bound, that change at different times
+    "both": "SELECT s.k, s.hi, t.n FROM (SELECT k, max(v) AS hi FROM orders GROUP BY k) s "
+    "JOIN (SELECT k, count(*) AS n FROM names GROUP BY k) t ON s.k = t.k",
+    "bounded": "SELECT k, v FROM orders WHERE v > (SELECT max(k) FROM names)",
 }
 TIMES: Final = (1, 2, 3, 4, 5, 6)
+QUIET_SHARE: Final = 0.2
+NETTED_SHARE: Final = 0.5
 
 
 def top(relations):
@@ -57,7 +70,11 @@ def top(relations):
 
 
 class Histories:
-    """Random insertions and deletions of both tables, as update rows."""
+    """Random insertions and deletions of both tables, as update rows.
+
+    A row may come several times and go in part, by one update or by several that are not netted; a table may be quiet
+    while the other changes.
+    """
 
     def __init__(self, seed: int) -> None:
         chance = random.Random(seed)
@@ -65,12 +82,27 @@ class Histories:
         held: dict[str, list[dict[str, Any]]] = {"orders": [], "names": []}
         for time in TIMES:
             for name, here in held.items():
+                if chance.random() < QUIET_SHARE:
+                    continue
                 gone = [here.pop(chance.randrange(len(here))) for _ in range(min(len(here), chance.randrange(3)))]
                 came = [self._row(name, chance) for _ in range(chance.randrange(4))]
+                came += came[:1] * chance.randrange(3)
                 here.extend(came)
-                self.rows[name] += [r | {TIME: time, DIFF: -1} for r in gone] + [
-                    r | {TIME: time, DIFF: 1} for r in came
-                ]
+                changes = [(row, -1) for row in gone] + [(row, 1) for row in came]
+                self.rows[name] += self._written(changes, time, chance)
+
+    @staticmethod
+    def _written(changes: list[tuple[dict[str, Any], int]], time: int, chance: random.Random) -> list[dict[str, Any]]:
+        """Write changes as updates: one by one, or as one for each row; perhaps with one that is taken back at once."""
+        if chance.random() < NETTED_SHARE:
+            sums: Counter[tuple[tuple[str, Any], ...]] = Counter()
+            for row, diff in changes:
+                sums[tuple(row.items())] += diff
+            changes = [(dict(items), diff) for items, diff in sums.items() if diff]
+        elif changes:
+            row, _ = chance.choice(changes)
+            changes = [*changes, (row, 2), (row, -2)]
+        return [row | {TIME: time, DIFF: diff} for row, diff in changes]
 
     @staticmethod
     def _row(name: str, chance: random.Random) -> dict[str, Any]:

@@ -51,9 +51,12 @@ class Opener:
             note(f"strandline: {error}; reading without holding what is read")
             return self.looking(project)
 
-    def writing(self, project: Project, *, take_over: bool = False) -> Environment:
-        """Open the project's location for writing; see `strandline.open`.  The project is not applied yet."""
-        return self._open(project, Mode.FULL, take_over=take_over)
+    def writing(self, project: Project, **settings: object) -> Environment:
+        """Open the project's location for writing, with ``settings`` in place of the project's; see `strandline.open`.
+
+        The project is not applied yet.
+        """
+        return self._open(project, Mode.FULL, **settings)
 
     def looking(self, project: Project) -> Environment:
         """Open the project's location independently, without writes, and read the store itself, not a cache."""

@@ -20,8 +20,8 @@ from sqlglot import exp
 from strandline.algebra.scalar import text
 from strandline.algebra.schema import Schema
 from strandline.compute.plan.scalars.analyst import Analyst
-from strandline.compute.plan.scalars.definite import is_positional
-from strandline.compute.plan.sql.dialect import parse
+from strandline.compute.plan.scalars.positions import is_open_list, is_positional, is_settled
+from strandline.compute.plan.sql.dialect import in_sight, parse
 from strandline.compute.plan.sql.trees import mentioned
 from strandline.errors import DefinitionError
 
@@ -64,6 +64,8 @@ def _open(node: exp.Expr) -> bool:
             return True
         case exp.Window():
             return is_positional(node)
+        case exp.WithinGroup():
+            return is_open_list(node)
         case exp.Anonymous():
             return node.name.lower() in _ADDED
         case _:
@@ -81,6 +83,10 @@ class _Completion:
     def complete(self) -> None:
         """Leave Spark no choice."""
         if isinstance(self.query, exp.Select):
+            for listed in filter(is_open_list, list(_own(self.query, exp.WithinGroup))):
+                listed.expression.append(
+                    "expressions", _ascending(exp.cast(listed.this.expressions[0].copy(), "string"))
+                )
             for window in [each for each in _own(self.query, exp.Window) if is_positional(each)]:
                 window.replace(self._window(window))
             for call in reversed([each for each in _own(self.query, exp.Anonymous) if each.name.lower() in _ADDED]):
@@ -114,6 +120,15 @@ class _Completion:
         return len(self._schema(text(bare)).columns)
 
     def _window(self, window: exp.Window) -> exp.Expr:
+        """Return ``window`` with an order of all rows; itself where no order matters, and none can be written."""
+        try:
+            return self._ordered(window)
+        except Inexpressible:
+            if is_settled(window):
+                return window.copy()
+            raise
+
+    def _ordered(self, window: exp.Window) -> exp.Expr:
         order, ties = window.args.get("order"), self._ties()
         if order is None or window.args.get("alias") is not None:
             raise Inexpressible
@@ -203,17 +218,7 @@ class _Completion:
 
     def _schema(self, sql: str) -> Schema:
         """Return Spark's schema of a query in the place of this one."""
-        named: list[str] = []
-        around: exp.Expr | None = self.query
-        inside: exp.Expr | None = None  # the common table expression that this query is part of sees earlier ones only
-        while around is not None:
-            with_ = around.args.get("with_")
-            seen = [] if with_ is None else list(with_.expressions)
-            if inside is not None and any(each is inside for each in seen):
-                seen = seen[: next(n for n, each in enumerate(seen) if each is inside)]
-            named[:0] = [text(each) for each in seen]
-            inside = around if isinstance(around, exp.CTE) else inside
-            around = around.parent
+        named = [text(each) for each in in_sight(self.query)]
         return self.analyst.schema_of(f"WITH {', '.join(named)} {sql}" if named else sql, self.relations)
 
 

@@ -29,6 +29,7 @@ from strandline.compute.plan.scalars.order import (
     top,
 )
 from strandline.compute.plan.scalars.scope import Unplanned
+from strandline.compute.plan.scalars.windows import complete_lists
 from strandline.compute.plan.select import plan_distinct, plan_select
 
 _A: Final = f"{RESERVED}a_side"
@@ -133,18 +134,16 @@ class Queries:
     def _widened(self, side: Planned, own: Schema, common: Schema) -> Node:
         """Return ``side`` with its outputs in order, in the types that both sides have in common.
 
-        Each side alone must have them, since a step may see the updates of one side only.
+        Each side alone must have them, since a step may see the updates of one side only.  A widened output has a name
+        of its own: below it the column may be stored, in its own type.
         """
-        return project(
-            side.node,
-            [
-                (
-                    mine.name,
-                    column(mine.name) if mine.type == wanted.type else cast(column(mine.name), wanted.type),
-                )
-                for mine, wanted in zip(own, common, strict=True)
-            ],
-        )
+        outputs: list[tuple[str, exp.Expr]] = []
+        for mine, wanted in zip(own, common, strict=True):
+            if mine.type == wanted.type:
+                outputs.append((mine.name, column(mine.name)))
+            else:
+                outputs.append((self.context.names.fresh(mine.name), cast(column(mine.name), wanted.type)))
+        return project(side.node, outputs)
 
     def _values(self, query: exp.Values) -> Planned:
         rows = [row.expressions if isinstance(row, exp.Tuple) else [row] for row in query.expressions]
@@ -164,7 +163,7 @@ class Queries:
             for key in ("limit", "offset", "order", "with_"):
                 plain.set(key, None)
             return self._ordered(self._substituted(plain, ctes, reason), query)
-        copy = query.copy()
+        copy = complete_lists(query)
         copy.set("with_", None)
         inner = {cte.alias.lower() for cte in copy.find_all(exp.CTE)}
         inputs: dict[str, Node] = {}

@@ -26,7 +26,7 @@ from strandline.compute.plan.scalars.context import Context, Planned, project
 from strandline.compute.plan.scalars.expressions import refuse_ambiguous, resolve, starred
 from strandline.compute.plan.scalars.order import is_limited, ordering, output_of, refuse_order_within, top
 from strandline.compute.plan.scalars.scope import Scope, Unplanned
-from strandline.compute.plan.scalars.windows import complete_windows, first_of_each
+from strandline.compute.plan.scalars.windows import complete_lists, complete_windows, first_of_each
 from strandline.compute.plan.sql.functions import MERGING
 from strandline.compute.plan.sql.trees import conjuncts, has_aggregate
 from strandline.compute.plan.subqueries import Subqueries
@@ -299,4 +299,4 @@ def _recomputed(
 
 
 def _definite(context: Context, node: Node, expression: exp.Expr) -> exp.Expr:
-    return definite_folds(context, node, complete_windows(expression, node.names))
+    return definite_folds(context, node, complete_windows(complete_lists(expression), node.names))

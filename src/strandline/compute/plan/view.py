@@ -8,6 +8,9 @@
 4. Spark analyses what the plan means: its columns must be those of step 2, else the whole query is recomputed as it
    was written.
 
+A view reads each collection that its text names, also one that its answer does not depend on: it is complete as far as
+all of them are, and has the errors of all.  So what a view depends on does not change with the planner or the rule.
+
 So a view is never refused for being hard, and never wrong for our not having understood it.
 """
 
@@ -19,14 +22,14 @@ from dataclasses import dataclass, field
 
 from sqlglot import exp
 
-from strandline.algebra.nodes import Get, Node, Opaque, children
-from strandline.algebra.scalar import text
+from strandline.algebra.nodes import Filter, Get, Node, Opaque, UnionAll, frames
+from strandline.algebra.scalar import Scalar, cast, text
 from strandline.algebra.schema import Schema
 from strandline.compute.plan.key import key
 from strandline.compute.plan.meaning import meaning
 from strandline.compute.plan.query import Queries
 from strandline.compute.plan.scalars.analyst import Analyst
-from strandline.compute.plan.scalars.context import Context, renamed
+from strandline.compute.plan.scalars.context import Context, project, renamed
 from strandline.compute.plan.scalars.definite import (
     inexact,
     refuse_doubts,
@@ -35,9 +38,9 @@ from strandline.compute.plan.scalars.definite import (
     refuse_unordered,
 )
 from strandline.compute.plan.scalars.scope import Names, Unplanned
-from strandline.compute.plan.sql.dialect import MISTAKES, parse, position_of, words
+from strandline.compute.plan.sql.dialect import MISTAKES, parse, position_of, relations, words
 from strandline.compute.plan.sql.trees import mentioned
-from strandline.errors import DefinitionError
+from strandline.errors import DefinitionError, RepeatedColumn
 
 _CANDIDATES_MAX = 3
 
@@ -46,9 +49,9 @@ _CANDIDATES_MAX = 3
 class PlannedView:
     """A view that can be maintained.
 
-    ``plan`` has the columns of ``schema``, by name; ``imports`` are the collections that it reads; ``sql`` the
-    author's text; ``types`` Spark's types of the columns inside the plan that a stage may have to store; ``notes``
-    what the author may want to know; ``key`` columns that identify its rows, if known.
+    ``plan`` has the columns of ``schema``, by name; ``imports`` are the collections that it reads, which are those that
+    the text names; ``sql`` the author's text; ``types`` Spark's types of the columns inside the plan that a stage may
+    have to store; ``notes`` what the author may want to know; ``key`` columns that identify its rows, if known.
     """
 
     plan: Node
@@ -70,20 +73,19 @@ def plan_view(sql: str, catalog: Mapping[str, Schema], analyst: Analyst, *, dist
     """
     sql = sql.strip().rstrip(";").rstrip()
     query = parse(sql)
-    read = _imports(query, sql, catalog)
-    relations = {name: catalog[name] for name in read}
+    named = {name: catalog[name] for name in _named(query, sql, catalog)}
     refuse_indefinite(query, sql, analyst.functions)
-    schema = analyst.schema_of(sql, relations)
+    schema = _schema(query, sql, named, analyst)
     mistrust = None if query is not None else "only Spark can read this text"
-    if query is not None and not analyst.same(sql, text(query), relations):
+    if query is not None and not analyst.same(sql, text(query), named):
         query, mistrust = None, "sqlglot reads this text otherwise than Spark does"
         refuse_indefinite(None, sql, analyst.functions)
-    doubts = analyst.doubts(sql, relations, ordering=query is None)
+    doubts = analyst.doubts(sql, named, ordering=query is None)
     refuse_doubts(doubts)
     if query is None:
         refuse_order(doubts)
-    context = Context(relations, analyst, None if query is None else mentioned(query), Names(_bound(query)))
-    whole = _recomputable(query, sql, relations, analyst) if distrusted else None
+    context = Context(named, analyst, None if query is None else mentioned(query), Names(_bound(query)))
+    whole = _recomputable(query, sql, named, analyst) if distrusted else None
     try:
         if whole is not None:
             raise Unplanned("a check found rows of it wrong")
@@ -95,11 +97,26 @@ def plan_view(sql: str, catalog: Mapping[str, Schema], analyst: Analyst, *, dist
     except Unplanned as why:
         if whole is None and query is not None:
             refuse_unordered(query, sql)
-        plan = _whole(whole or sql, schema, relations, str(why))
+        plan = _whole(whole or sql, schema, named, str(why))
         context.notes[:] = [f"the whole query is recomputed: {why}", *inexact(query)]
         context.types.update((c.name, c.type) for c in schema)
-    imports = tuple(sorted(set(_read(plan))))
-    return PlannedView(plan, schema, imports, sql, dict(context.types), tuple(context.notes), key(plan))
+    found, plan = key(plan), _reading_all(plan, schema, context)
+    return PlannedView(plan, schema, tuple(sorted(named)), sql, dict(context.types), tuple(context.notes), found)
+
+
+def _schema(query: exp.Expr | None, sql: str, relations: Mapping[str, Schema], analyst: Analyst) -> Schema:
+    """Return Spark's schema of the query; say which output needs a name if two have the same."""
+    try:
+        return analyst.schema_of(sql, relations)
+    except RepeatedColumn as found:
+        outputs = query.selects if isinstance(query, exp.Query) else []
+        stars = [each for each in outputs if each.is_star]
+        at = next(iter(stars), None) if stars or not outputs else outputs[found.place].unalias()
+        what = f"output {found.place + 1}" if stars or at is None else text(at)
+        place = None if at is None else position_of(at, sql)
+        raise DefinitionError(
+            f"two outputs are called {found.name!r}; write {what} AS a name of its own", place
+        ) from found
 
 
 def _recomputable(query: exp.Expr | None, sql: str, relations: Mapping[str, Schema], analyst: Analyst) -> str | None:
@@ -133,30 +150,29 @@ def _whole(sql: str, schema: Schema, relations: Mapping[str, Schema], reason: st
     return Opaque(inputs, tuple(relations), sql, schema.names, reason)
 
 
-def _read(node: Node) -> Iterator[str]:
-    if isinstance(node, Get):
-        yield node.frame
-    for below in children(node):
-        yield from _read(below)
+def _reading_all(plan: Node, schema: Schema, context: Context) -> Node:
+    """Return ``plan``, with a side without rows for each collection that the text names and ``plan`` does not need."""
+    sides: list[Node] = []
+    for name in sorted(context.relations.keys() - set(frames(plan))):
+        nothing = Filter(context.get(name).node, Scalar(exp.false()))
+        sides.append(project(nothing, [(each.name, cast(exp.Null(), each.type)) for each in schema]))
+        context.notes.append(f"{name} is named and not needed: the view waits for it and has its errors all the same")
+    return UnionAll((plan, *sides)) if sides else plan
 
 
-def _imports(query: exp.Expr | None, sql: str, catalog: Mapping[str, Schema]) -> tuple[str, ...]:
+def _named(query: exp.Expr | None, sql: str, catalog: Mapping[str, Schema]) -> tuple[str, ...]:
     """Return the collections that the text names, in order; raise `DefinitionError` for one that is not there."""
     own = {name.lower(): name for name in catalog}
     if query is None:
         return tuple(dict.fromkeys(own[w.text.lower()] for w in words(sql) if w.text.lower() in own))
-    local = {cte.alias.lower() for cte in query.find_all(exp.CTE)}
     found: dict[str, None] = {}
-    for table in query.find_all(exp.Table):
-        if not isinstance(table.this, exp.Identifier):
-            continue
+    for table in relations(query):
         name = ".".join(part.name for part in table.parts)
-        if name.lower() in own:
-            found[own[name.lower()]] = None
-        elif name.lower() not in local:
+        if name.lower() not in own:
             near = difflib.get_close_matches(name.lower(), own, _CANDIDATES_MAX)
             hint = f"; did you mean {' or '.join(own[n] for n in near)}?" if near else ""
             raise DefinitionError(f"there is no collection {name!r}{hint}", position_of(table, sql))
+        found[own[name.lower()]] = None
     return tuple(found)
 
 

@@ -19,7 +19,7 @@ from strandline.algebra.excerpt import within
 from strandline.algebra.nodes import Get, Project
 from strandline.algebra.scalar import Scalar, call, cast, column
 from strandline.algebra.schema import ERROR, Column, Schema
-from strandline.compute.plan.sql.dialect import parse, position_of, words
+from strandline.compute.plan.sql.dialect import parse, position_of, relations, words
 from strandline.controller.asking.holding import Hold
 from strandline.controller.core import Core
 from strandline.controller.location.catalog import ERRORS_SUFFIX, unknown
@@ -114,10 +114,8 @@ def relations_of(core: Core, sql: str) -> list[str]:
     if tree is None:
         occurring = {word.text.lower() for word in words(sql)}
         return sorted(names & occurring if occurring else names)
-    tables = (table for table in tree.find_all(exp.Table) if isinstance(table.this, exp.Identifier))
-    used = {table.name.lower(): table for table in tables}
-    local = {cte.alias.lower() for cte in tree.find_all(exp.CTE)}
-    for name in sorted(used.keys() - names - local):
+    used = {table.name.lower(): table for table in relations(tree)}
+    for name in sorted(used.keys() - names):
         with within(position_of(used[name], sql)):
             raise unknown("collection", name, names)
     return sorted(used.keys() & names)

@@ -14,10 +14,8 @@ from dataclasses import dataclass, replace
 from graphlib import CycleError, TopologicalSorter
 from typing import Final
 
-from sqlglot import exp
-
 from strandline.algebra.schema import Schema
-from strandline.compute.plan.sql.dialect import parse, words
+from strandline.compute.plan.sql.dialect import parse, relations, words
 from strandline.controller.core import Core
 from strandline.controller.defining import definitions, sources
 from strandline.controller.defining.creating import create
@@ -115,11 +113,15 @@ _RANKS: Final[Mapping[type, int]] = {
 
 
 def _mentions(sql: str) -> list[str]:
-    """Return the relations that a query names, in lower case; where only Spark can read it, every word in it."""
+    """Return the relations that a query names, in lower case; where only Spark can read it, every word in it.
+
+    >>> _mentions("WITH b AS (SELECT * FROM c) SELECT * FROM b")
+    ['c']
+    """
     query = parse(sql)
     if query is None:
         return sorted({word.text.lower() for word in words(sql)})
-    return sorted({table.name.lower() for table in query.find_all(exp.Table)})
+    return sorted({table.name.lower() for table in relations(query)})
 
 
 async def _keep(core: Core, present: Item, defined: Defined) -> None:

@@ -88,7 +88,7 @@ def plan(core: Core, name: str, sql: str) -> Definition:
         columns_of(planned.schema),
         core.assembly.ids.fresh("s"),
         sql=planned.sql,
-        imports=tuple(name.lower() for name in planned.imports),
+        imports=planned.imports,
         stages=stage_shards(stages, core.catalog, core.assembly.ids),
         conf=core.engine.settings(),
     )

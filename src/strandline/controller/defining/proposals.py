@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from sqlglot import exp
 
+from strandline.options import holds_secret
 from strandline.sources.kinds import Discovered
 
 
@@ -36,9 +37,28 @@ def proposed(upstream: Upstream, found: Sequence[Discovered], source: str) -> li
     -- a.b: it is gone
     """
     names = list(_names([each.name for each in found], {source.lower()} if upstream.tables else ()))
+    upstream, notes = _without_secrets(upstream)
     texts = [_proposal(name, upstream, source, each) for name, each in zip(names, found, strict=True)]
-    head = f"CREATE SOURCE {source} FROM {upstream.connector} {_listed(upstream.options)};"
-    return [head, *texts] if upstream.tables else texts
+    if upstream.tables:
+        texts = [f"CREATE SOURCE {source} FROM {upstream.connector} {_listed(upstream.options)};", *texts]
+    return ["".join(f"-- {note}\n" for note in notes) + texts[0], *texts[1:]] if texts else []
+
+
+def _without_secrets(upstream: Upstream) -> tuple[Upstream, list[str]]:
+    """Return what was asked with a reference in place of each secret, and what to do before the statements are run.
+
+    >>> asked, notes = _without_secrets(Upstream("kafka", {"user": "me", "password": "hunter2"}, tables=False))
+    >>> asked.options["password"], notes
+    ('env:KAFKA_PASSWORD', ['password: put it into the environment variable KAFKA_PASSWORD'])
+    """
+    variables = {
+        name: re.sub(r"[^A-Z0-9]+", "_", f"{upstream.connector}_{name}".upper())
+        for name, text in upstream.options.items()
+        if holds_secret(name, text)
+    }
+    given = {name: f"env:{variables[name]}" if name in variables else text for name, text in upstream.options.items()}
+    notes = [f"{name}: put it into the environment variable {variable}" for name, variable in variables.items()]
+    return replace(upstream, options=given), notes
 
 
 def _proposal(name: str, upstream: Upstream, source: str, found: Discovered) -> str:

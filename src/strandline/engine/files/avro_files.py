@@ -25,8 +25,8 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from strandline.algebra import types
 from strandline.algebra.formats import DatedFile
 from strandline.algebra.schema import DIFF, ERROR, TIME, Schema
+from strandline.algebra.undecoded import of_record
 from strandline.engine.files.avro_types import nests  # which lets decimals keep all their digits
-from strandline.engine.files.file_errors import RAW_CHARS_MAX
 from strandline.engine.files.values import Refused, named
 from strandline.engine.frames import inline
 from strandline.engine.frames.rows import Local, dataframe
@@ -114,5 +114,4 @@ def _row(
 
 
 def _error(file: dict[str, Any], number: int, reason: str, raw: str) -> dict[str, Any]:
-    told = {"file": file[_NAME], "record": number, "reason": file[_PREFIX] + reason, "raw": raw[:RAW_CHARS_MAX]}
-    return {ERROR: json.dumps(told, ensure_ascii=False, separators=(",", ":")), TIME: file[TIME], DIFF: 1}
+    return {ERROR: of_record(file[_NAME], number, file[_PREFIX] + reason, raw), TIME: file[TIME], DIFF: 1}

@@ -1,7 +1,8 @@
 """Files to rows, on Spark: the decoder behind the files source.
 
 All files of a step are one lazy frame; staging it is the one job.  Small files are decoded here and now, in no job
-(`small.py`), to the same rows.  Avro is read by Python (`avro_files.py`).  Text is read by Spark's own parsers, which
+(`small.py`), to the same rows.  Avro is read by Python (`avro_files.py`), and so are the Parquet files that Spark does
+not read as declared (`parquet/columns.py`).  Text is read by Spark's own parsers, which
 keep the text of a record that they cannot decode beside whatever they could; such a record becomes a row of the err
 half.  Where it stands and what is wrong with it costs more passes over its file (`file_errors.py`), and is found only
 when asked for (``locate``): the ok rows are the same either way, and of good input nothing is decoded twice.
@@ -30,8 +31,10 @@ from strandline.algebra.schema import Column as Field
 from strandline.engine.files import csv_lines, file_errors, json_lines, small
 from strandline.engine.files.avro_files import AvroFiles
 from strandline.engine.files.file_bytes import S3A, FileBytes
-from strandline.engine.files.file_layout import Layout, Unusable, damaged_pages, group, line_that_is_not_utf8
-from strandline.engine.files.file_paths import CORRUPT, PATH, load, paths_table
+from strandline.engine.files.file_layout import Layout, Unusable, group, line_that_is_not_utf8
+from strandline.engine.files.file_paths import CORRUPT, PATH, file_path, load, paths_table
+from strandline.engine.files.parquet.columns import damaged_pages
+from strandline.engine.files.parquet.records import ParquetFiles
 from strandline.engine.files.small import is_small
 from strandline.engine.frames import forms, inline
 from strandline.engine.frames.failures import as_ours
@@ -101,17 +104,18 @@ class SparkFiles:
             table = small.lines(layout, form, self._bytes)
             rows = partial(_of_lines, fields=_fields(layout, schema), schema=schema, form=form)
         else:
-            table = small.parquet(layout.files, schema, self._bytes)
+            table = small.parquet(layout, schema, self._bytes)
             rows = partial(_normal, schema=schema)
         return None if table is None else self._here.run(key, table, rows) if table.num_rows else table.slice(0, 0)
 
     def _decoded(self, layout: Layout, schema: Schema, form: FileFormat, locate: bool) -> list[DataFrame]:
         match form.encoding:
             case Encoding.AVRO:
-                read = AvroFiles(schema).frame(self._session, layout.files)
-                return [read.select(*_columns(schema), ERROR, TIME, DIFF)]
-            case Encoding.PARQUET:
+                return [_normal(AvroFiles(schema).frame(self._session, layout.files), schema=schema)]
+            case Encoding.PARQUET if layout.by_spark:
                 return [self._parquet(layout, schema)]
+            case Encoding.PARQUET:
+                return [_normal(ParquetFiles(schema).frame(self._session, layout.files), schema=schema)]
             case _:
                 return self._text(layout, schema, form, locate)
 
@@ -127,8 +131,9 @@ class SparkFiles:
         """
         sound, damaged = [], []
         for layout in layouts:
-            doubted = [u for file in layout.files if (u := damaged_pages(file, schema, self._bytes))]
-            refused = [u for u in doubted if not self._reads(u.file, schema)]
+            files = layout.files if layout.by_spark else ()
+            doubted = {file: reason for file in files if (reason := damaged_pages(file, schema, self._bytes))}
+            refused = [Unusable(f, 0, reason, "") for f, reason in doubted.items() if not self._reads(f, schema)]
             damaged += refused
             if len(refused) < len(layout.files):
                 sound.append(layout.without({u.file for u in refused}))
@@ -169,7 +174,7 @@ class SparkFiles:
     def _dated(self, read: DataFrame, files: Sequence[DatedFile]) -> DataFrame:
         """Return the rows with the path, the name, the time and the diff of their files."""
         if PATH not in read.columns:
-            read = read.select("*", F.col("_metadata.file_path").alias(PATH))
+            read = read.select("*", file_path(read).alias(PATH))
         if len({(file.time, file.diff) for file in files}) == 1:
             return read.withColumns({TIME: _long(files[0].time), DIFF: _long(files[0].diff)})
         known = {name: pa.array([getattr(f, own) for f in files], pa.int64()) for name, own in _OF_FILE.items()}
@@ -189,7 +194,7 @@ def _of_lines(frame: DataFrame, *, fields: Sequence[Field], schema: Schema, form
 
 
 def _normal(frame: DataFrame, *, schema: Schema) -> DataFrame:
-    return frame.select(*_columns(schema), F.lit(None).cast("string").alias(ERROR), TIME, DIFF)
+    return frame.select(*_columns(schema), ERROR, TIME, DIFF)
 
 
 def _unlocated(read: DataFrame, schema: Schema) -> DataFrame:

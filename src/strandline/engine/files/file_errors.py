@@ -28,15 +28,13 @@ from strandline.algebra import types
 from strandline.algebra.formats import DatedFile, Encoding, FileFormat
 from strandline.algebra.schema import ERROR, Schema, quote, struct
 from strandline.algebra.schema import Column as Field
-from strandline.algebra.undecoded import HALF_A_PAIR, NO_OBJECT, TOO_DEEP, TOO_LONG
+from strandline.algebra.undecoded import HALF_A_PAIR, NO_OBJECT, RAW_CHARS_MAX, TOO_DEEP, TOO_LONG, VALUE_CHARS_MAX
 from strandline.engine.files import json_lines
 from strandline.engine.files.file_layout import Layout
 from strandline.engine.files.file_paths import CORRUPT, PATH, decoding, load, paths_table
 from strandline.engine.files.json_lines import has_half_a_pair, is_alone, one_value, value_of
 from strandline.engine.files.notations import JsonValues
 
-RAW_CHARS_MAX: Final = 4_096
-VALUE_CHARS_MAX: Final = 100
 SEARCH_BYTES_MAX: Final = 256 << 20
 """Files up to this size are searched as a whole for records that span lines; in larger ones the line is null."""
 _RAW: Final = "__raw"

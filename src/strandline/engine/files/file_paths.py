@@ -6,8 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 import pyarrow as pa
-from pyspark.sql import DataFrame, DataFrameReader, SparkSession
-from pyspark.sql import functions as F  # noqa: N812 - the name all of Spark's documentation uses
+from pyspark.sql import Column, DataFrame, DataFrameReader, SparkSession
 
 from strandline.algebra.formats import DatedFile, Encoding, FileFormat
 from strandline.engine.files.file_bytes import S3A
@@ -57,10 +56,16 @@ def load(reader: DataFrameReader, format_name: str, files: Sequence[DatedFile]) 
     return reader.format(format_name).load(paths)
 
 
+def file_path(read: DataFrame) -> Column:
+    """Return the path of the file that a row is read from, also where a column has the name of Spark's metadata."""
+    return read.metadataColumn("_metadata")["file_path"]
+
+
 def records(session: SparkSession, files: Sequence[DatedFile], ddl: str, form: FileFormat) -> DataFrame:
     """Return the records of text files as Spark's own reader has them: the columns of ``ddl``, `CORRUPT`, `PATH`."""
     reader = session.read.schema(f"{ddl}, {CORRUPT} string").options(**decoding(form))
-    return load(reader, form.encoding.value, files).select("*", F.col("_metadata.file_path").alias(PATH))
+    read = load(reader, form.encoding.value, files)
+    return read.select("*", file_path(read).alias(PATH))
 
 
 def paths_table(session: SparkSession, files: Sequence[DatedFile], columns: Mapping[str, pa.Array]) -> DataFrame:

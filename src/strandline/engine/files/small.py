@@ -2,30 +2,29 @@
 
 A line goes through the very expressions that it goes through in a job (`json_lines.parsed`, or
 `csv_lines.parsed`), so the same bytes give the same rows; a property test compares.  What this cannot
-promise is left to a job: text that is not UTF-8, is compressed or whose records span lines; Parquet with a type or
-a time that Arrow and Spark may read differently.
+promise is left to a job: text that is not UTF-8, is compressed or whose records span lines; Parquet that Spark reads
+and that has a type or a time which Arrow may read differently.
 """
 
 from __future__ import annotations
 
-import datetime as dt
 import re
 from collections.abc import Sequence
+from functools import partial
 from typing import Final
 
 import pyarrow as pa
-import pyarrow.compute as pc
-import pyarrow.parquet as pq
 from pyspark.sql import DataFrame
 
 from strandline.algebra import types
-from strandline.algebra.arrow_types import arrow
+from strandline.algebra.csv_header import BLANK
 from strandline.algebra.formats import DatedFile, Encoding, FileFormat
-from strandline.algebra.schema import DIFF, TIME, Column, Schema
+from strandline.algebra.schema import DIFF, ERROR, TIME, Column, Schema
 from strandline.engine.files import csv_lines, json_lines
 from strandline.engine.files.file_bytes import FileBytes
-from strandline.engine.files.file_layout import BLANK, Layout
-from strandline.engine.frames import inline
+from strandline.engine.files.file_layout import Layout
+from strandline.engine.files.parquet.columns import examined, is_ancient, opened
+from strandline.engine.files.parquet.records import ParquetFiles
 
 SMALL_BYTES_MAX: Final = 1 << 20
 """Files of a step with more bytes than this in all are Spark's to read."""
@@ -35,9 +34,6 @@ _COMPRESSED: Final = (".gz", ".bz2", ".zst", ".lz4", ".snappy", ".deflate")
 _NEWLINE: Final = re.compile("\r\n|\r|\n")
 """Where Hadoop's reader of text ends a line."""
 _BOM: Final = "\ufeff"
-_REBASED: Final = (b"org.apache.spark.legacyDateTime", b"org.apache.spark.legacyINT96")
-_MODERN: Final = dt.date(1900, 1, 1)
-"""From here on all calendars and all time zones' rules are the same to Spark and to Arrow."""
 _ALIKE: Final = frozenset(
     types.Atom(name)
     for name in (
@@ -87,56 +83,25 @@ def parsed(frame: DataFrame, fields: Sequence[Column], form: FileFormat) -> Data
     return csv_lines.parsed(frame, fields, form)
 
 
-def parquet(files: Sequence[DatedFile], schema: Schema, of: FileBytes) -> pa.Table | None:
-    """Return the rows of Parquet files with their times and diffs; None: a job must read them."""
-    kinds = dict(types.columns(schema))
-    if not all(isinstance(kind, types.Decimal) or kind in _ALIKE for kind in kinds.values()):
+def parquet(layout: Layout, schema: Schema, of: FileBytes) -> pa.Table | None:
+    """Return the rows of Parquet files as updates, errors among them; None: a job must read them."""
+    kinds = [kind for _, kind in types.columns(schema)]
+    if layout.by_spark and not all(isinstance(kind, types.Decimal) or kind in _ALIKE for kind in kinds):
         return None
     tables = []
-    for file in files:
-        try:
-            with of.open(file.path) as opened:
-                stored = pq.ParquetFile(opened, page_checksum_verification=True)
-                if any(key in (stored.metadata.metadata or {}) for key in _REBASED):
-                    return None
-                declared = {name.lower() for name in schema.names}
-                wanted = [name for name in stored.schema_arrow.names if name.lower() in declared]
-                if len({name.lower() for name in wanted}) < len(wanted) or stored.metadata.num_rows > ROWS_MAX:
-                    return None
-                if not all(map(_alike, [stored.schema_arrow.field(name).type for name in wanted])):
-                    return None
-                table = stored.read(columns=wanted)
-            table.validate(full=True)
-            found = inline.conform(table, pa.schema([(name, arrow(kind)) for name, kind in kinds.items()]))
-        except (pa.ArrowException, OSError):
+    for file in layout.files:
+        with of.open(file.path) as data:
+            stored = opened(data)
+            if stored.metadata.num_rows > ROWS_MAX or (layout.by_spark and examined(stored, schema).old_calendar):
+                return None
+        found = ParquetFiles(schema).table(file, partial(of.open, file.path))
+        if layout.by_spark and not _as_spark(found):
             return None
-        if any(map(_ancient, found.columns)):
-            return None
-        for name, value in ((TIME, file.time), (DIFF, file.diff)):
-            found = found.append_column(name, pa.repeat(pa.scalar(value, pa.int64()), found.num_rows))
         tables.append(found)
     return pa.concat_tables(tables)
 
 
-_TESTS: Final = (
-    pa.types.is_boolean,
-    pa.types.is_signed_integer,
-    pa.types.is_float32,
-    pa.types.is_float64,
-    pa.types.is_string,
-    pa.types.is_date32,
-    pa.types.is_decimal128,
-)
-
-
-def _alike(kind: pa.DataType) -> bool:
-    if pa.types.is_timestamp(kind):
-        return kind.tz is not None and kind.unit == "us"
-    return any(test(kind) for test in _TESTS)
-
-
-def _ancient(column: pa.ChunkedArray) -> bool:
-    if not pa.types.is_date32(column.type) and not pa.types.is_timestamp(column.type):
-        return False
-    least = pc.min(column.cast(pa.date32())).as_py() if column.null_count < len(column) else None
-    return least is not None and bool(least < _MODERN)
+def _as_spark(found: pa.Table) -> bool:
+    """Tell whether Spark is sure to read the same of a file: it alone says what of a damaged one can be read."""
+    ancient = (is_ancient(chunk) for column in found.columns for chunk in column.chunks)
+    return found[ERROR].null_count == found.num_rows and not any(ancient)

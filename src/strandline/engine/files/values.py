@@ -10,12 +10,13 @@ import datetime as dt
 import math
 import struct
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from decimal import Context, Decimal, Inexact, InvalidOperation
 from functools import partial
 from typing import Any, Final, TypeAlias
 
 from strandline.algebra import types
+from strandline.algebra.unavailable import LEFT_OPEN, Sent, sent
 
 Converted: TypeAlias = Callable[[Any], Any]
 _BITS: Final = {"tinyint": 8, "smallint": 16, "int": 32, "bigint": 64}
@@ -66,6 +67,23 @@ def named(column: str, kind: types.Type, text: str) -> Converted:
             raise Refused(f"column `{column}`: '{shown}' is not a valid {text}") from error
 
     return converted
+
+
+def sent_of(row: Mapping[str, Any], names: Iterable[str]) -> tuple[dict[str, Any], list[str] | None]:
+    """Return a row of a change with NULL for each placeholder in the columns ``names``, and the names of those, if any.
+
+    Raises `Refused` if a value may be a placeholder.
+    """
+    unsent = []
+    for name in names:
+        match sent(row.get(name)):
+            case Sent.NO:
+                unsent.append(name)
+            case Sent.UNKNOWN:
+                raise Refused(f"column `{name}`: {LEFT_OPEN}")
+            case Sent.YES:
+                pass
+    return {**row, **dict.fromkeys(unsent)}, unsent or None
 
 
 def _integer(bits: int, value: Any) -> int:

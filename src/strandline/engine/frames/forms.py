@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from typing import Final
 
-from strandline.algebra.schema import quote
 from strandline.algebra.types import Array, Atom, Decimal, Struct, Type
 
 _WIDEST: Final = {"tinyint": "bigint", "smallint": "bigint", "int": "bigint", "float": "double"}
@@ -34,7 +33,7 @@ def normalised(value: str, kind: Type, depth: int = 0) -> str:
             return f"transform({value}, {item} -> {normalised(item, element, depth + 1)})"
         case Struct(fields) if has_floats(kind):
             inner = ", ".join(
-                f"{_literal(name)}, {normalised(f'({value}).{quote(name)}', field, depth)}" for name, field in fields
+                f"{_literal(name)}, {normalised(_field(value, name), field, depth)}" for name, field in fields
             )
             return f"if({value} IS NULL, NULL, named_struct({inner}))"
         case _:
@@ -56,8 +55,7 @@ def hashed(value: str, kind: Type, depth: int = 0) -> str:
             return f"struct(size({value}), transform({value}, {item} -> {inner}))"
         case Struct(fields):
             flags = (
-                f"({value}).{quote(name)} IS NULL, {hashed(f'({value}).{quote(name)}', field, depth)}"
-                for name, field in fields
+                f"{_field(value, name)} IS NULL, {hashed(_field(value, name), field, depth)}" for name, field in fields
             )
             return f"struct({', '.join(flags)})"
         case _:
@@ -75,6 +73,15 @@ def has_floats(kind: Type) -> bool:
             return has_floats(element)
         case Struct(fields):
             return any(has_floats(field) for _, field in fields)
+
+
+def _field(value: str, name: str) -> str:
+    """Return SQL for a field of the struct ``value``.
+
+    Not with a dot: to Spark ``(t).id`` is the column ``id`` of a relation ``t``, if there is one, whatever stands in
+    brackets.  A frame's columns keep the name that an author gave to their relation.
+    """
+    return f"{value}[{_literal(name)}]"
 
 
 def _literal(text: str) -> str:

@@ -22,7 +22,7 @@ from strandline.errors import DefinitionError
 
 @dataclass(frozen=True, slots=True)
 class AvroSchema:
-    """A schema; ``nests``: see `strandline.engine.files.avro_nesting`."""
+    """A schema; ``nests``: see `strandline.engine.files.avro_types`."""
 
     parsed: Any
     nests: bool

@@ -13,7 +13,7 @@ from pyspark.sql import Column
 from pyspark.sql import functions as F  # noqa: N812 - the name all of Spark's documentation uses
 
 from strandline.algebra.schema import ERROR
-from strandline.engine.files.file_errors import RAW_CHARS_MAX
+from strandline.algebra.undecoded import RAW_CHARS_MAX
 
 RAW_BYTES_MAX: Final = RAW_CHARS_MAX // 4 * 3
 """So many bytes are `RAW_CHARS_MAX` characters in base 64."""

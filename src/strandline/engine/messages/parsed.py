@@ -7,6 +7,9 @@ value (`VALUE`), the key (`KEY`) and the key as metadata (`AS_METADATA`) that is
   is taken from it, ``before``.  It is NULL where the bytes are, and where they cannot be decoded.
 - the sentence (`wrong`) is NULL, or says why the bytes cannot be decoded.
 
+A frame of changes has `UNSENT` besides: the names of the columns that Debezium did not send, which are NULL in the
+struct, or NULL if it sent all (and a sentence that says why that is not known).
+
 Two ways lead here: Spark's expressions (`texts`), for what Spark can parse, and a Python function (`records`).
 """
 
@@ -23,6 +26,7 @@ from strandline.algebra.schema import TIME, Column, Schema, struct
 VALUE: Final = "__value"
 KEY: Final = "__key"
 AS_METADATA: Final = "__key_value"
+UNSENT: Final = "__unsent"
 OP: Final = "op"
 AFTER: Final = "after"
 BEFORE: Final = "before"
@@ -58,6 +62,11 @@ class Part:
     change: bool = False
     wrapped: bool = False
     alone: bool = False
+
+    @property
+    def sendable(self) -> tuple[str, ...]:
+        """The columns of a change that Debezium may not send: those of no key."""
+        return tuple(name for name in self.held.names if name not in self.before.names) if self.change else ()
 
     @property
     def fields(self) -> Schema:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import pyarrow as pa
 from pyspark.sql import DataFrame
@@ -18,11 +18,12 @@ from strandline.algebra import types
 from strandline.algebra.arrow_types import arrow
 from strandline.algebra.messages import MessageEncoding, MessageFormat
 from strandline.algebra.schema import Schema, struct
-from strandline.engine.files.values import Refused, named
+from strandline.engine.files.values import Refused, named, sent_of
 from strandline.engine.messages import avro, protobuf
-from strandline.engine.messages.parsed import AFTER, BEFORE, OP, VALUE, Part, parts, wrong
+from strandline.engine.messages.parsed import AFTER, BEFORE, OP, UNSENT, VALUE, Part, parts, wrong
 
 _Read = Callable[[bytes], Any]
+_NAMES: Final = pa.list_(pa.string())
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +53,8 @@ class Decoding:
         for part in self.parts:
             raw = raw.append(pa.field(part.name, arrow(types.parse(part.name, struct(part.fields)))))
             raw = raw.append(pa.field(wrong(part.name), pa.string()))
+            if part.sendable:
+                raw = raw.append(pa.field(UNSENT, _NAMES))
         return raw
 
     def batches(self, raw: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -64,6 +67,10 @@ class Decoding:
                 values, told = _decoded(batch.column(part.source), read)
                 arrays += [pa.array(values, kind), pa.array(told, pa.string())]
                 fields += [pa.field(part.name, kind), pa.field(wrong(part.name), pa.string())]
+                if part.sendable:
+                    unsent = [None if value is None else value[UNSENT] for value in values]
+                    arrays.append(pa.array(unsent, _NAMES))
+                    fields.append(pa.field(UNSENT, _NAMES))
             yield pa.RecordBatch.from_arrays(arrays, schema=pa.schema(fields))
 
 
@@ -128,10 +135,12 @@ def _change(read: _Read, part: Part) -> _Read:
         if not isinstance(found, dict):
             raise Refused("it is not a record")
         op = found.get(OP)
-        made = {OP: op if isinstance(op, str) else None}
+        made: dict[str, Any] = {OP: op if isinstance(op, str) else None, UNSENT: None}
         for name, row in inner.items():
             half = found.get(name)
             try:
+                if name == AFTER and isinstance(half, dict):
+                    half, made[UNSENT] = sent_of(half, part.sendable)
                 made[name] = None if half is None else row(half)
             except Refused as refused:
                 raise Refused(f"in `{name}`: {refused}") from refused

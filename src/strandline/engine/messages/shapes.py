@@ -5,7 +5,7 @@ Columns of keyed records: `algebra.keyed`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import reduce
 from typing import Final
 
@@ -16,7 +16,7 @@ from strandline.algebra import types
 from strandline.algebra.keyed import GONE, KEPT, ORDER
 from strandline.algebra.messages import OFFSET_BITS, MessageFormat, Metadata, Shape
 from strandline.algebra.schema import DIFF, ERROR, TIME, Schema, quote
-from strandline.algebra.schema import Column as ColumnOf
+from strandline.algebra.unavailable import IN_THE_KEY, OF_A_KEY
 from strandline.engine.frames import forms
 from strandline.engine.messages.message_errors import described
 from strandline.engine.messages.parsed import (
@@ -27,6 +27,7 @@ from strandline.engine.messages.parsed import (
     NULL_VALUE,
     OP,
     UNLOCATED,
+    UNSENT,
     VALUE,
     wrong,
 )
@@ -38,8 +39,6 @@ _LEFT: Final = "__is_left"
 _DELETED: Final = "d"
 _WRITTEN: Final = ("c", "r", "u")
 _TRUNCATED: Final = "t"
-_UNAVAILABLE: Final = "__debezium_unavailable_value"
-"""What Debezium writes in place of a value that PostgreSQL did not send because it stays as it was."""
 
 
 def shaped(frame: DataFrame, schema: Schema, form: MessageFormat, *, locate: bool) -> DataFrame:
@@ -83,7 +82,7 @@ def _changes(frame: DataFrame, schema: Schema, form: MessageFormat, *, locate: b
         misplaced = (F.when(F.col("key").isNull(), _told("its key is null", locate=locate)),)
     unknown_op = F.concat(F.lit("op '"), F.coalesce(change[OP], F.lit("null")), F.lit("' is not one of c, r, u, d"))
     whole = F.coalesce(
-        *_reasons(frame, VALUE),
+        *_reasons(frame, VALUE, UNSENT),
         F.when(change[OP] == _TRUNCATED, _told(_NOT_FOLLOWED, locate=locate)),
         F.when(change[OP].isNull() | ~change[OP].isin(_DELETED, *_WRITTEN), unknown_op if locate else F.lit(UNLOCATED)),
         F.when(~deleted & change[AFTER].isNull(), _told("it has no `after`", locate=locate)),
@@ -94,6 +93,7 @@ def _changes(frame: DataFrame, schema: Schema, form: MessageFormat, *, locate: b
         *_reasons(frame, KEY),
         *([whole] if by_row else []),
         _null_key(form, row, locate=locate),
+        *_unsent_key(schema, form, row, locate=locate),
     )
     reasoned = frame.where(F.col("value").isNotNull()).withColumn(_GONE, F.when(key_fails.isNull(), deleted))
     reasoned = reasoned.withColumn(_REASON, F.coalesce(whole, key_fails, *_reasons(frame, AS_METADATA)))
@@ -104,9 +104,8 @@ def _changes(frame: DataFrame, schema: Schema, form: MessageFormat, *, locate: b
         row |= {name: F.when(F.col(_LEFT), change[BEFORE][name]).otherwise(row[name]) for name in form.key}
         gone = F.when(F.col(_LEFT), True).otherwise(gone)
     ours = {ORDER: _order(), GONE: gone}
-    unsent = [column.name for column in form.held_by_value(schema) if column.name not in form.key and _long(column)]
-    if unsent:
-        ours[KEPT] = _kept({name: change[AFTER][name].cast("string") for name in unsent})
+    if UNSENT in frame.columns:
+        ours[KEPT] = F.col(UNSENT)
     return _rows(reasoned, schema, form, row, ours)
 
 
@@ -196,17 +195,15 @@ def _null_key(form: MessageFormat, row: Mapping[str, Column], *, locate: bool) -
     return F.coalesce(*told)
 
 
+def _unsent_key(schema: Schema, form: MessageFormat, row: Mapping[str, Column], *, locate: bool) -> Iterator[Column]:
+    """Yield the reason for each column of the key that may be a placeholder."""
+    for column in schema:
+        if column.name in form.key and column.type in {"string", "binary"}:
+            kind = str if column.type == "string" else bytes
+            wanted = [F.lit(each) for each in OF_A_KEY if isinstance(each, kind)]
+            told = _told(f"key column `{column.name}`: {IN_THE_KEY}", locate=locate)
+            yield F.when(row[column.name].isin(wanted), told)
+
+
 def _told(reason: str, *, locate: bool) -> Column:
     return F.lit(reason if locate else UNLOCATED)
-
-
-def _long(column: ColumnOf) -> bool:
-    """Return whether PostgreSQL may keep values of the column apart, and Debezium writes `_UNAVAILABLE` for them."""
-    return column.type in {"string", "binary"}
-
-
-def _kept(texts: Mapping[str, Column]) -> Column:
-    """Return the names of the columns that were not sent; NULL: all were."""
-    unsent = {name: F.coalesce(text == _UNAVAILABLE, F.lit(False)) for name, text in texts.items()}
-    names = F.array_compact(F.array(*(F.when(each, F.lit(name)) for name, each in unsent.items())))
-    return F.when(reduce(Column.__or__, unsent.values()), names)

@@ -27,6 +27,7 @@ from strandline.engine.files.json_lines import is_alone, is_whole, made, typed, 
 from strandline.engine.files.notations import JsonValues, value
 from strandline.engine.messages.debezium import change_reason
 from strandline.engine.messages.parsed import NOT_UTF8, UNLOCATED, Part, as_file, wrong
+from strandline.engine.messages.unavailable import withheld
 
 _BYTES: Final = "__bytes"
 _TEXT: Final = "__text"
@@ -45,6 +46,8 @@ def parse(frame: DataFrame, part: Part, form: MessageFormat, *, locate: bool) ->
     text = F.col(_BYTES).cast("string")
     text = text if part.coding.encoding.single else without_mark(text)
     given = frame.withColumn(_BYTES, bytes_).withColumn(_TEXT, text)
+    if part.change:
+        given = withheld(given, _TEXT, part, locate=locate)
     match part.coding.encoding:
         case MessageEncoding.JSON:
             found, good, reason = _json(part, form)

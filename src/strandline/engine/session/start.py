@@ -11,14 +11,19 @@ import logging
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
-from collections.abc import Mapping
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
 import psutil
 import pyspark
+from pyspark import SparkConf, SparkContext
+from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
 
 from strandline.engine.session import class_archive
@@ -32,6 +37,8 @@ HEAP_SHARE: Final = 4
 """The default heap is this fraction of the machine's memory: Python, the page cache and the endpoint live here too."""
 PART_BYTES_TARGET: Final = 128 << 20
 assert HEAP_MIB_MIN <= HEAP_MIB_MAX
+_BRIDGE: Final = "py4j.protocol"
+"""The module of the errors of PySpark's bridge to the JVM."""
 _INSTALL: Final = (
     "install a JDK of version 17 or later (Debian: apt-get install openjdk-17-jdk-headless) or point JAVA_HOME at one"
 )
@@ -118,10 +125,61 @@ def build(config: Mapping[str, str]) -> SparkSession:
     for key, value in settings.items():
         builder = builder.config(key, value)
     try:
-        session = builder.getOrCreate()
+        with _own_interrupts():
+            _launch(settings)
+            session = builder.getOrCreate()
     except Exception as error:
         raise ConfigError(f"Spark does not start: {str(error).splitlines()[0] if str(error) else error!r}") from error
     return adopt(session, config)
+
+
+def spark_is_gone(error: BaseException) -> bool:
+    """Return whether an error says that Spark's JVM no longer answers, by itself or by what caused it.
+
+    >>> spark_is_gone(ConnectionRefusedError(111, "Connection refused")), spark_is_gone(KeyError("k"))
+    (True, False)
+    """
+    seen: list[BaseException] = []
+    while error not in seen:
+        lost = type(error).__module__ == _BRIDGE and type(error).__name__ == "Py4JNetworkError"
+        if lost or isinstance(error, ConnectionError):
+            return True
+        seen.append(error)
+        error = error.__cause__ or error.__context__ or error
+    return False
+
+
+def stop(session: SparkSession) -> None:
+    """Stop a session that `build` made.  One whose JVM has ended already, by a signal perhaps, is stopped."""
+    try:
+        session.stop()
+    except Exception as error:
+        if not spark_is_gone(error):
+            raise
+
+
+def _launch(settings: Mapping[str, str]) -> None:
+    """Start the JVM, as ``settings`` want it, in a process group of its own, unless one runs.
+
+    A terminal and many supervisors send their signals to the whole group.  The JVM would end in the middle of what it
+    computes for a process that wants to finish it.  It still ends with this process, which holds its standard input.
+    """
+    if SparkContext._gateway is None:  # noqa: SLF001 - no public call takes options of the process
+        gateway = launch_gateway(SparkConf().setAll(list(settings.items())), {"process_group": 0})  # type: ignore[no-untyped-call]
+        SparkContext._ensure_initialized(gateway=gateway)  # noqa: SLF001
+
+
+@contextmanager
+def _own_interrupts() -> Iterator[None]:
+    """Keep the program's handler of SIGINT, in place of which PySpark puts its own."""
+    if threading.current_thread() is not threading.main_thread():
+        yield  # only the main thread may set one, so PySpark sets none
+        return
+    before = signal.getsignal(signal.SIGINT)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def adopt(session: SparkSession, config: Mapping[str, str] | None = None) -> SparkSession:
@@ -136,7 +194,7 @@ def adopt(session: SparkSession, config: Mapping[str, str] | None = None) -> Spa
     try:
         own = session.newSession()
     except Exception as error:
-        if not isinstance(error, ConnectionError) and type(error).__module__ != "py4j.protocol":
+        if not spark_is_gone(error) and type(error).__module__ != _BRIDGE:
             raise
         raise ConfigError("this Spark session has ended, or its JVM has; make another one, or pass none") from error
     cores = session.sparkContext.defaultParallelism

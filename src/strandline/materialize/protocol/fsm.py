@@ -1,9 +1,10 @@
 """The runtime's state machine as a pure function: which message to send, and what to make durable.
 
 Two machines run side by side.  The *head* takes one transaction from reading its extent to the log's commit; the *tail*
-waits until the previous one is acknowledged.  The head may extend the next transaction while the tail is still busy,
-and may not close it before.  A state holds only data that is valid in it, an action is one I/O, and every event that is
-not in `RULES` is a `ProtocolViolation`.
+waits until the previous one is acknowledged.  The machine lets the head extend the next transaction while the tail is
+still busy, and not close it before (law M5).  `runtime.Task` does not use that: it begins a transaction once the
+previous one is acknowledged.  A state holds only data that is valid in it, an action is one I/O, and every event that
+is not in `RULES` is a `ProtocolViolation`.
 
     head   Closed > Opening > Idle > Extending > Flushing > PersistingExtent > Storing > StartingCommit >
            PersistingCommit > Idle

@@ -155,7 +155,7 @@ class RowJobs(Merger, Reads, Protocol):
         ...
 
     async def stage(self, rows: Rows, request: StageRequest) -> Staged:
-        """Normalise, consolidate and write ``rows`` (one or two jobs); the result is durable and in no shard yet.
+        """Normalise, consolidate and write ``rows`` in at most two jobs; the result is durable and in no shard yet.
 
         A frame may have the column ``__error``; without it, all rows belong to the ok half.
         """

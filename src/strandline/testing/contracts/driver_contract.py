@@ -69,8 +69,9 @@ HOSTILE = (
 )
 """Names that a user's columns and tables may have."""
 
-KEYED = Schema((Column("k", "bigint"), Column("f", "double"), Column("s", "string")))
-KEYED_TYPES = {"k": pa.int64(), "f": pa.float64(), "s": pa.string()}
+KEYED = Schema((Column("s", "string"), Column("f", "double"), Column("k", "bigint")))
+"""A key's columns (`TWO`) stand last, and in another order than the key has them."""
+KEYED_TYPES = {"s": pa.string(), "f": pa.float64(), "k": pa.int64()}
 TWO = MaterializationSpec(
     "m", (Binding("orders", "Orders", ("k", "f"), KEYED), Binding("people", "People", ("k",), KEYED))
 )
@@ -101,7 +102,7 @@ class EndpointUnderTest(Protocol):
 
 def row(k: int | None, f: float | None, s: str) -> dict[str, Any]:
     """Return a row of `KEYED`."""
-    return {"k": k, "f": f, "s": s}
+    return {"s": s, "f": f, "k": k}
 
 
 class World:
@@ -232,6 +233,10 @@ class DriverContract:
             pytest.skip("this endpoint cannot fence: a zombie may write until its next write to the log")
         asyncio.run(zombie_everywhere(make_endpoint))
 
+    def test_a_preview_says_what_apply_would_do_and_does_none_of_it(self, make_endpoint: MakeEndpoint) -> None:
+        """Damage: an operator who asks what a backfill would do has done it."""
+        asyncio.run(previewed(make_endpoint()))
+
     def test_a_bumped_backfill_begins_anew(self, make_endpoint: MakeEndpoint) -> None:
         """Damage: rows of the old contents stay for ever."""
         endpoint = make_endpoint()
@@ -346,25 +351,55 @@ async def empty_once(world: World, plan: CrashPlan) -> bool:
 
 
 async def second_row(endpoint: EndpointUnderTest) -> None:
-    """Give a key a second row, in a later transaction than the first; then take both away, and store another."""
+    """Give a key a second row: the stored one once more, a new one twice at once, another one; take it away again.
+
+    Each time it comes in a later transaction than what is stored.  At the end both rows go, and another one is stored.
+    """
     world = World(endpoint)
     _, people = world.feeds
     runtime = world.runtime()
-    one, two, last = (row(1, None, s) for s in ("one", "two", "last"))
+    one, two, new, last = row(1, None, "one"), row(1, None, "two"), row(3, None, "new"), row(1, None, "last")
     people.write(1, (one, 1), (row(2, None, "other"), 1))
     await advance_through(world, runtime, (3,))
-    people.write(3, (two, 1))
-    world.seal(5)
-    for again in (runtime, runtime, world.runtime()):
-        with pytest.raises(DefinitionError, match=r"'people' into 'People': a second row has the key \(k = 1\)"):
-            await again.advance()
-        world.check(3)
-        world.check_committed()
-        runtime = again
-    people.write(6, (one, -1), (two, -1), (last, 1))
-    await advance_through(world, runtime, (8,))
-    world.check(8)
+    ways = (
+        (1, ((one, 1),), ((one, -1),)),
+        (3, ((new, 2),), ((new, -1),)),
+        (1, ((two, 1),), ((one, -1), (two, -1), (last, 1))),
+    )
+    for key, comes, goes in ways:
+        stored = world.upper
+        people.write(stored, *comes)
+        world.seal(stored + 2)
+        for again in (runtime, runtime, world.runtime()):
+            said = rf"'people' into 'People': (a second|more than one) row has the key \(k = {key}\)"
+            with pytest.raises(DefinitionError, match=said):
+                await again.advance()
+            world.check(stored)
+            world.check_committed()
+            runtime = again
+        people.write(stored + 3, *goes)
+        await advance_through(world, runtime, (stored + 5,))
+        world.check(stored + 5)
     await runtime.close()
+
+
+async def previewed(endpoint: EndpointUnderTest) -> None:
+    """Ask what Apply would do: to no table, to tables that are there, and for a backfill."""
+    world = World(endpoint)
+    driver = endpoint.driver()
+    uppers = write_history(world)
+    said = await driver.preview(world.spec)
+    assert await driver.preview(world.spec) == said, "the first preview has done it"
+    assert (await driver.apply(world.spec, {})).action == "; ".join(said)
+    assert not await driver.preview(world.spec)
+    await advance_through(world, world.runtime(), uppers[:2])
+    if endpoint.checkpoint(world.spec.name) is not None:  # else its tables are emptied by its own Apply
+        world.bump(1)
+    said = await driver.preview(world.spec)
+    assert await driver.preview(world.spec) == said
+    world.check(uppers[1])
+    await advance_through(world, world.runtime(), uppers[2:])
+    world.check(uppers[-1])
 
 
 async def crash_everywhere(make_endpoint: MakeEndpoint) -> None:

@@ -587,18 +587,12 @@ class EngineContract:
         async def body() -> None:
             good = await engine.stage(load(table([(1, "a", 1, 1)]), SCHEMA), request(way))
             bad = await engine.stage(load(errors([("bad", 2, 1)]), SCHEMA), request(way))
-            frames = [
-                await engine.read(contents(good)),
-                await engine.read(replace(contents(bad), half=Half.ERR)),
-            ]
+            frames = [await engine.read(each) for each in (contents(good), replace(contents(bad), half=Half.ERR))]
             both = await engine.union(SCHEMA, frames, advance=0, negate=[False, False])
             staged = await engine.stage(both, request(way))
             assert (staged.rows, staged.errors) == (2, 1)
             assert staged.digest == good.digest + bad.digest
-            read = replace(contents(staged), half=Half.BOTH)
-            assert updates(await engine.collect(await engine.read(read))) == {
-                (1, "a", None, 1): 1,
-                (None, None, "bad", 2): 1,
-            }
+            read = updates(await engine.collect(await engine.read(replace(contents(staged), half=Half.BOTH))))
+            assert read == {(1, "a", None, 1): 1, (None, None, "bad", 2): 1}
 
         self.run(body())

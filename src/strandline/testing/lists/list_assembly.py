@@ -7,6 +7,7 @@ from typing import Any
 
 from strandline.controller.assembly import Assembly
 from strandline.controller.location.tenure import SystemProcesses
+from strandline.sources.question import Inline
 from strandline.store.blob import Blob
 from strandline.store.clock import Clock, Ids
 from strandline.store.consensus import Consensus
@@ -40,6 +41,7 @@ def list_assembly(
         connectors=connectors,
         drivers=drivers,
         together=in_turn,
+        beside=Inline,
         processes=SystemProcesses(),
         address=None,
         opened=ExitStack() if opened is None else opened,

@@ -28,13 +28,13 @@ from strandline.algebra.messages import (
     order,
 )
 from strandline.algebra.schema import DIFF, ERROR, TIME, Schema
+from strandline.algebra.unavailable import IN_THE_KEY, OF_A_KEY
 from strandline.algebra.undecoded import DIGITS_MAX, NO_OBJECT, TOO_DEEP, TOO_LONG
-from strandline.engine.files.values import Refused, named
+from strandline.engine.files.values import Refused, named, sent_of
 from strandline.errors import InvalidUsage
 from strandline.persist.handles.contents import Rows
 from strandline.testing.lists.list_engine import Listed
 
-_UNAVAILABLE: Final = "__debezium_unavailable_value"
 _WRITTEN: Final = frozenset("cru")
 
 
@@ -111,6 +111,8 @@ def _known(key: dict[str, Any], form: MessageFormat) -> dict[str, Any]:
     for name in form.key:
         if key.get(name) is None:
             raise Refused(f"key column `{name}` is null")
+        if key[name] in OF_A_KEY:
+            raise Refused(f"key column `{name}`: {IN_THE_KEY}")
     return key
 
 
@@ -128,15 +130,16 @@ def _change(message: Mapping[str, Any], schema: Schema, form: MessageFormat, row
     half = change.get("before" if op == "d" else "after")
     if op != "d" and half is None:
         raise Refused("it has no `after`")
-    values = _converted(half or {}, held, days=True)
+    others = [] if op == "d" else [name for name in held.names if name not in form.key]
+    half, unsent = sent_of(half or {}, others)
+    values = _converted(half, held, days=True)
     if form.of_key is None:
         row |= _known({name: values.get(name) for name in form.key}, form)
     elif row[GONE] is None:
         raise Refused("its key is null")
     row[GONE] = op == "d"
     if op != "d":
-        unsent = [name for name, value in values.items() if value == _UNAVAILABLE and name not in form.key]
-        row |= values | {KEPT: unsent or None}
+        row |= values | {KEPT: unsent}
 
 
 def _payload(data: bytes) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from strandline.errors import SourceError, Unavailable
+from strandline.errors import Unavailable
 from strandline.sources.readers.postgres.pgoutput import KEPT, Identity, Value
 from strandline.sources.readers.postgres.server import (
     Name,
@@ -53,16 +53,15 @@ class ListDatabase:
     down: bool = False
     breaks_after: int | None = None
     """After how many messages the next peek loses its connection."""
+    sent: int = 0
+    """How many messages all peeks have given."""
     system: str = "1"
     created: int = 0
     """How many tables, publications, entries of one and files were made: each has a number of its own."""
-    publication: int | None = 0
     entries: dict[str, int] = field(default_factory=dict)
     """The number of the entry by which the publication has a table."""
     shapes: dict[str, Shape] = field(default_factory=dict)
     unpublished: tuple[str, ...] = ()
-    blind: list[tuple[int, int]] = field(default_factory=list)
-    """From where to where in the log there was no publication."""
 
     def create(self, name: str, identity: Identity, **columns: str) -> None:
         """Make a table ``public.name`` of columns by type; that whose type begins with ``*`` is its key.
@@ -94,23 +93,9 @@ class ListDatabase:
         """Have the publication send nothing of the table from now on."""
         del self.entries[name]
 
-    def unpublish(self) -> None:
-        """Drop the publication."""
-        self.publication = None
-        self.blind.append((self.at, 1 << 60))
-        self.entries.clear()
-
-    def publish(self) -> None:
-        """Make the publication again, for all tables."""
-        self.publication = self.created
-        self.created += 1
-        self.blind[-1] = (self.blind[-1][0], self.at)
-        for name in self.tables:
-            self.join(name)
-
     def published(self, name: str) -> Published:
         """Return how the publication has a table."""
-        return Published(frozenset({f"{self.publication} {self.entries[name]}"}), shape=self.shapes[name])
+        return Published(frozenset({str(self.entries[name])}), shape=self.shapes[name])
 
     def commit(self, *messages: Callable[[ListDatabase], tuple[bytes, str, Sequence[Row], Sequence[Row]]]) -> int:
         """Commit a transaction of `insert`, `update` and `delete`; return where its commit record begins."""
@@ -213,10 +198,9 @@ class ListServer:
     async def standing(self, tables: Collection[Name]) -> Standing:
         """See `Server.standing`."""
         self._refuse()
-        database, published = self.database, None
-        if database.publication is not None:
-            there = [name for name in database.entries if ("public", name) in tables]
-            published = {("public", name): database.published(name) for name in there}
+        database = self.database
+        there = [name for name in database.entries if ("public", name) in tables]
+        published = {("public", name): database.published(name) for name in there}
         return Standing(database.system, "d", "logical", database.at, database.slot, published, database.unpublished)
 
     async def create_slot(self) -> None:
@@ -237,18 +221,19 @@ class ListServer:
         there = [name for name in self.database.entries if only is None or ("public", name) in only]
         return tuple(replace(tables[name], published=self.database.published(name)) for name in there)
 
-    async def peek(self, upto: int, changes: int | None, take: Take) -> int:
+    async def peek(self, start: int, upto: int, changes: int | None, take: Take) -> int:
         """See `Server.peek`."""
         self._refuse()
-        assert self.database.slot is not None
+        if self.database.slot is None or self.database.slot.confirmed > start:
+            raise Unavailable("the slot was moved meanwhile")
         count = 0
         for written in self.database.log:
-            if self.database.slot.confirmed <= written.commit < upto and (changes is None or count < changes):
-                if any(lower <= written.commit < upper for lower, upper in self.database.blind):
-                    raise SourceError('publication "p" does not exist')
-                for start in range(0, len(written.messages), BATCH):
-                    self._break(count + start)
-                    take(written.messages[start : start + BATCH])
+            if start <= written.commit < upto and (changes is None or count < changes):
+                for at in range(0, len(written.messages), BATCH):
+                    self._break(count + at)
+                    given = written.messages[at : at + BATCH]
+                    take(given)
+                    self.database.sent += len(given)
                 count += len(written.messages)
         return count
 

@@ -25,6 +25,7 @@ from strandline.sources.readers.delta.kind import KIND
 from strandline.sources.readers.delta.options import DeltaOptions
 from strandline.sources.readers.delta.reader import PARTITION
 from strandline.sources.reclock import NOTHING_READ, Slice
+from strandline.store.secret import revealed
 from strandline.testing.contracts.reader_contract import ReaderContract
 from strandline.testing.lists.list_engine import listed
 
@@ -276,7 +277,7 @@ def test_a_column_that_is_added_is_ignored_unless_it_is_declared(tmp_path):
 @pytest.mark.parametrize(
     ("after", "message"),
     [
-        (pa.table({"id": pa.array([7], pa.int64())}), "there is no column `kind`, only id"),
+        (pa.table({"id": pa.array([7], pa.int64())}), "it has no column `kind`; it has id"),
         (pa.table({"id": ["7"], "kind": ["w"]}), "column `id` is string there, which bigint does not hold"),
     ],
 )
@@ -442,6 +443,27 @@ def test_options_do_not_show_their_secrets(tmp_path):
         understood("s", DeltaOptions, {"path": "ftp://b/t"})
 
 
+def test_the_store_gets_what_deltalake_takes():
+    """Damage: a bucket that wants a role, or a container that an application logs in to, cannot be read."""
+    given = understood(
+        "s",
+        DeltaOptions,
+        {
+            "path": "az://c/t",
+            "tenant_id": "t",
+            "client_id": "i",
+            "client_secret": "env:S",
+            "client_properties": '{"timeout": "9s", "azure_storage_tenant_id": "not this one"}',
+        },
+    )
+    assert revealed(given.storage) == {
+        "timeout": "9s",
+        "azure_storage_tenant_id": "t",
+        "azure_storage_client_id": "i",
+        "azure_storage_client_secret": "env:S",
+    }
+
+
 Z85 = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.-:+=^!/*?&<>()[]{}@%$#"
 
 
@@ -530,7 +552,7 @@ def test_columns_that_are_mapped_are_found_by_their_names_in_the_files(lake):
     edit(lake, 0, mapped("name", (1, "id", "long"), (2, "kind", "string")))
     assert asyncio.run(ask()) == {(1, "x"): 1}
     edit(lake, 0, mapped("name", (2, "kind", "string"), (1, "renamed", "long")))
-    with pytest.raises(SourceError, match="there is no column `id`, only kind, renamed"):
+    with pytest.raises(SourceError, match="it has no column `id`; it has kind, renamed"):
         asyncio.run(ask())
     edit(lake, 0, mapped("id", (1, "id", "long"), (2, "kind", "string")))
     with pytest.raises(SourceError, match="its columns are mapped by id, which this reader does not understand"):

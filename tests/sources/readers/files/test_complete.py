@@ -109,6 +109,19 @@ def test_parquet_is_taken_only_with_its_magic_at_both_ends(tmp_path):
     asyncio.run(body())
 
 
+def test_avro_is_taken_when_it_has_settled_whatever_its_ends(tmp_path):
+    """Damage: a source of Avro files reads nothing for ever, because they are no Parquet."""
+
+    async def body():
+        place = Directory(tmp_path, format="avro")
+        reader = await place.reader()
+        place.write("a.avro", "Obj and no magic")
+        assert await reader.upstream_frontier() == up_to(1)
+        assert reader.notices() == ()
+
+    asyncio.run(body())
+
+
 def test_only_some_waiting_files_are_named(place):
     """Damage: status prints ten thousand lines."""
 

@@ -211,7 +211,7 @@ with strandline.open("s3://strandline/files/end/to/end", config=config) as env:
         path = f"s3://strandline/files/incoming/*.{kind}"
         options = f"path '{path}', settle '0', on_error 'continue', {given}"
         env.execute(f"CREATE SOURCE s_{kind} (n bigint) USING files OPTIONS ({options})")
-    env.tick()
+    env.tick(wait=True)
     found = {}
     for kind in ("json", "csv", "parquet"):
         row = env.query(f"SELECT count(*) AS rows, sum(n) AS total FROM s_{kind}").collect()[0]

@@ -12,6 +12,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 from iceberg_lake import IcebergLake, commit_deletes, delete_positions
+from pyiceberg.exceptions import NoSuchTableError
 from pyiceberg.io.pyarrow import _dataframe_to_data_files
 from pyiceberg.manifest import DataFileContent
 from pyiceberg.partitioning import PartitionField, PartitionSpec
@@ -24,9 +25,11 @@ from strandline.algebra.schema import Column, Schema
 from strandline.errors import DefinitionError, SourceError
 from strandline.frontier.gauge import Offsets
 from strandline.options import understood
+from strandline.sources.readers.iceberg import table as table_module
 from strandline.sources.readers.iceberg.kind import KIND
 from strandline.sources.readers.iceberg.options import IcebergOptions
 from strandline.sources.readers.iceberg.reader import PARTITION
+from strandline.sources.readers.iceberg.table import StoredTable
 from strandline.sources.reclock import NOTHING_READ, Slice
 from strandline.store.memory import MemoryConsensus
 from strandline.testing.contracts.reader_contract import ReaderContract
@@ -302,7 +305,7 @@ def test_columns_that_are_added_renamed_widened_and_dropped(tmp_path):
         with lake.stored().update_schema() as update:
             update.add_column("kind", StringType())
         for each in (reader, await lake.reader()):
-            with pytest.raises(SourceError, match="cannot be read: there is no column `kind`, only id; define"):
+            with pytest.raises(SourceError, match="cannot be read: it has no column `kind`; it has id; define"):
                 await each.upstream_frontier()
 
     asyncio.run(body())
@@ -355,6 +358,37 @@ def test_options_name_one_table_and_do_not_show_their_secrets():
     for wrong in ({}, {"path": "/x", **given}, {"catalog": "rest"}, {"path": "/x", "table": "a.b"}):
         with pytest.raises(DefinitionError, match=r"either path or catalog|go together"):
             understood("s", IcebergOptions, wrong)
+
+
+def test_a_catalog_is_opened_under_its_name_with_what_pyiceberg_takes(monkeypatch):
+    """Damage: the tables of a SQL catalog are not there, because they were made under another name than ours."""
+    opened = []
+
+    def load(name, **properties):
+        opened.append((name, properties))
+        raise NoSuchTableError("no such table")
+
+    monkeypatch.setattr(table_module, "load_catalog", load)
+    given = {
+        "catalog": "sql",
+        "catalog_name": "prod",
+        "uri": "postgresql://db/catalog",
+        "table": "a.b",
+        "region": "eu-west-1",
+        "scope": "read",
+        "client_properties": '{"s3.anonymous": "true", "region": "not this one", "ssl": {"cabundle": "/ca.pem"}}',
+    }
+    stored = StoredTable(understood("s", IcebergOptions, given))
+    with pytest.raises(SourceError, match=r"does not exist in the catalog called 'prod' \(option catalog_name\)"):
+        stored.load()
+    ((name, properties),) = opened
+    assert name == "prod"
+    assert properties["type"] == "sql"
+    assert (properties["client.region"], properties["scope"]) == ("eu-west-1", "read")
+    assert (properties["s3.anonymous"], properties["ssl"]) == ("true", {"cabundle": "/ca.pem"})
+    with pytest.raises(DefinitionError, match="it must be a JSON object") as refused:
+        understood("s", IcebergOptions, {**given, "client_properties": "env:P"}, resolve=lambda _: "hush")
+    assert "hush" not in str(refused.value)
 
 
 def test_rows_that_position_deletes_delete_are_withdrawn(lake):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Iterator
 
 import pytest
@@ -20,8 +21,10 @@ from strandline.sources.readers.kafka.beginnings import Beginnings
 from strandline.sources.readers.kafka.options import KafkaOptions
 from strandline.sources.readers.kafka.reader import KafkaReader
 from strandline.sources.readers.kafka.registry import Registry
+from strandline.sources.readers.kafka.settings import ANSWER_SECONDS_MAX
 from strandline.sources.reclock import NOTHING_READ, Slice
 from strandline.store.memory import MemoryBlob, MemoryConsensus
+from strandline.store.system import SystemClock
 from strandline.testing.doubles import CountingIds, HandClock
 from strandline.testing.lists.list_engine import ListEngine
 from strandline.testing.upstreams.memory_broker import MemoryBroker, MemoryTopic
@@ -65,6 +68,56 @@ async def reader_of(
 def framed(number: int) -> bytes:
     """Return a message that names a schema."""
     return bytes([0]) + number.to_bytes(4) + b"x"
+
+
+def test_a_registry_that_does_not_answer_is_asked_by_the_probe_and_once_at_a_time(
+    registry: RegistryServer, clock: HandClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Damage: a registry hangs, and each tick of everything lasts as long as the reader's patience with it."""
+    monkeypatch.setattr(reader_module, "REGISTRY_SECONDS_MAX", 0.05)
+
+    async def body() -> None:
+        topic, decoder = MemoryTopic(), NumberDecoder()
+        reader = await reader_of(registry, clock, topic, decoder)
+        topic.produce(0, framed(registry.register("t-value", '"string"')))
+        whole = Slice(7, NOTHING_READ, await reader.upstream_frontier())
+        registry.answers.clear()
+        began = time.monotonic()
+        for _ in range(3):
+            with pytest.raises(Unavailable, match="the schema registry at"):
+                await reader.read([whole], table="", locate=False)
+        assert time.monotonic() - began < ANSWER_SECONDS_MAX
+        assert len(registry.asked) == 1, "what it has not answered yet is not asked again"
+        asyncio.get_running_loop().call_later(0.1, registry.answers.set)
+        await SystemClock().sleep(0.2)
+        await reader.upstream_frontier()
+        asked = len(registry.asked)
+        await reader.read([whole], table="", locate=False)
+        assert decoder.formats[-1].schemas == {1: '"string"'}
+        assert len(registry.asked) == asked, "what the probe was told serves the read"
+
+    asyncio.run(body())
+
+
+def test_the_probe_of_a_source_says_that_its_registry_does_not_answer(
+    registry: RegistryServer, clock: HandClock
+) -> None:
+    """Damage: the source goes on to read, and waits for the registry in each tick."""
+
+    async def body() -> None:
+        topic = MemoryTopic()
+        reader = await reader_of(registry, clock, topic, NumberDecoder())
+        topic.produce(0, framed(registry.register("t-value", '"string"')))
+        whole = Slice(7, NOTHING_READ, await reader.upstream_frontier())
+        registry.broken = 500
+        with pytest.raises(Unavailable, match="out of order"):
+            await reader.read([whole], table="", locate=False)
+        with pytest.raises(Unavailable, match="out of order"):
+            await reader.upstream_frontier()
+        registry.broken = None
+        assert await reader.upstream_frontier() == whole.upper
+
+    asyncio.run(body())
 
 
 def test_a_schema_that_comes_within_a_minute_makes_no_error(registry: RegistryServer, clock: HandClock) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import confluent_kafka as kafka
 import pytest
 
 from strandline.algebra.messages import MessageEncoding, Metadata, Shape
@@ -27,6 +28,8 @@ def options(**texts: str) -> KafkaOptions:
         ({"user": "me", "password": "env:P"}, "'sasl', 'user' and 'password' go together"),
         ({"tls_ca": "PEM"}, "'tls_ca' needs tls"),
         ({"tls": "true", "tls_certificate": "PEM"}, "'tls_certificate' and 'tls_private_key' go together"),
+        ({"tls": "true", "tls_private_key_password": "env:P"}, "needs 'tls_private_key'"),
+        ({"registry_token": "env:T", "registry_user": "me", "registry_password": "env:P"}, "one login is sent"),
         ({"registry_user": "me"}, "'registry_user' and 'registry_password' go together"),
         ({"format": "json", "delimiter": ";"}, "'delimiter' does not go with format 'json'"),
         ({"format": "avro", "date_format": "yyyy"}, "'date_format' does not go with format 'avro'"),
@@ -87,6 +90,18 @@ def test_both_clients_reach_the_cluster_in_the_same_way() -> None:
     assert "ScramLoginModule" in revealed(for_spark(options(**{**LOGIN, "sasl": "scram-sha-512"})))[
         "kafka.sasl.jaas.config"
     ]  # fmt: skip
+
+
+def test_what_the_clients_take_reaches_both() -> None:
+    """Damage: a cluster with encrypted keys, certificates of other names or racks cannot be read, or by one client."""
+    at = options(tls="true", tls_certificate="CERT", tls_private_key="KEY", tls_private_key_password="P", rack="eu-1a")
+    ours, spark = for_client(at), for_spark(at)
+    assert ours["ssl.key.password"] == spark["kafka.ssl.key.password"] == Secret("P")
+    assert ours["client.rack"] == spark["kafka.client.rack"] == "eu-1a"
+    assert "ssl.endpoint.identification.algorithm" not in {**ours, **spark}
+    lax = options(tls="true", tls_verify_host="false", rack="eu-1a")
+    assert for_spark(lax)["kafka.ssl.endpoint.identification.algorithm"] == ""
+    kafka.Consumer(revealed(for_consumer(lax, "g"))).close()  # it refuses a name or a value that it does not know
 
 
 def test_secrets_are_not_shown() -> None:

@@ -87,3 +87,9 @@ def test_a_url_that_is_none_is_refused_and_not_shown(url: str) -> None:
     with pytest.raises(ConfigError, match="registry_url is http://host:port") as refused:
         Registry(RegistryConnection(registry_url=url))
     assert url not in str(refused.value)
+
+
+def test_a_registry_gets_a_token(server: RegistryServer) -> None:
+    """Damage: a registry that is guarded by tokens cannot be used."""
+    sent = client(server, registry_token=Secret("t0ken"))._headers()
+    assert sent["Authorization"] == "Bearer t0ken"

@@ -62,7 +62,7 @@ class Town:
 
     def rows(self, query: str) -> list[tuple[Any, ...]]:
         """Tick, and return a query's rows, sorted."""
-        self.env.tick()
+        self.env.tick(wait=True)
         return sorted((tuple(row) for row in self.env.query(query).collect()), key=repr)
 
 
@@ -140,11 +140,11 @@ def test_avro_by_the_schemas_of_a_registry(
     )
     assert town.rows("SELECT * FROM s") == [(1, None), (2, "x"), (3, None)]
     town.server.produce(topic, [framed(77, first, {"a": 4})])
-    town.env.tick()
+    town.env.tick(wait=True)
     assert "does not have the schema 77 yet" in town.env.status()["problems"]["s"]
     assert town.rows("SELECT * FROM s_errors") == []
     monkeypatch.setattr(awaited, "WAIT_MS", 0)
-    town.env.tick()
+    town.env.tick(wait=True)
     (error,) = town.rows("SELECT * FROM s_errors")
     assert "77" in str(error)
     assert f"{topic}[0]@3" in str(error)
@@ -171,7 +171,7 @@ def test_upsert(town: Town) -> None:
     assert town.env.verify("n").ok
     town.server.produce(topic, ["no json"], key="3", partition=1)
     town.server.produce(topic, ['{"v": "x"}'], partition=1)
-    town.env.tick()
+    town.env.tick(wait=True)
     assert len(town.rows("SELECT * FROM s_errors")) == 2
     put(3, "d")
     (left,) = town.rows("SELECT * FROM s_errors")
@@ -196,7 +196,7 @@ def test_bad_messages_are_errors_with_their_places_and_the_others_go_on(town: To
     """Nothing is dropped silently."""
     topic = town.source("s", "a INT", partitions=1, format="json")
     town.server.produce(topic, ['{"a": 1}', '{"a": "x"}', "no json", b"\xff\xfe", '{"a": 2}'])
-    town.env.tick()
+    town.env.tick(wait=True)
     errors = town.rows("SELECT * FROM s_errors")
     assert len(errors) == 3
     for offset in (1, 2, 3):

@@ -7,10 +7,12 @@ from concurrent.futures import ThreadPoolExecutor
 
 import psycopg
 import pytest
+from psycopg.conninfo import make_conninfo
 
 from strandline.options import understood
 from strandline.sources.readers.postgres.connected.bounded import BoundedConnection, parameters
-from strandline.sources.readers.postgres.options import PostgresOptions
+from strandline.sources.readers.postgres.options import PostgresOptions, Tls
+from strandline.store.secret import Secret
 
 pytestmark = pytest.mark.server
 
@@ -44,3 +46,19 @@ def test_a_connection_is_freed_once_the_thread_that_uses_it_has_left_it(place, m
             used.result()
     assert (order, connection.closed) == (["left", "freed"], True)
     connection.close()
+
+
+def test_libpq_gets_the_clients_own_certificate() -> None:
+    """Damage: a server that wants certificates of its clients cannot be read."""
+    options = PostgresOptions(
+        user="u", publication="p", sslmode=Tls.ALLOW, sslcert="/c", sslkey="/k", sslpassword=Secret("hush")
+    )
+    assert "hush" not in repr(options)
+    given = parameters(options)
+    assert {name: given[name] for name in ("sslmode", "sslcert", "sslkey", "sslpassword")} == {
+        "sslmode": "allow",
+        "sslcert": "/c",
+        "sslkey": "/k",
+        "sslpassword": "hush",
+    }
+    make_conninfo(**given)  # libpq refuses a name that it does not know

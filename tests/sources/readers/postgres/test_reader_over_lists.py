@@ -154,8 +154,8 @@ def test_a_server_that_is_down_is_asked_again(place):
         await place.produce()
         peek = reader.server.peek
 
-        async def half(upto, changes, take):
-            await peek(upto, changes, lambda messages: take(messages[:1]))
+        async def half(start, upto, changes, take):
+            await peek(start, upto, changes, lambda messages: take(messages[:1]))
             raise Unavailable("the connection is lost")
 
         reader.server.peek = half
@@ -172,8 +172,8 @@ def test_a_server_that_is_down_is_asked_again(place):
     asyncio.run(body())
 
 
-def test_a_slot_that_stepped_back_is_counted(place):
-    """Damage: no operator sees that a server lost what it had acknowledged."""
+def test_a_slot_that_stepped_back_repeats_nothing(place):
+    """Damage: a server lost what it had acknowledged, and changes that are durable are read again."""
 
     async def body():
         reader = await place.reader()
@@ -183,10 +183,10 @@ def test_a_slot_that_stepped_back_is_counted(place):
         await place.produce()
         upper = await reader.upstream_frontier()
         await reader.commit(upper)
-        place.database.slot = first
+        place.database.slot, sent = first, place.database.sent
         place.database.idle()
-        await reader.upstream_frontier()
-        assert reader.dropped == 1
+        later = Slice(3, upper, await reader.upstream_frontier())
+        assert (place.database.sent, await rows(place, reader, later)) == (sent, [])
 
     asyncio.run(body())
 
@@ -489,6 +489,33 @@ def test_changes_before_the_one_that_stops_a_table_become_durable(place):
     asyncio.run(body())
 
 
+def test_a_table_that_stopped_makes_no_tick_dearer(place):
+    """Damage: a stopped table holds the slot, and each tick reads all changes since then again."""
+
+    async def body():
+        database, table = place.database, place.database.tables["u"]
+        place.schemas = {"public.t": SCHEMA, "public.u": SCHEMA}
+        ingestion, costs = await ingestion_of(place, await place.reader(step_changes=20)), []
+        await ingestion.tick(0)
+        for each in place.schemas:
+            await ingestion.catch_up(each)
+        *others, last = table.columns
+        database.tables["u"] = replace(table, columns=(*others, replace(last, type_oid=1082, type_name="date")))
+        database.commit(insert("u", (b"7", b"7", b"2026-11-24")))
+        for time in range(1, 30):
+            before = database.sent
+            await place.produce()
+            assert isinstance(await ingestion.tick(time), Advanced)
+            assert isinstance(await ingestion.catch_up("public.t"), Idle), ingestion.status.stalled
+            assert isinstance(await ingestion.catch_up("public.u"), Stalled)
+            costs.append(database.sent - before)
+        assert len({*costs[1:]}) == 1, costs
+        assert costs[0] > costs[1], "the first has the change that stops the table besides"
+        assert ingestion.status.outputs["public.t"].upper == Frontier(30)
+
+    asyncio.run(body())
+
+
 def test_two_ledgers_agree_and_the_newest_note_counts(place):
     """Damage: after a restart another slot is made, or a table is read by another key."""
 
@@ -566,9 +593,9 @@ def test_a_peek_that_was_cancelled_adds_nothing_afterwards(place):
             await place.produce()
         peek, late = reader.server.peek, []
 
-        async def cancelled(upto, changes, take):
+        async def cancelled(start, upto, changes, take):
             given = []
-            await peek(upto, changes, given.append)
+            await peek(start, upto, changes, given.append)
             take(given[0])
             late.extend((take, messages) for messages in given[1:])
             raise asyncio.CancelledError

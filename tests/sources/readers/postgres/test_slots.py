@@ -9,7 +9,7 @@ from contextlib import suppress
 
 import psycopg
 import pytest
-from tests.sources.readers.postgres.conftest import after, begin, refused, rows
+from tests.sources.readers.postgres.conftest import SCHEMA, after, begin, refused, rows
 
 from strandline.errors import Unavailable
 from strandline.options import understood
@@ -17,10 +17,13 @@ from strandline.sources.readers.postgres.connected import psycopg_server, statem
 from strandline.sources.readers.postgres.connected.bounded import parameters
 from strandline.sources.readers.postgres.kind import released
 from strandline.sources.readers.postgres.options import PostgresOptions
+from strandline.sources.readers.postgres.reader import PARTITION
+from strandline.sources.reclock import NOTHING_READ, Slice
 from strandline.store.system import SystemClock
 from strandline.testing.doubles import HandClock
 
 pytestmark = pytest.mark.server
+SLOTS = "SELECT slot_name FROM pg_replication_slots WHERE database = current_database() AND NOT temporary ORDER BY 1"
 
 
 def test_a_slot_that_a_session_reads_for_a_moment_is_dropped(place):
@@ -42,9 +45,7 @@ def test_a_slot_that_a_session_reads_for_a_moment_is_dropped(place):
         ends.start()
         assert await released(reader._server, reader._ledger.slot, (), "the server", SystemClock()) == ""
         ends.join()
-        assert (
-            place.database.run("SELECT slot_name FROM pg_replication_slots WHERE database = current_database()") == []
-        )
+        assert place.database.run(SLOTS) == []
 
     asyncio.run(body())
 
@@ -179,19 +180,63 @@ def test_a_slot_that_stepped_back_repeats_nothing(place, postgres_server):
     asyncio.run(body())
 
 
+def test_each_change_is_read_once_while_a_table_stands_still(place):
+    """Damage: a table that stopped holds the slot, and a tick of one row costs what all rows since then cost."""
+    own = "SELECT slot_name, confirmed_flush_lsn - '0/0' FROM pg_replication_slots WHERE temporary"
+
+    async def body():
+        place.schemas = {"public.t": SCHEMA, "public.u": SCHEMA}
+        place.database.run("CREATE TABLE u (id int PRIMARY KEY, n text, v text)", "ALTER PUBLICATION p ADD TABLE u")
+        reader, sent = await place.reader(), []
+        peek = reader._server.peek
+
+        async def counted(*given):
+            sent.append(await peek(*given))
+            return sent[-1]
+
+        reader._server.peek = counted
+        begun = [await begin(place, reader, table) for table in place.schemas]
+        held = begun[0].upper
+        for table, first in zip(place.schemas, begun, strict=True):
+            await rows(place, reader, Slice(1, NOTHING_READ, held.join(first.upper)), table=table)
+        await reader.commit(held)
+        place.database.run("TRUNCATE u", "INSERT INTO t SELECT g, '1', 'a' FROM generate_series(1, 2000) AS g")
+        lower = held
+        for time in range(2, 6):
+            sent.clear()
+            place.database.run(f"INSERT INTO t VALUES ({10_000 + time}, '1', 'a')")
+            step = await after(reader, lower, time)
+            found = await rows(place, reader, step)
+            lower = step.upper
+            assert (len(found), sum(sent) < 10) == ((2001, False) if time == 2 else (1, True)), sent
+            async with refused("TRUNCATE"):
+                await rows(place, reader, Slice(9, held, lower), table="public.u")
+        ((name, position),) = place.database.run(own)
+        assert held[PARTITION] < position <= lower[PARTITION], "the slot itself has not moved"
+        assert place.standing("confirmed_flush_lsn - '0/0'") == held[PARTITION]
+        # Another reader, and one whose connection broke, begin where the slot is, and find the same.
+        other = await place.reader()
+        found = await rows(place, other, await after(other, held, 9))
+        assert (len(found), found[0]["id"], found[-1]["id"]) == (2004, 1, 10_005)
+        pid = f"SELECT active_pid FROM pg_replication_slots WHERE slot_name = '{name}'"
+        place.database.run(f"SELECT pg_terminate_backend(({pid}), 10000)", "INSERT INTO t VALUES (20000, '1', 'a')")
+        assert [row["id"] for row in await rows(place, reader, await after(reader, lower, 9))] == [20_000]
+
+    asyncio.run(body())
+
+
 def test_the_slot_of_a_dropped_source_is_dropped(place):
     """Damage: the slot keeps the log of the server until its disk is full."""
-    slots = "SELECT slot_name FROM pg_replication_slots WHERE database = current_database() ORDER BY 1"
 
     async def body():
         place.more = {"slot": "own_slot"}
         place.database.run("SELECT pg_create_logical_replication_slot('theirs', 'pgoutput')")
         reader = await place.reader()
         await reader.upstream_frontier()
-        assert place.database.run(slots) == [("own_slot",), ("theirs",)]
+        assert place.database.run(SLOTS) == [("own_slot",), ("theirs",)]
         for _ in range(2):
             assert await released(reader._server, reader._ledger.slot, (), "the server", HandClock()) == ""
-            assert place.database.run(slots) == [("theirs",)]
+            assert place.database.run(SLOTS) == [("theirs",)]
         place.database.run("SELECT pg_drop_replication_slot('theirs')")
 
     asyncio.run(body())

@@ -80,9 +80,11 @@ class Context:
             raise Unplanned(f"Spark does not accept our reading of it: {refused.message}") from refused
 
     def learn(self, node: Node) -> Schema:
-        """Ask for the types of the columns of ``node``, and keep them."""
+        """Ask for the types of the columns of ``node``, and keep them; raise `Unplanned` if one had another type."""
         schema = self.schema(node)
-        self.types.update((c.name, c.type) for c in schema)
+        for each in schema:
+            if self.types.setdefault(each.name, each.type) != each.type:
+                raise Unplanned(f"the column {each.name} is {each.type} here and {self.types[each.name]} below")
         return schema
 
     def opaque(

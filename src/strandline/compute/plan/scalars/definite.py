@@ -1,7 +1,8 @@
 """Law D at the door: refuse a query whose value is not a function of its inputs.
 
 The lists are `functions.INDEFINITE` and `definite_functions.DEFINITE`; here is where each entry counts: anywhere,
-except an array that is sorted at once, and a positional function inside a window (the planner completes its order).
+except an array that is sorted at once, a list whose order is given, and a positional function inside a window (the
+planner completes both orders).
 What the text cannot tell, Spark's analysis of it tells (`algebra.doubts`): whether ``user`` is a column, whether a text
 becomes a time, what a collation calls equal.
 """
@@ -19,8 +20,16 @@ from sqlglot import exp
 from strandline.algebra.doubts import Doubt, DoubtKind, of_clock
 from strandline.compute.plan.scalars.definite_functions import DEFINITE, GRAMMAR
 from strandline.compute.plan.scalars.order import is_cut_by_row
+from strandline.compute.plan.scalars.positions import is_open_list, is_positional, is_settled, of_window
 from strandline.compute.plan.sql.dialect import Word, position, position_of, words
-from strandline.compute.plan.sql.functions import FOLDED, GATHERING, INDEFINITE, ORDERED_BY_PARENT, POSITIONAL
+from strandline.compute.plan.sql.functions import (
+    FOLDED,
+    GATHERING,
+    INDEFINITE,
+    LISTING,
+    ORDERED_BY_PARENT,
+    POSITIONAL,
+)
 from strandline.errors import DefinitionError, Position
 
 _BARE: Final[dict[type[exp.Expr], str]] = {
@@ -28,9 +37,8 @@ _BARE: Final[dict[type[exp.Expr], str]] = {
     exp.CurrentTimestamp: "current_timestamp",
     exp.CurrentTime: "current_time",
     exp.CurrentUser: "current_user",
-    exp.GroupConcat: "listagg",
 }
-"""What sqlglot has a class for although no parenthesis follows the name (or special syntax does)."""
+"""What sqlglot has a class for although no parenthesis follows the name."""
 
 _SYNTAX: Final = (
     exp.And,
@@ -116,6 +124,8 @@ def _excused(node: exp.Expr, name: str) -> bool:
         node, parent = parent, parent.parent
     if name in POSITIONAL:
         return isinstance(parent, exp.Window) and parent.this is node
+    if name in LISTING:
+        return isinstance(parent, exp.WithinGroup) and parent.this is node
     if name not in GATHERING:
         return False
     if isinstance(parent, exp.Window) and parent.this is node:
@@ -246,8 +256,10 @@ def refuse_unordered(query: exp.Expr, sql: str) -> None:
     for node in query.walk():
         if isinstance(node, exp.Limit | exp.Offset | exp.Fetch) and not is_cut_by_row(node.parent):
             _refuse_order("LIMIT", position_of(node, sql), _HIDDEN)
-        if isinstance(node, exp.Window) and is_positional(node):
+        if isinstance(node, exp.Window) and is_positional(node) and not is_settled(node):
             _refuse_order(f"{of_window(node) or node.this.name} OVER", position_of(node, sql), _why(node))
+        if is_open_list(node):
+            _refuse_order(node.this.name.lower(), position_of(node, sql), _HIDDEN)
 
 
 def _why(window: exp.Window) -> str:
@@ -274,21 +286,6 @@ def inexact(query: exp.Expr | None) -> list[str]:
     return [
         f"{', '.join(found) or 'an aggregate'} over floats, if any, is Spark's here: its last bits may differ by run"
     ]
-
-
-def is_positional(window: exp.Window) -> bool:
-    """Tell whether a window's value depends on the order of rows that its ORDER BY does not tell apart."""
-    frame = window.args.get("spec")
-    rows = frame is not None and (frame.args.get("kind") or "").upper() == "ROWS"
-    return rows or of_window(window) in POSITIONAL
-
-
-def of_window(window: exp.Window) -> str:
-    """Return the name of the function that a window calls, lower-case."""
-    function = window.this
-    while isinstance(function, exp.IgnoreNulls | exp.RespectNulls | exp.Filter):
-        function = function.this
-    return str(function.name).lower() if isinstance(function, exp.Anonymous) else ""
 
 
 def _refuse_order(what: str, place: Position | None, reason: str) -> NoReturn:

@@ -1,4 +1,6 @@
-"""Windows made definite: rows that a window's ORDER BY does not tell apart are ordered by all their columns (law D).
+"""Orders made definite (law D): rows that a window's ORDER BY does not tell apart are ordered by all their columns.
+
+What is listed WITHIN GROUP is ordered by itself in the end: equal texts may come in any order.
 
 A function that looks at positions needs that order.  Where the frame ends with the peers of the current row (RANGE, the
 default), the order must not shrink the frame: the last of all peers is asked for, not the row itself.
@@ -14,8 +16,8 @@ from sqlglot import exp
 from strandline.algebra.first import First
 from strandline.algebra.scalar import call, case, column, operand, text
 from strandline.algebra.schema import RESERVED
-from strandline.compute.plan.scalars.definite import is_positional, of_window
 from strandline.compute.plan.scalars.order import ascending, first_rows, number_of
+from strandline.compute.plan.scalars.positions import is_open_list, is_positional, is_settled, of_window
 from strandline.compute.plan.scalars.scope import Unplanned
 from strandline.compute.plan.sql.trees import conjuncts, replaced
 
@@ -41,7 +43,28 @@ def complete_windows(expression: exp.Expr, columns: Iterable[str]) -> exp.Expr:
             return node
         if node.args.get("alias") is not None:
             raise Unplanned("a named window")
-        return _completed(node, names) if is_positional(node) else node
+        if not is_positional(node):
+            return node
+        try:
+            return _completed(node, names)
+        except Unplanned:
+            if is_settled(node):
+                return node
+            raise
+
+    return replaced(expression, complete)
+
+
+def complete_lists(expression: exp.Expr) -> exp.Expr:
+    """Return ``expression`` with what `listagg` lists ordered by its text in the end."""
+
+    def complete(node: exp.Expr) -> exp.Expr:
+        if not is_open_list(node):
+            return node
+        completed = node.copy()
+        tie = exp.Ordered(this=exp.cast(node.this.expressions[0].copy(), "string"), nulls_first=True)
+        completed.expression.append("expressions", tie)
+        return completed
 
     return replaced(expression, complete)
 

@@ -9,6 +9,7 @@ another name, so `parse` writes the name of each field: `struct(o.k AS k)`.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
@@ -106,6 +107,40 @@ def _name(function: exp.Expr, argument: exp.Expr, place: int) -> str | None:
         case exp.Bracket(expressions=[exp.Literal(is_string=True) as key]):
             return str(key.name)
     return str(place) if _is(function, _ZIPPED) else f"col{place + 1}"
+
+
+def in_sight(node: exp.Expr) -> list[exp.CTE]:
+    """Return the common table expressions that a relation in the place of ``node`` may be, those around others first.
+
+    Inside one of them those before it are in sight; itself too, if it may be recursive.
+    """
+    found: list[exp.CTE] = []
+    inside: exp.Expr | None = None
+    around: exp.Expr | None = node
+    while around is not None:
+        with_ = around.args.get("with_")
+        seen = [] if with_ is None else list(with_.expressions)
+        place = next((n for n, cte in enumerate(seen) if cte is inside), None)
+        if with_ is not None and place is not None:
+            seen = seen[: place + bool(with_.args.get("recursive"))]
+        found[:0] = seen
+        inside = around if isinstance(around, exp.CTE) else inside
+        around = around.parent
+    return found
+
+
+def relations(query: exp.Expr) -> Iterator[exp.Table]:
+    """Yield the relations that ``query`` names and does not define, needed or not.
+
+    >>> within = "WITH a AS (SELECT * FROM t), t AS (SELECT * FROM a)"
+    >>> [each.name for each in relations(parse(f"{within} SELECT 1 FROM T WHERE x IN (SELECT 1 FROM u)"))]
+    ['t', 'u']
+    """
+    for table in query.find_all(exp.Table):
+        if isinstance(table.this, exp.Identifier):
+            local = () if table.db else (cte.alias.lower() for cte in in_sight(table))
+            if table.name.lower() not in local:
+                yield table
 
 
 @dataclass(frozen=True, slots=True)

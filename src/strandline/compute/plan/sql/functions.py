@@ -112,8 +112,8 @@ INDEFINITE: Final = {
     "collect_list": (_ORDER, _SORTED),
     "collect_set": (_ORDER, _SORTED),
     "array_agg": (_ORDER, _SORTED),
-    "listagg": (_ORDER, "use array_join(array_sort(collect_list(…)), …)"),
-    "string_agg": (_ORDER, "use array_join(array_sort(collect_list(…)), …)"),
+    "listagg": (_ORDER, "write listagg(…) WITHIN GROUP (ORDER BY …)"),
+    "string_agg": (_ORDER, "write string_agg(…) WITHIN GROUP (ORDER BY …)"),
     "approx_percentile": (_ORDER, "use percentile(…), which is exact"),
     "percentile_approx": (_ORDER, "use percentile(…), which is exact"),
     "histogram_numeric": (_ORDER, "use width_bucket(…) and GROUP BY"),
@@ -158,18 +158,13 @@ ORDERED_BY_PARENT: Final = ("array_sort", "sort_array", "size", "array_size", "c
 
 GATHERING: Final = ("array_agg", "collect_list", "collect_set")
 
-POSITIONAL: Final = (
-    "any_value",
-    "first",
-    "first_value",
-    "lag",
-    "last",
-    "last_value",
-    "lead",
-    "nth_value",
-    "ntile",
-    "row_number",
-)
+LISTING: Final = ("listagg", "string_agg")
+"""Functions that gather texts in the order that WITHIN GROUP gives; what is listed is added to that order."""
+
+CHOOSING: Final = ("any_value", "first", "first_value", "last", "last_value", "nth_value")
+"""Window functions that give the value of one row of the frame."""
+
+POSITIONAL: Final = (*CHOOSING, "lag", "lead", "ntile", "row_number")
 """Window functions that look at the order of rows within peers: the whole row is added to their ORDER BY."""
 
 _OTHER_AGGREGATES: Final = (
@@ -178,6 +173,6 @@ _OTHER_AGGREGATES: Final = (
     "percentile_cont", "percentile_disc", "regr_count", "schema_of_variant_agg", "try_avg", "try_sum",
 )  # fmt: skip
 
-AGGREGATES: Final = frozenset((*PLANNED, *VARIANCES, *GATHERING, *_OTHER_AGGREGATES))
+AGGREGATES: Final = frozenset((*PLANNED, *VARIANCES, *GATHERING, *LISTING, *_OTHER_AGGREGATES))
 """Names that make a SELECT aggregate.  One that is missing here is found out by Spark, and the query then is
 recomputed whole."""

@@ -17,8 +17,8 @@ from deltalake import Schema as DeltaSchema
 
 from strandline.algebra import types
 from strandline.algebra.schema import Schema
+from strandline.algebra.stored import located
 from strandline.sources.readers.delta.log import Metadata, Protocol
-from strandline.sources.readers.tabular.declared import located
 
 FEATURES: Final = frozenset(
     {

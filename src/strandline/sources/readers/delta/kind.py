@@ -11,10 +11,10 @@ from typing import Final
 
 import pyarrow as pa
 
-from strandline.sources import sampled
-from strandline.sources.kinds import Discovered, Discovery
+from strandline.sources.kinds import Discovered, Discovery, discovered
 from strandline.sources.reader import ReaderKind, SourceReader, Surroundings
 from strandline.sources.readers.delta.options import DeltaOptions
+from strandline.sources.readers.tabular.declared import declarable
 
 
 async def _open(options: DeltaOptions, given: Surroundings) -> SourceReader:
@@ -27,12 +27,15 @@ async def _open(options: DeltaOptions, given: Surroundings) -> SourceReader:
 
 async def _find(options: DeltaOptions) -> Sequence[Discovered]:
     """Return the one table that is at the path: no catalog says what others there are."""
+    from strandline.sources.readers.delta.columns import columns_of, refusal
     from strandline.sources.readers.delta.table import StoredTable
 
     snapshot = await asyncio.to_thread(StoredTable(options).newest)
-    columns = sampled.columns(pa.schema(snapshot.table.schema().to_arrow()))
-    note = f"version {snapshot.version}"
-    return [Discovered(options.path.rstrip("/").rpartition("/")[2], columns, {"path": options.path}, note)]
+    there = pa.schema(snapshot.table.schema().to_arrow())
+    refused = refusal(snapshot.protocol)
+    found = [] if refused else declarable(there, lambda schema: columns_of(schema, snapshot.metadata))
+    name = options.path.rstrip("/").rpartition("/")[2]
+    return [discovered(name, found, {"path": options.path}, [f"version {snapshot.version}", *filter(None, [refused])])]
 
 
 KIND: Final = ReaderKind("delta", DeltaOptions, _open, discovery=Discovery(DeltaOptions, _find))

@@ -45,7 +45,8 @@ class DeltaOptions(StoreKeys):
     def storage(self) -> Mapping[str, Secret]:
         """What the object store needs, by deltalake's names."""
         given = {each.name: getattr(self, each.name) for each in fields(self) if each.name in _STORAGE}
-        found = {_STORAGE[name]: Secret(text) for name, text in given.items() if text is not None}
+        found = {name: Secret(str(value)) for name, value in self.others.items()}
+        found |= {_STORAGE[name]: Secret(text) for name, text in given.items() if text is not None}
         if (self.endpoint or "").startswith("http://"):
             found["aws_allow_http"] = Secret("true")
         return found
@@ -60,5 +61,8 @@ _STORAGE: Final = {
     "account_name": "azure_storage_account_name",
     "account_key": "azure_storage_account_key",
     "sas_token": "azure_storage_sas_key",
+    "tenant_id": "azure_storage_tenant_id",
+    "client_id": "azure_storage_client_id",
+    "client_secret": "azure_storage_client_secret",
     "service_account_key": "google_service_account_key",
 }

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from pathlib import PurePosixPath
 from typing import Final
 
+from strandline.algebra.formats import Encoding
 from strandline.sources.readers.files.folder import Checked, Ends, Folder, Stamp
 from strandline.sources.readers.files.options import COMPRESSED, UNSEEN, FileOptions
 from strandline.sources.readers.files.sequence import FileVersion
@@ -82,7 +83,7 @@ class Completeness:
         if self._folder.whole:
             return False
         if not self._options.encoding.text:
-            return True
+            return self._options.encoding is Encoding.PARQUET  # the ends of Avro say nothing
         settle_ms = self._options.settle
         if not settle_ms or PurePosixPath(name).suffix in COMPRESSED:
             return False

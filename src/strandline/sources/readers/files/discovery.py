@@ -1,6 +1,7 @@
 """What there is to read in a directory: a source for each set of files that look alike.
 
-Files look alike if they lie in one directory, have one suffix and the same columns.  A few of each set are sampled.
+Files look alike if they lie in one directory, have one suffix and the same columns.  Three of each directory and suffix
+are looked at, or all if the columns of these three differ.
 """
 
 from __future__ import annotations
@@ -8,24 +9,24 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import reduce
 from pathlib import Path
 from typing import Final
 
+import fastavro
 import pyarrow as pa
-from pyarrow import parquet
+import pyarrow.parquet as pq
 
-from strandline.algebra.formats import Encoding
-from strandline.algebra.schema import Schema
-from strandline.errors import DefinitionError, SourceError
+from strandline.algebra.formats import Encoding, FileFormat
+from strandline.algebra.parquet_schema import ParquetSchema
+from strandline.errors import DefinitionError, SourceError, first_line
 from strandline.options import CHARACTER, FLAG, TEXT, one_of, option
-from strandline.sources import sampled
-from strandline.sources.kinds import Discovered, Discovery
+from strandline.sources.kinds import Discovered, Discovery, discovered
+from strandline.sources.readers import avro_columns, sampled
 from strandline.sources.readers.files.options import COMPRESSED, SUFFIXES, UNSEEN, root_and_pattern
 
 FILES_MAX: Final = 10_000
 """So many files are looked for."""
-SAMPLED_MAX: Final = 3
-"""So many files of each directory and suffix are opened, unless the columns of these differ: then each is."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,17 +88,27 @@ def _alike(paths: Sequence[Path], suffix: str, options: Looked) -> Iterator[Disc
     encoding = _encoding(suffix, options)
     if encoding is None:
         return
-    schemas = {path: _schema(path, encoding, options) for path in paths[:SAMPLED_MAX]}
-    if len({schema.names for schema in schemas.values()}) > 1:
-        schemas = {path: _schema(path, encoding, options) for path in paths}
+    looked = {path: _looked(path, encoding, options) for path in _some(paths)}
+    if len({each.names for each in looked.values()}) > 1:
+        looked = {path: looked.get(path) or _looked(path, encoding, options) for path in paths}
+        of = {path: each.names for path, each in looked.items()}
     else:
-        schemas = dict.fromkeys(paths, next(iter(schemas.values())))
+        of = dict.fromkeys(paths, next(iter(looked.values())).names)
     sets: dict[tuple[str, ...], list[Path]] = {}
-    for path, schema in schemas.items():
-        sets.setdefault(schema.names, []).append(path)
+    for path, names in of.items():
+        sets.setdefault(names, []).append(path)
     for alike in sets.values():
-        of, where = _place(alike, paths, suffix)
-        yield Discovered(of, schemas[alike[0]], {"path": where, **_said(encoding, suffix, options)}, _note(alike))
+        seen = [looked[path] for path in alike if path in looked]
+        name, where = _place(alike, paths, suffix)
+        whole = reduce(_File.joined, seen)
+        every = {"path": where, **_said(encoding, suffix, options), **whole.options}
+        notes = [_note(alike, len(seen)), *whole.notes]
+        yield discovered(name, whole.columns, every, notes, exact=encoding is Encoding.JSON)
+
+
+def _some(paths: Sequence[Path]) -> Sequence[Path]:
+    """Return the first file, the last and one between: the newest ones often are the last by name."""
+    return list(dict.fromkeys([paths[0], paths[len(paths) // 2], paths[-1]]))
 
 
 def _place(alike: Sequence[Path], all_of: Sequence[Path], suffix: str) -> tuple[str, str]:
@@ -134,28 +145,74 @@ def _said(encoding: Encoding, suffix: str, options: Looked) -> Mapping[str, str]
     return said
 
 
-def _note(alike: Sequence[Path]) -> str:
-    return "1 file is there now" if len(alike) == 1 else f"{len(alike)} files are there now"
+def _note(alike: Sequence[Path], looked: int) -> str:
+    there = "1 file is there now" if len(alike) == 1 else f"{len(alike)} files are there now"
+    return there if looked == len(alike) else f"{there}, of which {looked} were looked at"
 
 
-def _schema(path: Path, encoding: Encoding, options: Looked) -> Schema:
+@dataclass(frozen=True, slots=True)
+class _File:
+    """What files seem to hold; ``whole``: all of them was looked at.  ``csv``: the sample that says so of CSV."""
+
+    columns: Sequence[tuple[str, str | None]]
+    whole: bool = True
+    csv: sampled.CsvSample | None = None
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of the columns."""
+        return tuple(name for name, _ in self.columns)
+
+    @property
+    def options(self) -> Mapping[str, str]:
+        """The options to read them by."""
+        return {"nulls": self.csv.null} if self.csv is not None and self.csv.null else {}
+
+    @property
+    def notes(self) -> Sequence[str]:
+        """What a person should know of them."""
+        part = (
+            [] if self.whole else [f"the types are a guess from the first {sampled.SAMPLE_BYTES >> 20} MiB of a file"]
+        )
+        return [*part, *(f"{text!r} is read as NULL" for text in self.options.values())]
+
+    def joined(self, other: _File) -> _File:
+        """Return what both are a sample of; of types that differ, the one that holds both, or text."""
+        if self.csv is not None and other.csv is not None:
+            return _of_csv(self.csv.joined(other.csv))
+        both = zip(self.columns, other.columns, strict=True)
+        columns = [(name, sampled.either(one, two)) for (name, one), (_, two) in both]
+        return _File(columns, self.whole and other.whole)
+
+
+def _of_csv(sample: sampled.CsvSample) -> _File:
+    return _File(sample.columns, sample.whole, sample)
+
+
+def _looked(path: Path, encoding: Encoding, options: Looked) -> _File:
     try:
         match encoding:
             case Encoding.PARQUET:
-                return sampled.columns(parquet.read_schema(path))
+                with pq.ParquetFile(path) as file:
+                    return _File(ParquetSchema(file).columns)
             case Encoding.CSV:
-                return sampled.of_csv(_sample(path), delimiter=options.delimiter, header=options.header)
+                form = FileFormat(encoding, header=options.header, delimiter=options.delimiter)
+                return _of_csv(sampled.of_csv(lambda: _opened(path), form))
             case Encoding.JSON:
-                return sampled.of_json(line for line in _lines(_sample(path)) if line.strip())
-            case _:
-                raise SourceError(f"{path}: {encoding.value} files cannot be sampled; write the columns")
-    except (ValueError, OSError) as error:
-        raise SourceError(f"{path}: {error}") from error
+                with _opened(path) as stream:
+                    sample = stream.read(sampled.SAMPLE_BYTES)
+                columns = sampled.of_json(line for line in _lines(sample) if line.strip())
+                return _File(columns, len(sample) < sampled.SAMPLE_BYTES)
+            case Encoding.AVRO:
+                with path.open("rb") as data:
+                    written = fastavro.reader(data).metadata["avro.schema"]
+                return _File(avro_columns.columns_of(written) or ())
+    except Exception as error:  # damaged bytes make the libraries raise any exception
+        raise SourceError(f"{path}: {first_line(error)}") from error
 
 
-def _sample(path: Path) -> bytes:
-    with pa.input_stream(str(path), compression="detect") as opened:
-        return bytes(opened.read(sampled.SAMPLE_BYTES))
+def _opened(path: Path) -> pa.NativeFile:
+    return pa.input_stream(str(path), compression="detect")
 
 
 def _lines(sample: bytes) -> list[bytes]:

@@ -11,11 +11,12 @@ from pyiceberg.typedef import Identifier
 
 from strandline.algebra.schema import Schema
 from strandline.errors import DefinitionError, SourceError, Unavailable, first_line
-from strandline.sources import sampled
-from strandline.sources.kinds import Discovered
+from strandline.options import without_login
+from strandline.sources.kinds import Discovered, discovered
 from strandline.sources.readers.iceberg.answers import failed, unavailable
 from strandline.sources.readers.iceberg.options import IcebergLooked, IcebergOptions
 from strandline.sources.readers.iceberg.table import StoredTable, catalog_of
+from strandline.sources.readers.tabular.declared import declarable
 
 
 async def find(options: IcebergLooked) -> Sequence[Discovered]:
@@ -49,7 +50,7 @@ def _find(options: IcebergLooked) -> list[Discovered]:
 
 def _shown(options: IcebergLooked) -> str:
     assert options.catalog is not None, "a path has no catalog"
-    return f"the {options.catalog.value} catalog{f' at {options.uri}' if options.uri else ''}"
+    return f"the {options.catalog.value} catalog{f' at {without_login(options.uri)}' if options.uri else ''}"
 
 
 def _names(catalog: Catalog, wanted: str | None) -> Iterator[Identifier]:
@@ -85,4 +86,4 @@ def _table(options: IcebergOptions) -> Discovered:
     place = {"path": options.path, "table": options.table}
     said = {name: text for name, text in place.items() if text is not None}
     (name,) = said.values()
-    return Discovered(name, sampled.columns(stored.schema), said)
+    return discovered(name, declarable(stored.schema, stored.columns), said)

@@ -28,10 +28,10 @@ from pyiceberg.table import FileScanTask, StaticTable, Table
 from pyiceberg.table.snapshots import Operation, Snapshot
 
 from strandline.algebra.schema import Schema
+from strandline.algebra.stored import located
 from strandline.errors import SourceError, first_line
 from strandline.sources.readers.iceberg.answers import failed, unavailable
-from strandline.sources.readers.iceberg.options import IcebergCatalog, IcebergOptions
-from strandline.sources.readers.tabular.declared import located
+from strandline.sources.readers.iceberg.options import CatalogKind, IcebergCatalog, IcebergOptions
 from strandline.store.secret import revealed
 
 FORMAT_MIN: Final = 2
@@ -61,7 +61,7 @@ class Columns:
 def catalog_of(options: IcebergCatalog) -> Catalog:
     """Return the catalog that ``options`` name; a REST catalog is asked for its configuration."""
     assert options.catalog is not None
-    return load_catalog("strandline", type=options.catalog.value, **revealed(options.properties))
+    return load_catalog(options.catalog_name, type=options.catalog.value, **revealed(options.properties))
 
 
 class StoredTable:
@@ -187,6 +187,12 @@ class StoredTable:
             return None
         return Path(unquote(parts.path) if parts.scheme else file.file_path)
 
+    def _among(self) -> str:
+        """Return where a table was looked for, if it may be elsewhere at the same place."""
+        if self._options.catalog is not CatalogKind.SQL:
+            return ""
+        return f" in the catalog called {self._options.catalog_name!r} (option catalog_name)"
+
     @property
     def _loaded(self) -> Table:
         assert self._table is not None, "a table is loaded before anything of it is asked for"
@@ -204,7 +210,9 @@ class StoredTable:
         try:
             yield
         except (NoSuchTableError, NoSuchIcebergTableError, NoSuchNamespaceError) as error:
-            raise SourceError(f"{self.name} does not exist: create it, or correct the source's options") from error
+            raise SourceError(
+                f"{self.name} does not exist{self._among()}: create it, or correct the source's options"
+            ) from error
         except FileNotFoundError as error:
             if self._table is not None:
                 raise

@@ -3,7 +3,7 @@
 It has two consumers, because an answer waits behind a fetch of the same connection: one looks and commits, the other
 fetches.  Neither joins the group: the reader says what they read and commit.
 
-No call keeps its caller longer than `CALL_SECONDS_MAX`: librdkafka's own limits end most of them, and a `_Lane` gives
+No call keeps its caller longer than `CALL_SECONDS_MAX`: librdkafka's own limits end most of them, and a `Lane` gives
 up waiting for the rest.
 
 Source: https://docs.confluent.io/platform/current/clients/confluent-kafka-python/html/index.html.
@@ -11,25 +11,21 @@ Source: https://docs.confluent.io/platform/current/clients/confluent-kafka-pytho
 
 from __future__ import annotations
 
-import asyncio
 import logging
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import suppress
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple
 
 import confluent_kafka as kafka
 from confluent_kafka.admin import AdminClient
 
 from strandline.errors import Unavailable
 from strandline.sources.readers.kafka.broker import Ends, Message, OutOfRange, Span, Topic
+from strandline.sources.readers.kafka.lane import CALL_SECONDS_MAX, Lane
 from strandline.sources.readers.kafka.options import KafkaConnection, KafkaOptions
 from strandline.sources.readers.kafka.settings import ANSWER_SECONDS_MAX, Settings, for_client, for_consumer
 from strandline.store.secret import revealed
 
-T = TypeVar("T")
-
-CALL_SECONDS_MAX: Final = 2 * ANSWER_SECONDS_MAX
-"""After so long its caller waits for a call no longer: some of librdkafka's limits are those of each of its tries."""
 FETCH_MESSAGES: Final = 2_000
 """How many messages are taken over at once."""
 FETCH_BYTES: Final = 4 << 20
@@ -48,26 +44,6 @@ _silent.addHandler(logging.NullHandler())
 _silent.propagate = False
 
 
-class _Lane:
-    """The blocking calls of one client: one at a time, each for a bounded time."""
-
-    def __init__(self, name: str) -> None:
-        self._name = name
-        self._running: asyncio.Future[Any] | None = None
-
-    async def run(self, call: Callable[[], T]) -> T:
-        """Run ``call`` in a thread.  Raises `Unavailable` if it takes too long, or an earlier one still does."""
-        if self._running is not None and not self._running.done():
-            raise Unavailable(f"{self._name} has not answered an earlier call yet")
-        running = asyncio.get_running_loop().run_in_executor(None, call)
-        self._running = running
-        running.add_done_callback(_seen)
-        try:
-            return await asyncio.wait_for(asyncio.shield(running), CALL_SECONDS_MAX)
-        except TimeoutError:
-            raise Unavailable(f"{self._name} has not answered for {CALL_SECONDS_MAX} s") from None
-
-
 class KafkaBroker:
     """See `Broker`.  Connects when it is first asked."""
 
@@ -75,7 +51,7 @@ class KafkaBroker:
         self._options = options
         self._group = group
         self._name = f"Kafka at {options.servers}"
-        self._asking, self._fetching = _Lane(self._name), _Lane(self._name)
+        self._asking, self._fetching = Lane(self._name), Lane(self._name)
         self._asker: kafka.Consumer | None = None
         self._fetcher: kafka.Consumer | None = None
         self._admin: AdminClient | None = None
@@ -265,7 +241,7 @@ async def topics(at: KafkaConnection) -> list[str]:
         return sorted(each for each in there if not each.startswith(_INTERNAL))
 
     name, said = f"Kafka at {at.servers}", list[Any]()
-    return await _Lane(name).run(ask)
+    return await Lane(name).run(ask)
 
 
 class _Place(NamedTuple):
@@ -285,9 +261,3 @@ def _message(message: Any, at: _Place) -> Message:
 
 def _code(error: kafka.KafkaException) -> int:
     return int(error.args[0].code())
-
-
-def _seen(running: asyncio.Future[Any]) -> None:
-    """Take note of the outcome of a call for which its caller waits no longer."""
-    if not running.cancelled():
-        running.exception()

@@ -8,16 +8,16 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
-from typing import Any, Final
+from typing import Final
 
 from strandline.algebra.messages import MessageEncoding
-from strandline.algebra.schema import Column, Schema
 from strandline.errors import DefinitionError, SourceError
 from strandline.options import TEXT, option
-from strandline.sources import sampled
-from strandline.sources.kinds import Discovered, Discovery
+from strandline.sources.kinds import Discovered, Discovery, discovered
+from strandline.sources.readers import sampled
+from strandline.sources.readers.avro_columns import columns_of
 from strandline.sources.readers.kafka.broker import OutOfRange, Span, Topic
 from strandline.sources.readers.kafka.client import KafkaBroker, topics
 from strandline.sources.readers.kafka.options import KafkaConnection, KafkaOptions, RegistryConnection
@@ -27,26 +27,6 @@ SAMPLED_MAX: Final = 20
 """So many of a partition's newest messages are looked at."""
 _GROUP: Final = "strandline-discover"
 """Nothing is committed, and librdkafka wants the name of a group."""
-_PLAIN: Final = {
-    "boolean": "boolean",
-    "int": "int",
-    "long": "bigint",
-    "float": "float",
-    "double": "double",
-    "string": "string",
-    "bytes": "binary",
-    "date": "date",
-    "timestamp-millis": "timestamp",
-    "timestamp-micros": "timestamp",
-    "local-timestamp-millis": "timestamp_ntz",
-    "local-timestamp-micros": "timestamp_ntz",
-    "time-millis": "string",
-    "time-micros": "string",
-    "uuid": "string",
-    "enum": "string",
-    "fixed": "binary",
-}
-"""Avro's types that are one column, by logical type if there is one."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,11 +70,14 @@ async def _topic(options: Looked, name: str, registry: Registry | None) -> Disco
     many = sum(ends.stable - ends.low for ends in topic.partitions.values())
     note = f"{len(topic.partitions)} partitions, about {many} messages"
     schema = None if registry is None else await registry.newest(f"{name}-value")
-    declared = None if schema is None else of_avro(schema)
+    declared = None if schema is None else columns_of(schema)
     if declared is not None:
-        return Discovered(name, declared, {"topic": name, "format": MessageEncoding.AVRO.value}, note)
+        return discovered(name, declared, {"topic": name, "format": MessageEncoding.AVRO.value}, [note], exact=True)
     columns, encoding = await asyncio.to_thread(_columns, values)
-    return Discovered(name, columns, {"topic": name, "format": encoding.value}, note)
+    said = {"topic": name, "format": encoding.value}
+    if encoding is MessageEncoding.JSON and registry is not None:
+        said["framed"] = "false"  # the values were seen: no id of a schema is before them
+    return discovered(name, columns, said, [note], exact=True)
 
 
 async def _sample(broker: KafkaBroker, topic: Topic) -> list[bytes]:
@@ -105,7 +88,7 @@ async def _sample(broker: KafkaBroker, topic: Topic) -> list[bytes]:
         return []  # they were deleted meanwhile
 
 
-def _columns(values: Sequence[bytes]) -> tuple[Schema, MessageEncoding]:
+def _columns(values: Sequence[bytes]) -> tuple[Sequence[tuple[str, str | None]], MessageEncoding]:
     """Return the columns that the values show, and how they are encoded."""
     try:
         if values and all(isinstance(json.loads(value), dict) for value in values):
@@ -116,40 +99,8 @@ def _columns(values: Sequence[bytes]) -> tuple[Schema, MessageEncoding]:
         for value in values:
             value.decode()
     except UnicodeDecodeError:
-        return Schema((Column("value", "binary"),)), MessageEncoding.BYTES
-    return Schema((Column("value", "string"),)), MessageEncoding.TEXT
-
-
-def of_avro(text: str) -> Schema | None:
-    """Return the columns of an Avro record; without fields that are no plain values; None: it is no record.
-
-    >>> day = {"type": "int", "logicalType": "date"}
-    >>> fields = [{"name": "id", "type": "long"}, {"name": "day", "type": ["null", day]}]
-    >>> of_avro(json.dumps({"type": "record", "name": "r", "fields": fields}))
-    Schema(columns=(Column(name='id', type='bigint'), Column(name='day', type='date')))
-    """
-    try:
-        record = json.loads(text)
-    except ValueError:
-        return None  # a schema of another kind
-    if not isinstance(record, dict) or record.get("type") != "record":
-        return None
-    columns = [(str(each["name"]), _kind(each["type"])) for each in record.get("fields", ())]
-    return Schema(tuple(Column(name, kind) for name, kind in columns if kind is not None))
-
-
-def _kind(declared: Any) -> str | None:
-    match declared:
-        case str():
-            return _PLAIN.get(declared)
-        case list():
-            rest = [each for each in declared if each != "null"]
-            return _kind(rest[0]) if len(rest) == 1 else None
-        case {"logicalType": "decimal", "precision": int(precision)}:
-            return f"decimal({precision},{declared.get('scale', 0)})"
-        case Mapping():
-            return _PLAIN.get(declared.get("logicalType", ""), None) or _kind(declared.get("type"))
-    return None
+        return [("value", "binary")], MessageEncoding.BYTES
+    return [("value", "string")], MessageEncoding.TEXT
 
 
 DISCOVERY: Final = Discovery(Looked, find)

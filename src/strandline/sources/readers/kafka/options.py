@@ -62,9 +62,16 @@ class KafkaConnection:
     )
     tls_certificate: str | None = option(PLACE, "The client's own certificate, as PEM, by reference.", default=None)
     tls_private_key: Secret | None = option(SECRET, "Its private key, as PEM (PKCS #8), by reference.", default=None)
+    tls_private_key_password: Secret | None = option(
+        SECRET, "The password of that key, by reference; without it, the key is not encrypted.", default=None
+    )
+    tls_verify_host: bool = option(
+        FLAG, "A broker's certificate must be for the host that was asked for.", default="true"
+    )
     sasl: Sasl | None = option(one_of(Sasl), "How to log in; without it, not at all.", default=None)
     user: str | None = option(PLACE, "Who logs in.", default=None)
     password: Secret | None = option(SECRET, "The password, by reference.", default=None)
+    rack: str | None = option(TEXT, "Where this client is: brokers let it read from the nearest replica.", default=None)
 
     def __post_init__(self) -> None:
         """Raise `ValueError` if options do not go together."""
@@ -72,6 +79,8 @@ class KafkaConnection:
             raise ValueError("options 'sasl', 'user' and 'password' go together")
         if (self.tls_certificate is None) != (self.tls_private_key is None):
             raise ValueError("options 'tls_certificate' and 'tls_private_key' go together")
+        if self.tls_private_key_password is not None and self.tls_private_key is None:
+            raise ValueError("option 'tls_private_key_password' needs 'tls_private_key'")
         for name in ("tls_ca", "tls_certificate"):
             if getattr(self, name) is not None and not self.tls:
                 raise ValueError(f"option {name!r} needs tls = 'true'")
@@ -86,6 +95,7 @@ class RegistryConnection:
     )
     registry_user: str | None = option(PLACE, "Who logs in there.", default=None)
     registry_password: Secret | None = option(SECRET, "The password, by reference.", default=None)
+    registry_token: Secret | None = option(SECRET, "A bearer token instead, by reference.", default=None)
     registry_ca: str | None = option(
         PLACE, "The certificates to trust, as PEM, by reference; without it, those of this machine.", default=None
     )
@@ -94,6 +104,8 @@ class RegistryConnection:
         """Raise `ValueError` if options do not go together."""
         if (self.registry_user is None) != (self.registry_password is None):
             raise ValueError("options 'registry_user' and 'registry_password' go together")
+        if self.registry_token is not None and self.registry_user is not None:
+            raise ValueError("give either 'registry_token' or 'registry_user': one login is sent")
 
 
 @dataclass(frozen=True, kw_only=True)

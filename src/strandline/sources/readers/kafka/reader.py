@@ -14,6 +14,8 @@ read is not seen: the newest message of each key is always there.
 
 *Committed* are offsets of the consumer group, for tools that show its lag or delete what is before them.  They are
 never read back: what is durable here says where reading goes on.
+
+Long because one object keeps what a topic was seen to be while it is read in three ways.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ import asyncio
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import ExitStack, aclosing
 from dataclasses import replace
-from typing import Final
+from typing import Final, NamedTuple
 
 import pyarrow as pa
 
@@ -36,6 +38,7 @@ from strandline.sources.reader import Keyed, MessageDecoder, Plain, Records
 from strandline.sources.readers.kafka.awaited import AwaitedSchemas
 from strandline.sources.readers.kafka.beginnings import Beginnings
 from strandline.sources.readers.kafka.broker import Broker, Ends, OutOfRange, Topic
+from strandline.sources.readers.kafka.lane import CALL_SECONDS_MAX
 from strandline.sources.readers.kafka.options import KafkaOptions, Start
 from strandline.sources.readers.kafka.raw import Ranges, schema_ids
 from strandline.sources.readers.kafka.registry import Registry
@@ -45,7 +48,16 @@ from strandline.store.clock import Clock
 
 HELD_BYTES_MAX: Final = 16 << 20
 """Bytes of a step's messages that are kept in memory."""
+REGISTRY_SECONDS_MAX: Final = 1.0
+"""How long a read waits for the schema registry; then the next probe asks it, for which nothing else waits."""
 _NO_IDS: Final[frozenset[int]] = frozenset()
+
+
+class _Wanted(NamedTuple):
+    """Schemas that messages need: those of ids, and perhaps all of the topic's subjects."""
+
+    ids: frozenset[int]
+    subjects: bool
 
 
 class KafkaReader:
@@ -75,6 +87,8 @@ class KafkaReader:
         self._options = options
         self._form = form
         self._reached = NOTHING_READ  # by a probe, or before this process was
+        self._unknown: _Wanted | None = None  # what the registry was asked in vain
+        self._told: tuple[_Wanted, dict[int, str]] | None = None  # what it answered a probe, for the next read
         self._lost = ""  # what was said of messages that the cluster lost: what fills their offsets hides it
         self._committed = NOTHING_READ
         self._added: set[int] = set()  # partitions that the topic has got since this reader was opened
@@ -97,6 +111,7 @@ class KafkaReader:
         while a new leader knows less than the one before it (KIP-207).
         """
         self._refuse_lost()
+        await self._ask_again()
         reached = self._reached  # before the brokers answer: another instance may commit what came after that
         topic = await self._look()
         self._refuse_many(topic)
@@ -320,9 +335,31 @@ class KafkaReader:
         """
         if self._registry is None or not self._avro:
             return self._form
-        schemas = await self._registry.schemas(ids)
+        schemas = await self._schemas(_Wanted(ids, subjects))
         self._awaited.refuse(ids - schemas.keys(), place)
-        for part in self._avro if subjects else ():
-            schemas |= await self._registry.of_subject(f"{self._options.topic}-{part}")
         self._form = replace(self._form, schemas={**self._form.schemas, **schemas})
         return self._form
+
+    async def _schemas(self, wanted: _Wanted) -> dict[int, str]:
+        """Return what the registry has of ``wanted``, as it says now or said to the last probe."""
+        told, self._told = self._told, None
+        if told is not None and told[0] == wanted:
+            return told[1]
+        try:
+            return await self._registered(wanted, REGISTRY_SECONDS_MAX)
+        except Unavailable:
+            self._unknown = wanted
+            raise
+
+    async def _ask_again(self) -> None:
+        """Ask the registry what a read asked in vain: in a probe, which may take its time."""
+        if self._unknown is not None:
+            self._told = self._unknown, await self._registered(self._unknown, CALL_SECONDS_MAX)
+            self._unknown = None
+
+    async def _registered(self, wanted: _Wanted, seconds: float) -> dict[int, str]:
+        assert self._registry is not None
+        schemas = await self._registry.schemas(wanted.ids, seconds)
+        for part in self._avro if wanted.subjects else ():
+            schemas |= await self._registry.of_subject(f"{self._options.topic}-{part}", seconds)
+        return schemas

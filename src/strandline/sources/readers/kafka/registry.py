@@ -1,6 +1,7 @@
 """A client of schema registries that speak Confluent's API: the schema of an id, the ids of a subject.
 
-What an id means never changes, so it is asked for once.  Schemas that refer to others are asked for with these put in
+What an id means never changes, so it is asked for once.  A question that is not answered yet is not asked again: a
+registry that hangs has one thread of ours.  Schemas that refer to others are asked for with these put in
 (``format=resolved``).
 
 Source: https://docs.confluent.io/platform/current/schema-registry/develop/api.html.
@@ -8,20 +9,21 @@ Source: https://docs.confluent.io/platform/current/schema-registry/develop/api.h
 
 from __future__ import annotations
 
-import asyncio
 import base64
 import json
 import ssl
 from collections.abc import Iterable
 from contextlib import suppress
+from functools import partial
 from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from typing import Any, Final
 from urllib.parse import SplitResult, quote, urlsplit
 
 from strandline.errors import ConfigError, Unavailable, first_line
+from strandline.sources.readers.kafka.lane import CALL_SECONDS_MAX, Lane
 from strandline.sources.readers.kafka.options import RegistryConnection
+from strandline.sources.readers.kafka.settings import ANSWER_SECONDS_MAX
 
-ANSWER_SECONDS_MAX: Final = 5
 ANSWER_BYTES_MAX: Final = 16 << 20
 _OK, _ABSENT = 200, 404
 _NO_SCHEMA, _NO_SUBJECT, _NO_VERSION = 40403, 40401, 40402
@@ -33,36 +35,37 @@ class Registry:
     def __init__(self, at: RegistryConnection) -> None:
         self._where = _where(at.registry_url or "")
         self._shown = f"the schema registry at {self._where.scheme}://{self._where.netloc}"
+        self._lane = Lane(self._shown)
         self._at = at
         self._schemas: dict[int, str] = {}
         self._absent: set[int] = set()
 
-    async def schemas(self, ids: Iterable[int]) -> dict[int, str]:
+    async def schemas(self, ids: Iterable[int], seconds: float = CALL_SECONDS_MAX) -> dict[int, str]:
         """Return the schemas of those of ``ids`` that there are.
 
-        Raises `Unavailable` naming the id, if the registry does not answer or does not allow it.
+        Raises `Unavailable` if the registry does not answer within ``seconds``, or does not allow it.
         """
         wanted = sorted(ids)
         self._absent.clear()  # what is not there may come: a producer may be quicker than a replica of the registry
         for each in wanted:
             if each not in self._schemas:
-                body = await self._get(f"/schemas/ids/{each}?format=resolved", f"the schema {each}")
+                body = await self._get(f"/schemas/ids/{each}?format=resolved", f"the schema {each}", seconds)
                 if body is None:
                     self._absent.add(each)
                 else:
                     self._schemas[each] = str(body["schema"])
         return {each: self._schemas[each] for each in wanted if each not in self._absent}
 
-    async def of_subject(self, subject: str) -> dict[int, str]:
-        """Return the schemas of all versions of a subject; none, if there is no such subject."""
+    async def of_subject(self, subject: str, seconds: float = CALL_SECONDS_MAX) -> dict[int, str]:
+        """Return the schemas of all versions of a subject; none, if there is no such subject.  Raises as `schemas`."""
         path = f"/subjects/{quote(subject, safe='')}/versions"
-        versions = await self._get(path, f"the versions of {subject!r}")
+        versions = await self._get(path, f"the versions of {subject!r}", seconds)
         ids = []
         for version in versions or ():
-            found = await self._get(f"{path}/{version}", f"version {version} of {subject!r}")
+            found = await self._get(f"{path}/{version}", f"version {version} of {subject!r}", seconds)
             if found is not None:
                 ids.append(int(found["id"]))
-        return await self.schemas(ids)
+        return await self.schemas(ids, seconds)
 
     async def subjects(self) -> list[str]:
         """Return all subjects."""
@@ -73,13 +76,12 @@ class Registry:
         found = await self._get(f"/subjects/{quote(subject, safe='')}/versions/latest", f"the schema of {subject!r}")
         return None if found is None else str(found["schema"])
 
-    async def _get(self, path: str, what: str) -> Any:
+    async def _get(self, path: str, what: str, seconds: float = CALL_SECONDS_MAX) -> Any:
         """Return the answer as it is in JSON; None: there is no such thing."""
         try:
-            async with asyncio.timeout(2 * ANSWER_SECONDS_MAX):
-                status, body = await asyncio.to_thread(self._ask, path)
+            status, body = await self._lane.run(partial(self._ask, path), seconds)
             answer = json.loads(body)
-        except (OSError, HTTPException, TimeoutError, ValueError) as error:
+        except (OSError, HTTPException, ValueError) as error:
             raise Unavailable(f"{self._shown} does not answer for {what}: {first_line(error)}") from None
         if status == _OK:
             return answer
@@ -105,6 +107,8 @@ class Registry:
 
     def _headers(self) -> dict[str, str]:
         headers = {"Accept": "application/vnd.schemaregistry.v1+json, application/json"}
+        if self._at.registry_token is not None:
+            headers["Authorization"] = f"Bearer {self._at.registry_token.reveal()}"
         if self._at.registry_user is not None and self._at.registry_password is not None:
             pair = f"{self._at.registry_user}:{self._at.registry_password.reveal()}"
             headers["Authorization"] = "Basic " + base64.b64encode(pair.encode()).decode()

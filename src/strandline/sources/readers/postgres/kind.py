@@ -8,10 +8,10 @@ from contextlib import suppress
 from typing import Final
 
 from strandline.algebra import types
-from strandline.algebra.schema import RESERVED, Column, Schema
+from strandline.algebra.schema import Schema
 from strandline.errors import DefinitionError, SourceError, Unavailable
 from strandline.plane.staging import Staging
-from strandline.sources.kinds import ConnectionKind, Discovered, Discovery
+from strandline.sources.kinds import ConnectionKind, Discovered, Discovery, discovered
 from strandline.sources.reader import Progress, ReaderKind, Surroundings
 from strandline.sources.readers.postgres import slot
 from strandline.sources.readers.postgres.ledger import Ledger, SlotNote, not_noted
@@ -162,23 +162,25 @@ async def _find(options: PostgresOptions) -> Sequence[Discovered]:
         standing = await server.standing(())
         slot.check_publication(standing, (), options.publication)
         slot.check_kinds(standing, options.publication)
-        return [discovered(table) for table in await server.tables(None)]
+        return [found_table(table) for table in await server.tables(None)]
     finally:
         await server.close()
 
 
-def discovered(table: UpstreamTable) -> Discovered:
-    """Return a table as something that could be read."""
-    columns, notes = list[Column](), list[str]()
-    for column in table.columns:
-        known = {other.name.lower() for other in columns}
-        if column.name.startswith(RESERVED) or column.name.lower() in known:
-            notes.append(f"column {column.name!r} has a name that is taken here, and is left out")
-        else:
-            columns.append(Column(column.name, values.spark_type(column.type_name)))
+def found_table(table: UpstreamTable) -> Discovered:
+    """Return a table as something that could be read; without columns, if it cannot be read with those that can."""
+    name, notes = f"{table.schema}.{table.name}", list[str]()
     if table.identity is not Identity.FULL and not any(column.key for column in table.columns):
         notes.append("it has no replica identity, so upstream refuses to update or delete its rows")
-    return Discovered(f"{table.schema}.{table.name}", Schema(tuple(columns)), note="; ".join(notes))
+    columns = [(column.name, values.spark_type(column.type_name)) for column in table.columns]
+    found = discovered(name, columns, {}, notes, exact=True)
+    try:
+        if table_name(name) != (table.schema, table.name):
+            raise SourceError(f"the schema {table.schema!r} has a dot in its name, so no reference names its tables")
+        noted(name, found.columns, table)
+    except SourceError as error:
+        return Discovered(name, Schema(()), note="; ".join(filter(None, [found.note, str(error)])))
+    return found
 
 
 CONNECTION: Final = ConnectionKind("postgres", PostgresConnection)

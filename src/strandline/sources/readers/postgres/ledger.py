@@ -32,6 +32,7 @@ class ColumnNote(msgspec.Struct, frozen=True, array_like=True):
     """A column as it was: its name upstream, its type's OID, modifier and name.
 
     ``number``, ``version``: as last seen (`server.Shape`); 0: not noted.
+    ``delimiter``: what stands between the elements of an array; a type keeps it for life.
     """
 
     name: str
@@ -40,6 +41,7 @@ class ColumnNote(msgspec.Struct, frozen=True, array_like=True):
     type_name: str
     number: int = 0
     version: int = 0
+    delimiter: str = ","
 
 
 class TableNote(msgspec.Struct, frozen=True, tag="table"):

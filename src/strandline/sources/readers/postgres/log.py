@@ -1,7 +1,7 @@
 """The part of upstream's log that was read last: its transactions, decoded, by table, in bounded memory.
 
-A peek begins at the slot's position, again and again, and one serves all tables.  What it brings that is known is
-skipped without being decoded; what is new is decoded once, and kept until it is durable and upstream may forget it.
+A peek begins where the log ends, and one serves all tables.  What it brings is decoded once, and kept until it is
+durable in all tables and upstream may forget it.
 Beyond `HELD_BYTES_MAX` it lies in files of this machine, also a transaction that has not ended yet: it is taken whole,
 however large it is, and no more of it is in memory than of many small ones.
 
@@ -12,10 +12,11 @@ from __future__ import annotations
 
 import tempfile
 import threading
-from collections import deque
+from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import islice, takewhile
 from pathlib import Path
 from typing import Final
 
@@ -44,7 +45,6 @@ HELD_BYTES_MAX: Final = 32 * 1024 * 1024
 CHUNK_ROWS: Final = 10_000
 CHUNK_BYTES: Final = 4 * 1024 * 1024
 """So many bytes of messages, of all tables, are decoded and not a chunk yet; so a chunk has about as many at most."""
-_COMMIT, _RELATION, _BEGIN = b"CRB"
 TRUNCATED: Final = (
     "all its rows were removed by TRUNCATE, which does not say which they were; drop the table here and create it "
     "anew (a publication WITH (publish = 'insert, update, delete') does not send TRUNCATE)"
@@ -66,6 +66,12 @@ class _Chunk:
             return self.held
         with pa.memory_map(str(self.held)) as source, pa.ipc.open_file(source) as reader:
             return reader.read_all()
+
+
+def _within(chunks: Sequence[_Chunk], lower: int, upper: int) -> Iterator[_Chunk]:
+    """Yield the chunks that may have a change of a range; none of those before it is looked at."""
+    start = bisect_left(chunks, lower, key=lambda chunk: chunk.last)
+    return takewhile(lambda chunk: chunk.first < upper, islice(chunks, start, None))
 
 
 class _Pending:
@@ -101,9 +107,6 @@ class Log:
             self._readings = {reading.table: reading for reading in readings}
             self._numbers = {reading.note.oid: reading for reading in readings if reading.note.oid is not None}
             self.lower = self.upper = position
-            self.dropped = 0
-            """How many transactions came that lie before `lower`: the slot had stepped back."""
-            self._sizes = deque[tuple[int, int]]()  # of each transaction: where it commits, how many messages it has
             self._chunks: dict[str, list[_Chunk]] = {reading.reference: [] for reading in readings}
             self._stops: dict[str, list[tuple[int, str]]] = {reading.reference: [] for reading in readings}
             self._bytes = 0
@@ -125,9 +128,6 @@ class Log:
             }
             self._layouts: dict[int, tuple[Reading, Layout | str]] = {}
             self._commit: int | None = None
-            self._skips = False
-            self._count = 0
-            self._known = len(self._sizes)
             self._ends = self.upper
             return partial(self._take, self._generation)
 
@@ -139,23 +139,16 @@ class Log:
 
     def _add(self, messages: Sequence[bytes]) -> None:
         for data in messages:
-            kind = data[0] if data else 0
-            if self._skips and kind not in {_COMMIT, _RELATION}:
-                continue
-            self._count += 1
             match parse(data):
                 case Begin(commit_lsn):
+                    if commit_lsn < self.upper:
+                        raise DamagedMessage(f"the transaction of {lsn_text(commit_lsn)} came again")
                     self._commit = commit_lsn
-                    self._skips = commit_lsn < self.upper
-                    self._count = 1
-                    self.dropped += commit_lsn < self.lower
                 case Commit(commit_lsn, end_lsn):
                     if commit_lsn != self._commit:
                         raise DamagedMessage(f"the commit {lsn_text(commit_lsn)} is not that of its transaction")
                     self._ends = max(self._ends, end_lsn)
-                    if not self._skips:
-                        self._sizes.append((commit_lsn, self._count))
-                    self._commit, self._skips = None, False
+                    self._commit = None
                 case Relation() as relation:
                     self._described(relation)
                 case Insert() | Update() | Delete() as message:
@@ -186,8 +179,6 @@ class Log:
                 for chunk in self._chunks[reference][chunks:]:
                     self._forget(chunk)
                 del self._chunks[reference][chunks:], self._stops[reference][stops:]
-            while len(self._sizes) > self._known:
-                self._sizes.pop()
             self.begin()
 
     def _described(self, relation: Relation) -> None:
@@ -279,24 +270,16 @@ class Log:
         for at, why in self._stops[reference]:
             if lower <= at < upper:
                 raise SourceError(f"table {reference!r} cannot be read beyond {lsn_text(at)}: {why}")
-        for chunk in self._chunks[reference]:
-            if chunk.last < lower or chunk.first >= upper:
-                continue
+        for chunk in _within(self._chunks[reference], lower, upper):
             table = chunk.table()
             if chunk.first < lower or chunk.last >= upper:
                 at = table[LSN]
                 table = table.filter(pc.and_(pc.greater_equal(at, lower), pc.less(at, upper)))
             yield table
 
-    @property
-    def messages(self) -> int:
-        """How many messages a peek begins with that are known."""
-        return sum(size for _, size in self._sizes)
-
     def extent(self, lower: int, upper: int) -> tuple[int, int]:
         """Return about how many changes there are in a range, of all tables, and about how many bytes they have."""
-        every = (chunk for chunks in self._chunks.values() for chunk in chunks)
-        within = [chunk for chunk in every if chunk.last >= lower and chunk.first < upper]
+        within = [chunk for chunks in self._chunks.values() for chunk in _within(chunks, lower, upper)]
         return sum(chunk.rows for chunk in within), sum(chunk.bytes for chunk in within)
 
     def forget(self, position: int) -> None:
@@ -307,8 +290,6 @@ class Log:
                 self._forget(chunk)
             del chunks[: len(gone)]
             self._stops[reference] = [stop for stop in self._stops[reference] if stop[0] >= position]
-        while self._sizes and self._sizes[0][0] < position:
-            self._sizes.popleft()
         self.lower = max(self.lower, min(position, self.upper))
 
     def _forget(self, chunk: _Chunk) -> None:

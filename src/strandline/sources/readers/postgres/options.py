@@ -26,6 +26,7 @@ class Tls(Enum):
     """How a connection is encrypted: libpq's ``sslmode``."""
 
     DISABLE = "disable"
+    ALLOW = "allow"
     PREFER = "prefer"
     REQUIRE = "require"
     VERIFY_CA = "verify-ca"
@@ -75,6 +76,10 @@ class PostgresConnection:
     sslrootcert: str | None = option(
         PLACE, "The file with the certificates to trust; without it, libpq's own.", default=None
     )
+
+    sslcert: str | None = option(PLACE, "The file with the client's own certificate.", default=None)
+    sslkey: str | None = option(PLACE, "The file with its private key.", default=None)
+    sslpassword: Secret | None = option(_SECRET, "The password of that key, by reference.", default=None)
 
     @property
     def place(self) -> str:

@@ -1,10 +1,11 @@
-"""The messages of PostgreSQL's output plugin ``pgoutput``, protocol version 1, from bytes.
+r"""The messages of PostgreSQL's output plugin ``pgoutput``, protocol version 1, from bytes.
 
 A transaction is Begin, changes, Commit; it is sent whole, in the order of commits.  A relation is described before its
 first change, and again when its description has changed, so a change names it by its OID alone.
 
 A value is text in the server's output form (`bytes`), NULL (`None`), or `KEPT`: a large value that the update left as
-it was, and which the log does not hold.  Names and texts are bytes in the client's encoding, which is UTF-8 here.
+it was, and which the log does not hold.  Names and texts are bytes in the client's encoding, which is UTF-8 here; a
+database in SQL_ASCII sends any bytes, and those of a name that are no UTF-8 become escapes (``\xfc``).
 
 Pure, and strict: bytes that are not exactly one message are a `DamagedMessage`.
 
@@ -187,7 +188,7 @@ def parse(data: bytes) -> Message:
 
 def _text(data: bytes, at: int) -> tuple[str, int]:
     end = data.index(0, at)
-    return data[at:end].decode(), end + 1
+    return data[at:end].decode(errors="backslashreplace"), end + 1
 
 
 def _row(data: bytes, at: int) -> tuple[Tuple, int]:

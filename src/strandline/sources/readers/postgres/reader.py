@@ -5,9 +5,10 @@ never torn.  The frontier is how far the log is durable; on an idle table it mov
 does, and so does the slot.  While there is more than a tick should take, it is the end of the last transaction taken.
 
 *The slot* is made when the source is first asked, and read by peeking, so a range can be read again until `commit`
-lets the server forget it.  After a crash of the server the slot may have stepped back: what comes again is skipped,
-and counted (`dropped`).  A slot that is missing, invalidated, or has moved beyond what must be read is a `SourceError`:
-what it kept is gone, and nothing is passed over silently.
+lets the server forget it.  A peek starts where the last one ended, and not where the slot is: a table that stopped
+holds the slot, and what the other tables have read since is not read again.  After a crash of the server the slot may
+have stepped back, which changes nothing.  A slot that is missing, invalidated, or has moved beyond what must be read is
+a `SourceError`: what it kept is gone, and nothing is passed over silently.
 
 *A table* begins with a snapshot whose position is exact by the log.  The slot is there before the snapshot is opened,
 and no transaction from its position on is forgotten until the table's first step is durable, so between the snapshot
@@ -87,11 +88,6 @@ class PostgresReader:
         self._progress: dict[str, SnapshotProgress] = {}
         self._guard = asyncio.Lock()
         self._notices: tuple[str, ...] = ()
-
-    @property
-    def dropped(self) -> int:
-        """How many transactions came again that were durable: the slot had stepped back."""
-        return self._log.dropped
 
     def records(self, table: str) -> Records:
         """Return `Keyed`, or `TakenBack` where upstream says rows as they were; a new snapshot may change it."""
@@ -192,27 +188,20 @@ class PostgresReader:
         return standing
 
     async def _gather(self, upto: int, changes: int | None) -> None:
-        """Take the log up to ``upto``, or about so many messages more than are known."""
+        """Take the log from where it ends up to ``upto``, or about so many messages."""
         assert self._confirmed is not None
         if self._log.upper < self._confirmed or not self._log.upper:
             self._log.follow(self._noted(), self._confirmed)
         if upto <= self._log.upper:
             return
-        known = self._log.upper
-        limit = None if changes is None else changes + self._log.messages
-        while True:
-            count = await self._peek(upto, limit)
-            whole = limit is None or count < limit
-            self._log.finish(upto if whole else None)
-            if limit is None or whole or self._log.upper > known:
-                break
-            limit *= 2
+        count = await self._peek(upto, changes)
+        self._log.finish(upto if changes is None or count < changes else None)
         await self._standing()  # the catalog shows by now how the publication was when these changes were made
 
-    async def _peek(self, upto: int, limit: int | None) -> int:
+    async def _peek(self, upto: int, changes: int | None) -> int:
         take = self._log.begin()
         try:
-            return await self._server.peek(upto, limit, take)
+            return await self._server.peek(self._log.upper, upto, changes, take)
         except BaseException:
             self._log.abandon()
             raise

@@ -100,13 +100,17 @@ class Standing:
 
 @dataclass(frozen=True, slots=True)
 class UpstreamColumn:
-    """A column of a table: ``type_name`` is how the server writes its type; ``key``: it is of the replica identity."""
+    """A column of a table: ``type_name`` is how the server writes its type; ``key``: it is of the replica identity.
+
+    ``delimiter``: what stands between the elements of its values, if they are arrays.
+    """
 
     name: str
     type_oid: int
     modifier: int
     type_name: str
     key: bool
+    delimiter: str = ","
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,10 +190,13 @@ class Server(Protocol):
         """Return those of the tables ``only`` that the publication has; None: all of its tables."""
         ...
 
-    async def peek(self, upto: int, changes: int | None, take: Take) -> int:
-        """Give ``take`` the messages of all transactions from the slot's position up to ``upto``; return how many.
+    async def peek(self, start: int, upto: int, changes: int | None, take: Take) -> int:
+        """Give ``take`` the messages of exactly the transactions from ``start`` on, before ``upto``; return how many.
 
-        They stay in the slot.  ``changes``: stop after the transaction with which there are so many messages.
+        They stay in the slot.  A peek that starts where an earlier one ended costs what is new, however much the slot
+        holds.  ``changes``: stop after the transaction with which there are so many messages.
+
+        Raises `Unavailable` too if the slot has moved beyond ``start`` since it was looked at.
         """
         ...
 

@@ -114,7 +114,7 @@ def noted(reference: str, schema: Schema, upstream: UpstreamTable) -> TableNote:
                 f"or set ALTER TABLE {reference} REPLICA IDENTITY FULL upstream"
             )
         key = tuple(declared[column.name] for column in upstream.columns if column.key)
-    notes = (ColumnNote(c.name, c.type_oid, c.modifier, c.type_name) for c in columns.values())
+    notes = (ColumnNote(c.name, c.type_oid, c.modifier, c.type_name, delimiter=c.delimiter) for c in columns.values())
     note = TableNote(reference, key, tuple(notes), schema.ddl, upstream.oid, (*sorted(upstream.published.entries),))
     return shaped(note, upstream.published.shape)
 

@@ -18,12 +18,13 @@ import pyarrow.parquet as pq
 from strandline.algebra import types
 from strandline.algebra.formats import DatedFile, Encoding, FileFormat
 from strandline.algebra.schema import Schema
+from strandline.algebra.stored import same
 from strandline.errors import InvalidUsage, SourceError
 from strandline.frontier.gauge import Offsets
 from strandline.persist.handles.contents import Rows
 from strandline.plane.staging import Staging
 from strandline.sources.reader import FileDecoder
-from strandline.sources.readers.tabular.declared import same
+from strandline.sources.readers.tabular.declared import tables_of
 from strandline.sources.readers.tabular.gathered import Gathering, Piece
 
 PLAIN_BYTES_MIN: Final = 4 << 20
@@ -69,7 +70,7 @@ class TableRows:
         """
         self.small = sum(file.size for file in files) <= SMALL_BYTES_MAX
         plain = await asyncio.to_thread(lambda: {n for n, file in enumerate(files) if self._is_plain(file)})
-        pieces = [Piece(file.time, file.diff, file.tables) for n, file in enumerate(files) if n not in plain]
+        pieces = [Piece(file.time, file.diff, self._made(file)) for n, file in enumerate(files) if n not in plain]
         try:
             rows = await self._gathering.rows(self._schema, pieces, until)
         except InvalidUsage as error:
@@ -92,6 +93,9 @@ class TableRows:
     def close(self) -> None:
         """Forget the rows.  Idempotent."""
         self._gathering.close()
+
+    def _made(self, file: StoredFile) -> Callable[[], Iterator[pa.Table]]:
+        return lambda: tables_of(self._schema, file.tables())
 
     def _is_plain(self, file: StoredFile) -> bool:
         if file.plain is None or file.size < PLAIN_BYTES_MIN:

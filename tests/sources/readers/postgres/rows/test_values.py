@@ -105,6 +105,24 @@ def test_a_decimal_is_exact_or_refused(number, precision, scale):
         assert values[0].as_py() == number
 
 
+def _written(texts, delimiter):
+    """An array as PostgreSQL's `array_out` writes it."""
+
+    def element(text):
+        special = {'"', "\\", "{", "}", delimiter, *" \t\n\r\v\f"}
+        if text is None or (text and text.upper() != "NULL" and special.isdisjoint(text)):
+            return "NULL" if text is None else text
+        return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
+
+    return "{" + delimiter.join(map(element, texts)) + "}"
+
+
+@given(st.lists(st.none() | st.text('aB1(),;:|^.*"\\{} \nNULLÄ')), st.sampled_from(",;:|^.*-]"))
+def test_an_array_has_the_elements_that_were_written(texts, delimiter):
+    """Damage: an array is split within an element, or not between two."""
+    assert items(_written(texts, delimiter), delimiter) == texts
+
+
 def test_types_that_have_no_text_form_here_are_refused():
     """Damage: a column is read as NULL throughout."""
     for kind in (Struct((("a", Atom("int")),)), Array(Array(Atom("int")))):

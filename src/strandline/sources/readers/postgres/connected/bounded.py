@@ -28,6 +28,7 @@ SECONDS_MAX: Final = 30.0
 """How long a call may take that touches a few rows of the catalog."""
 WAIT_SECONDS: Final = 0.1
 """How often a waiting call checks its time limit."""
+_UNCHECKED: Final = "SQL_ASCII"
 
 
 class BoundedConnection(psycopg.Connection[tuple[Any, ...]]):
@@ -38,11 +39,21 @@ class BoundedConnection(psycopg.Connection[tuple[Any, ...]]):
     """
 
     seconds_max = SECONDS_MAX
+    read_from: int | None = None
+    """From which position on the session's own slot sends changes; None: it has none."""
 
     def __init__(self, *args: Any, **more: Any) -> None:
         super().__init__(*args, **more)
         self._in_use = threading.RLock()
         self._closing = threading.Lock()
+
+    @property
+    def encoding_of_values(self) -> str:
+        """The encoding in which to ask for values, so that none of them fails.
+
+        A database in SQL_ASCII holds any bytes.  It converts nothing, but it refuses to send as UTF-8 what is none.
+        """
+        return _UNCHECKED if self.info.parameter_status("server_encoding") == _UNCHECKED else "UTF8"
 
     @property
     def ended(self) -> bool:
@@ -89,8 +100,11 @@ def parameters(options: PostgresConnection) -> Mapping[str, Any]:
     }
     if options.password is not None:
         given["password"] = options.password.reveal()
-    if options.sslrootcert is not None:
-        given["sslrootcert"] = options.sslrootcert
+    if options.sslpassword is not None:
+        given["sslpassword"] = options.sslpassword.reveal()
+    for name in ("sslrootcert", "sslcert", "sslkey"):
+        if (file := getattr(options, name)) is not None:
+            given[name] = file
     settings = {
         **SETTINGS,
         "row_security": "off",  # a policy that hides rows is an error, since their changes come all the same

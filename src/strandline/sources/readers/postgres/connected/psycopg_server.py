@@ -1,8 +1,12 @@
 """A real PostgreSQL server, by psycopg.
 
 Every call runs in a thread, on one connection that one call has at a time; a snapshot has its own.  An exchange ends
-within a bounded time, or the connection is dropped and the call is `Unavailable`.  Reading and advancing the slot hold
+within a bounded time, or the connection is dropped and the call is `Unavailable`.  Copying and advancing the slot hold
 an advisory lock, so that two readers of one source wait for each other instead of failing.
+
+*Changes are read* from a temporary slot of the connection's own (`_own_slot`), which begins as a copy of the source's
+slot and is advanced before each peek.  So each change is read once, though the source's slot stays behind until all
+tables have it.
 
 *The snapshot* is that of a temporary slot, made by CREATE_REPLICATION_SLOT … USE_SNAPSHOT in a transaction of its own.
 Its position is exact by the log: a transaction is seen if and only if its commit record is before it.  No snapshot of
@@ -101,14 +105,17 @@ class PsycopgServer:
         publication = self._names["publication"]
         return await self._call("the publication", lambda connection: published(connection, publication, only))
 
-    async def peek(self, upto: int, changes: int | None, take: Take) -> int:
+    async def peek(self, start: int, upto: int, changes: int | None, take: Take) -> int:
         """See `Server.peek`."""
-        values = {**self._quoted, "upto": lsn_text(upto), "changes": changes}
 
-        def read(connection: Connection) -> int:
+        def read(connection: BoundedConnection) -> int:
             count = 0
-            with self._locked(connection, READ_SECONDS_MAX), connection.cursor(statements.CHANGES) as cursor:
-                cursor.execute(statements.PEEK, values)
+            with self._patient(connection), connection.cursor(statements.CHANGES) as cursor:
+                own = self._own_slot(connection, start)
+                connection.execute(statements.ENCODED, {"encoding": connection.encoding_of_values})
+                cursor.execute(
+                    statements.PEEK, {**self._quoted, "slot": own, "upto": lsn_text(upto), "changes": changes}
+                )
                 while fetched := _fetched(connection, take):
                     count += fetched
             return count
@@ -117,11 +124,11 @@ class PsycopgServer:
 
     async def advance(self, position: int) -> None:
         """See `Server.advance`."""
-        values = {**self._names, "position": lsn_text(position)}
 
-        def move(connection: Connection) -> None:
-            with self._locked(connection, READ_SECONDS_MAX):
-                connection.execute(statements.ADVANCE, values)
+        def move(connection: BoundedConnection) -> None:
+            with self._patient(connection):
+                self._lock(connection)
+                _advance(connection, self._names["slot"], position)
 
         await self._call("its slot", move)
 
@@ -218,15 +225,35 @@ class PsycopgServer:
 
         return await asyncio.to_thread(run)
 
+    def _own_slot(self, connection: BoundedConnection, start: int) -> str:
+        """Return the name of a slot of the connection's own that sends the transactions from ``start`` on.
+
+        A slot cannot step back: one that is beyond ``start`` is made anew, as a copy of the source's.
+        """
+        own = f"strandline_read_{connection.info.backend_pid}"
+        if connection.read_from is None or connection.read_from > start:
+            self._lock(connection)
+            connection.execute(statements.DROP_SLOT, {"slot": own})
+            connection.execute(statements.COPY_SLOT, {**self._names, "own": own})
+            found = connection.execute(statements.CONFIRMED, {"slot": own}).fetchone()
+            assert found is not None
+            if lsn_number(found[0]) > start:
+                raise Unavailable(f"{self._place}: slot {self._names['slot']!r} was moved by another reader meanwhile")
+        _advance(connection, own, start)
+        connection.read_from = start
+        return own
+
+    def _lock(self, connection: Connection) -> None:
+        """Have the source's slot to oneself until the transaction ends."""
+        connection.execute(statements.LOCK, {"number": self._lock_number})
+
     @contextmanager
-    def _locked(self, connection: Connection, seconds: float) -> Iterator[None]:
-        """Have the slot to oneself, in a transaction."""
-        assert isinstance(connection, BoundedConnection)
-        limits = {"lock_ms": str(round(LOCK_SECONDS_MAX * 1000)), "statement_ms": str(round(seconds * 1000))}
-        connection.seconds_max = seconds
+    def _patient(self, connection: BoundedConnection) -> Iterator[None]:
+        """Begin a transaction that the server may need long for."""
+        limits = {"lock_ms": str(round(LOCK_SECONDS_MAX * 1000)), "statement_ms": str(round(READ_SECONDS_MAX * 1000))}
+        connection.seconds_max = READ_SECONDS_MAX
         with connection.transaction():
             connection.execute(statements.LIMITS, limits)
-            connection.execute(statements.LOCK, {"number": self._lock_number})
             yield
         connection.seconds_max = SECONDS_MAX
 
@@ -274,6 +301,10 @@ def _fetched(connection: Connection, take: Take) -> int:
                 take(messages)
                 count += len(messages)
     return count
+
+
+def _advance(connection: Connection, slot: str, position: int) -> None:
+    connection.execute(statements.ADVANCE, {"slot": slot, "position": lsn_text(position)})
 
 
 def _number(text: str) -> int:

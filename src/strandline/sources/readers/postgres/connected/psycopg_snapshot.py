@@ -36,7 +36,8 @@ class PsycopgSnapshot:
         """See `Snapshot.copy`."""
 
         def read(connection: BoundedConnection) -> None:
-            with connection.cursor() as cursor, cursor.copy(statements.copy(table, columns)) as copying:
+            query = statements.copy(table, columns, connection.encoding_of_values)
+            with connection.cursor() as cursor, cursor.copy(query) as copying:
                 for rows in portions(map(bytes, copying)):
                     take(rows)
 

@@ -115,6 +115,9 @@ ADVANCE: Final = """
         FROM pg_replication_slots WHERE slot_name = %(slot)s
             AND confirmed_flush_lsn < least(%(position)s::pg_lsn, pg_current_wal_flush_lsn())
 """
+COPY_SLOT: Final = "SELECT pg_copy_logical_replication_slot(%(slot)s, %(own)s, true)"
+"""Make a temporary slot of our own at the position of the source's slot."""
+CONFIRMED: Final = "SELECT confirmed_flush_lsn::text FROM pg_replication_slots WHERE slot_name = %(slot)s"
 PEEK: Final = """
     SELECT data FROM pg_logical_slot_peek_binary_changes(%(slot)s, %(upto)s::pg_lsn, %(changes)s::int,
         'proto_version', '1', 'publication_names', %(publication)s)
@@ -124,6 +127,7 @@ CHANGES: Final = "strandline_changes"
 FETCH: Final = "FETCH FORWARD 1000 FROM strandline_changes"
 """The time limit of a statement counts for so many messages, also while this process decodes them."""
 LOCK: Final = "SELECT pg_advisory_xact_lock(%(number)s)"
+ENCODED: Final = "SELECT set_config('client_encoding', %(encoding)s, true)"
 LIMITS: Final = """
     SELECT set_config('lock_timeout', %(lock_ms)s, true), set_config('statement_timeout', %(statement_ms)s, true)
 """
@@ -131,8 +135,10 @@ _TABLES: Final = """
     SELECT n.nspname, c.relname, c.relreplident, c.relkind = 'p', coalesce(to_jsonb(p)->>'rowfilter', ''),
         c.reltuples::bigint, c.oid::bigint, e.entries, e.partial, to_jsonb(rows), shape.columns,
         (SELECT jsonb_agg(jsonb_build_array(a.attname, a.atttypid::bigint, a.atttypmod,
-                format_type(a.atttypid, a.atttypmod), coalesce(a.attnum = ANY (i.keys), false)) ORDER BY a.attnum)
-            FROM pg_attribute AS a WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
+                format_type(a.atttypid, a.atttypmod), coalesce(a.attnum = ANY (i.keys), false), type.typdelim)
+                ORDER BY a.attnum)
+            FROM pg_attribute AS a JOIN pg_type AS type ON type.oid = a.atttypid
+            WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
                 AND a.attgenerated = ''
                 AND (to_jsonb(p)->'attnames' IS NULL OR to_jsonb(p)->'attnames' ? a.attname::text))
     FROM {published}
@@ -143,6 +149,7 @@ _TABLES: Final = """
                         ELSE false END) AS i ON true
     ORDER BY 1, 2
 """
+"""An array type, and a domain over one, has the delimiter (``typdelim``) of its elements."""
 UNSETTLED: Final = """
     SELECT count(*) FROM pg_snapshot_xip(pg_current_snapshot()) AS running
         WHERE pg_visible_in_snapshot(running, %(snapshot)s::pg_snapshot)
@@ -259,16 +266,19 @@ def tables(rows: Iterable[tuple[Any, ...]]) -> tuple[UpstreamTable, ...]:
     )
 
 
-def copy(table: UpstreamTable, columns: Iterable[str]) -> sql.Composed:
-    """Return the statement that copies out the rows of a table that its publication has.
+def copy(table: UpstreamTable, columns: Iterable[str], encoding: str) -> sql.Composed:
+    r"""Return the statement that copies out the rows of a table that its publication has, in an encoding.
 
     >>> table = UpstreamTable("s", 'a"b', Identity.FULL, (), Published(frozenset()), "(id > 3)")
-    >>> copy(table, ["id"]).as_string()
-    'COPY (SELECT "id" FROM ONLY "s"."a""b" WHERE (id > 3)) TO STDOUT (FORMAT csv)'
+    >>> copy(table, ["id"], "UTF8").as_string()
+    'COPY (SELECT "id" FROM ONLY "s"."a""b" WHERE (id > 3)) TO STDOUT (FORMAT csv, ENCODING \'UTF8\')'
     """
     only = "" if table.partitioned else "ONLY "
     where = f" WHERE {table.where}" if table.where else ""  # the server's own text of the publication's condition
-    return sql.SQL("COPY (SELECT {columns} FROM {only}{table}{where}) TO STDOUT (FORMAT csv)").format(
+    return sql.SQL(
+        "COPY (SELECT {columns} FROM {only}{table}{where}) TO STDOUT (FORMAT csv, ENCODING {encoding})"
+    ).format(
+        encoding=sql.Literal(encoding),
         columns=sql.SQL(", ").join(map(sql.Identifier, columns)),
         only=sql.SQL(only),
         table=sql.Identifier(table.schema, table.name),

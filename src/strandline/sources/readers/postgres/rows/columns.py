@@ -31,7 +31,8 @@ def table_of(reading: Reading, changes: Sequence[Change], lsns: Sequence[int], o
     names, kinds = reading.schema.names, [kind for _, kind in types.columns(reading.schema)]
     columns, bad = [], dict[int, list[str]]()
     for n, (name, kind) in enumerate(zip(names, kinds, strict=True)):
-        values, reasons = typed([change.texts[n] for change in changes], kind)
+        delimiter = reading.note.columns[n].delimiter
+        values, reasons = typed([change.texts[n] for change in changes], kind, delimiter)
         columns.append(values)
         for row, why in reasons.items():
             if not (changes[row].gone and reading.key is not None and n not in reading.key):

@@ -66,8 +66,8 @@ def parsed(lines: Sequence[bytes], width: int) -> list[pa.Array]:
 
 def _table_of(reading: Reading, texts: Sequence[pa.Array], position: int) -> pa.Table:
     columns = {}
-    for (name, kind), text in zip(types.columns(reading.schema), texts, strict=True):
-        columns[name], reasons = typed(text, kind)
+    for (name, kind), note, text in zip(types.columns(reading.schema), reading.note.columns, texts, strict=True):
+        columns[name], reasons = typed(text, kind, note.delimiter)
         if reasons:
             return _row_by_row(reading, texts, position)
     rows = len(texts[0])

@@ -17,6 +17,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal as Number
 from decimal import localcontext
+from functools import cache
+from re import DOTALL, Pattern, escape
 from re import compile as compiled
 from typing import Any, Final
 
@@ -57,7 +59,6 @@ _TIME: Final = compiled(
     f"({_DAY}) ([0-9]{{2}}):([0-9]{{2}}):([0-9]{{2}})(?:[.]([0-9]{{1,6}}))?"
     "(?:([+-])([0-9]{2})(?::([0-9]{2}))?(?::([0-9]{2}))?)?"
 )
-_ITEM: Final = compiled(r'"((?:[^"\\]|\\.)*)"|([^",{}\\\s](?:[^",{}\\]|\\.)*)')
 
 
 def arrow(kind: Type) -> pa.DataType:
@@ -72,8 +73,12 @@ def arrow(kind: Type) -> pa.DataType:
             return arrow_types.arrow(kind)
 
 
-def typed(texts: pa.Array | Sequence[bytes | None], kind: Type) -> tuple[pa.Array, dict[int, str]]:
+def typed(
+    texts: pa.Array | Sequence[bytes | None], kind: Type, delimiter: str = ","
+) -> tuple[pa.Array, dict[int, str]]:
     """Return the values of a column, and why there is none, by position, where a text is no value of ``kind``.
+
+    ``delimiter``: what stands between the elements of an array.
 
     >>> typed([b"7", None, b"x"], Atom("int"))[1]
     {2: 'it is no int'}
@@ -87,7 +92,7 @@ def typed(texts: pa.Array | Sequence[bytes | None], kind: Type) -> tuple[pa.Arra
     reasons: dict[int, str] = {}
     for n, text in enumerate(texts.to_pylist() if isinstance(texts, pa.Array) else texts):
         try:
-            values.append(None if text is None else value(text, kind))
+            values.append(None if text is None else value(text, kind, delimiter))
         except ValueError as error:
             reasons[n] = str(error)
             values.append(None)
@@ -128,7 +133,7 @@ def _finite(floats: pa.Array) -> pa.Array:
     return pc.add(floats, pa.scalar(0.0, floats.type))
 
 
-def value(text: bytes, kind: Type) -> Any:
+def value(text: bytes, kind: Type, delimiter: str = ",") -> Any:
     """Return the one value that ``text`` writes.  Raises `ValueError` saying why there is none.
 
     >>> value(b"1.50", Decimal(10, 1)), value(b"2024-02-29", Atom("date")), value(b"{1,NULL}", Array(Atom("int")))
@@ -142,7 +147,7 @@ def value(text: bytes, kind: Type) -> Any:
         case Decimal(precision, scale):
             return _decimal(written, precision, scale)
         case Array(element):
-            return [None if item is None else value(item.encode(), element) for item in items(written)]
+            return [None if item is None else value(item.encode(), element) for item in items(written, delimiter)]
         case Atom(name):
             return _READ[name](written)
         case Struct():
@@ -246,21 +251,30 @@ _READ: Final[Mapping[str, Callable[[str], Any]]] = {
 }
 
 
-def items(text: str) -> list[str | None]:
+def items(text: str, delimiter: str = ",") -> list[str | None]:
     r"""Return the texts of an array of one dimension.
 
     >>> items('{1,NULL,"a,\\"b","NULL"}'), items("{}")
     (['1', None, 'a,"b', 'NULL'], [])
+    >>> items("{(3,4),(1,2);(7,8),(5,6)}", ";")
+    ['(3,4),(1,2)', '(7,8),(5,6)']
     """
     if not (text.startswith("{") and text.endswith("}")):
         raise ValueError("it is no array that begins at 1")
-    return list(_items(text[1:-1]))
+    return list(_items(text[1:-1], delimiter))
 
 
-def _items(inner: str) -> Iterator[str | None]:
+@cache
+def _item(delimiter: str) -> Pattern[str]:
+    """Return the pattern of an element, in quotes or not."""
+    other = rf'"{{}}\\{escape(delimiter)}'
+    return compiled(rf'"((?:[^"\\]|\\.)*)"|([^{other}\s](?:[^{other}]|\\.)*)', DOTALL)
+
+
+def _items(inner: str, delimiter: str) -> Iterator[str | None]:
     at = 0
-    while at < len(inner) or (at and inner[at - 1] == ","):
-        found = _ITEM.match(inner, at)
+    while at < len(inner) or (at and inner[at - 1] == delimiter):
+        found = _item(delimiter).match(inner, at)
         if found is None:
             raise ValueError("it is no array of one dimension")
         quoted, plain = found[1], found[2]
@@ -270,12 +284,12 @@ def _items(inner: str) -> Iterator[str | None]:
             yield _UNESCAPED.sub(r"\1", plain if quoted is None else quoted)
         at = found.end()
         if at < len(inner):
-            if inner[at] != ",":
+            if inner[at] != delimiter:
                 raise ValueError("it is no array of one dimension")
             at += 1
 
 
-_UNESCAPED: Final = compiled(r"\\(.)")
+_UNESCAPED: Final = compiled(r"\\(.)", DOTALL)
 
 
 def spark_type(name: str) -> str:

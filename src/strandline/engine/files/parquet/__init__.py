@@ -1,0 +1,1 @@
+"""Parquet files: who reads their columns, and what Arrow reads."""

@@ -1,0 +1,47 @@
+"""Of each planted bug a seed whose history showed it.
+
+That seed is tried first, and the unmodified code makes the same history among those of its campaign: so a bug costs one
+history, and what shows it is right without it.  Where no history of that seed shows the bug any longer, because the
+worlds draw otherwise, the search goes on from seed 0; ``STRANDLINE_SIM_RECORD=1`` writes down what it finds
+(`SEEDS_FILE`; in one process).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Mapping
+from itertools import chain
+from pathlib import Path
+from typing import Final
+
+RECORD: Final = "STRANDLINE_SIM_RECORD"
+SEEDS_FILE: Final = Path(__file__).with_name("seeds.json")
+FINDINGS: Final[Mapping[str, frozenset[int]]] = {"persist": frozenset({210, 2_099}), "whole": frozenset({2_011_788})}
+"""Seeds that found a bug of ours: each has a test that names it, and stays among the histories of its campaign."""
+
+
+def known(campaign: str) -> dict[str, int]:
+    """Return the seeds of a campaign's bugs, by their names."""
+    held: dict[str, dict[str, int]] = json.loads(SEEDS_FILE.read_text())
+    return held.get(campaign, {})
+
+
+def telling(campaign: str) -> frozenset[int]:
+    """Return every seed of a campaign that showed something once: a planted bug, or one of ours."""
+    return FINDINGS.get(campaign, frozenset()) | frozenset(known(campaign).values())
+
+
+def candidates(campaign: str, bug: str, seeds_max: int) -> Iterator[int]:
+    """Yield the seeds to try: the known one, then all below ``seeds_max``; these alone if what is found is recorded."""
+    first = [] if os.environ.get(RECORD) else [seed for name, seed in known(campaign).items() if name == bug]
+    return chain(first, (seed for seed in range(seeds_max) if seed not in first))
+
+
+def found(campaign: str, bug: str, seed: int) -> None:
+    """Write down the seed that showed a bug, if that was asked for."""
+    if not os.environ.get(RECORD):
+        return
+    held = json.loads(SEEDS_FILE.read_text())
+    held.setdefault(campaign, {})[bug] = seed
+    SEEDS_FILE.write_text(json.dumps(held, indent=1, sort_keys=True) + "\n")
