@@ -30,7 +30,6 @@ _FIELDS = ",".join(f"{name}:{kind}" for kind, name in NAMES.items())
 SCHEMAS = {
     "plain": FLAT,
     "list": Schema((Column("id", "int"), *(Column(name, f"array<{kind}>") for kind, name in LISTS.items()))),
-    "struct": Schema((Column("id", "int"), Column("s", f"struct<{_FIELDS}>"))),
     "structs": Schema((Column("id", "int"), Column("t", f"array<struct<{_FIELDS}>>"))),
 }
 CASES = [(kind, text, value) for kind, texts in TEXTS.items() for text, value in texts.items()]
@@ -130,7 +129,6 @@ JSON_CASES = [(kind, token, value) for kind, tokens in TOKENS.items() for token,
 SHAPES = {
     "plain": (NAMES, '"{name}":{token}', lambda name, value: value),
     "list": (LISTS, '"{name}" : [ null,{token} ]', lambda name, value: [None, value]),
-    "struct": (dict.fromkeys(NAMES, "s"), '"s":{{"{name}":{token}}}', None),
     "structs": (dict.fromkeys(NAMES, "t"), '"t":[{{}},{{"{name}":{token}}}]', None),
 }
 
@@ -149,8 +147,6 @@ def _json_values(rows, shape):
             match shape:
                 case "list":
                     value = value[1]
-                case "struct":
-                    value = value[NAMES[kind]]
                 case "structs":
                     value = value[1][NAMES[kind]]
             found[row["id"]] = _seen(value)
