@@ -45,9 +45,9 @@ async def computed(engine: Engine, stage: Stage, known: Mapping[str, Halves], *,
 
     for care in Care:
         plan, own = _plans(stage, care)
-        ok, errors = await evaluated(plan), tuple([await evaluated(each) for each in own])
         try:
-            await engine.differences(ok, stage.schema)  # a frame is lazy: this evaluates all of it
+            ok, errors = await evaluated(plan), tuple([await evaluated(each) for each in own])
+            await engine.differences(ok, stage.schema)  # a frame may be lazy: this evaluates all of it
             for each in errors:
                 await engine.errors(each)
         except EvaluationError:
