@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import os
 import subprocess
 import sys
@@ -12,6 +13,7 @@ from types import SimpleNamespace
 from typing import cast
 
 import pytest
+from py4j import java_gateway
 from pyspark.sql import SparkSession
 
 from strandline.engine.parts.part_store import PartStore
@@ -83,6 +85,15 @@ def test_a_session_that_has_ended_is_refused_in_one_sentence() -> None:
 
     with pytest.raises(ConfigError, match="has ended"):
         adopt(cast("SparkSession", SimpleNamespace(newSession=refused)))
+
+
+def test_a_lost_jvm_is_not_logged_beside_our_error(spark: SparkSession, caplog: pytest.LogCaptureFixture) -> None:
+    """Damage: whoever ends a service of ours finds a traceback of sockets in its log."""
+    adopt(spark)
+    gateway = Path(java_gateway.__file__)
+    logging.getLogger().handle(logging.LogRecord("root", logging.ERROR, str(gateway), 1, "lost", (), None))
+    logging.getLogger().handle(logging.LogRecord("root", logging.ERROR, __file__, 1, "of the caller", (), None))
+    assert caplog.messages == ["of the caller"]
 
 
 def test_a_callers_session_is_not_changed(spark: SparkSession) -> None:
