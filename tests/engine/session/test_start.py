@@ -12,6 +12,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import cast
 
+import pyspark
 import pytest
 from py4j import java_gateway
 from pyspark.sql import SparkSession
@@ -85,6 +86,14 @@ def test_a_session_that_has_ended_is_refused_in_one_sentence() -> None:
 
     with pytest.raises(ConfigError, match="has ended"):
         adopt(cast("SparkSession", SimpleNamespace(newSession=refused)))
+
+
+def test_the_tests_jvm_has_the_class_path_of_the_class_archive(spark: SparkSession) -> None:
+    """Damage: every JVM of the tests takes twice the time to start; nothing says so."""
+    jvm = spark._jvm  # noqa: SLF001 - PySpark has no name for it
+    assert jvm is not None
+    first = str(jvm.java.lang.System.getProperty("java.class.path")).split(":")[0]
+    assert Path(first).resolve() == Path(pyspark.__file__).parent / "conf"
 
 
 def test_a_lost_jvm_is_not_logged_beside_our_error(spark: SparkSession, caplog: pytest.LogCaptureFixture) -> None:
