@@ -90,7 +90,7 @@ def test_a_session_that_has_ended_is_refused_in_one_sentence() -> None:
 
 def test_the_tests_jvm_has_the_class_path_of_the_class_archive(spark: SparkSession) -> None:
     """Damage: every JVM of the tests takes twice the time to start; nothing says so."""
-    jvm = spark._jvm  # noqa: SLF001 - PySpark has no name for it
+    jvm = spark._jvm
     assert jvm is not None
     first = str(jvm.java.lang.System.getProperty("java.class.path")).split(":")[0]
     assert Path(first).resolve() == Path(pyspark.__file__).parent / "conf"
