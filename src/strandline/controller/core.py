@@ -408,6 +408,7 @@ class Core:
         time = await self.ingest(ts, wait=wait)
         await self.maintain()
         await self.deliver()
+        await self._confirm()
         writing = self.require_writing()
         report = writing.instance.report()
         self._standing = standing(self.catalog, self.problems, report.frontiers, Frontier(time))
@@ -417,6 +418,15 @@ class Core:
             await self.published_notices.publish(report.notices, writing.epoch)
             self.problems.note(STATUS, "")
         return time
+
+    async def _confirm(self) -> None:
+        """Learn whether another environment has taken over, where this tick sealed no time: else the seal shows it.
+
+        Who was succeeded does not know all items.  Where that cannot be learned, the catalog has a problem.
+        """
+        if TRANSACTIONS in self.problems:
+            async with self.problems.of(CATALOG):
+                await self.catalogs.confirm(self.require_writing().epoch)
 
     def waits(self) -> dict[str, str]:
         """Return what each item waits for, once a tick, or what is done between two, runs for `problems.LONG_S`."""
