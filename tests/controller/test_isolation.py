@@ -15,7 +15,15 @@ from strandline.controller.language.statements import Drop, parse
 from strandline.controller.location.catalog import KEY, CatalogStore
 from strandline.controller.location.config import Config, Mode
 from strandline.controller.location.items import BoundTable, Materialization, Source, Table
-from strandline.errors import CorruptionError, DefinitionError, Determinate, FencedError, Indeterminate, Unavailable
+from strandline.errors import (
+    ConfigError,
+    CorruptionError,
+    DefinitionError,
+    Determinate,
+    FencedError,
+    Indeterminate,
+    Unavailable,
+)
 from strandline.frontier.antichain import Frontier
 from strandline.instance.commands import RunIngestion
 from strandline.persist.handles.register import Register
@@ -111,6 +119,23 @@ def test_tables_that_cannot_be_sealed_say_so(core: Core, monkeypatch: pytest.Mon
     assert "tables cannot be sealed: the store does not answer" in problems["t"]
     run_sync(core.tick())
     assert core.all_problems() == {}
+
+
+def test_an_engine_that_has_ended_ends_the_next_tick(core: Core, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Damage: `run` tries every item at every tick for ever, though nothing in this process can bring one on."""
+    asked = []
+
+    async def ended() -> None:
+        asked.append(True)
+        raise ConfigError("Spark has ended")
+
+    monkeypatch.setattr(core.engine, "require_running", ended)
+    run_sync(core.tick())
+    assert not asked, "each tick costs a call into Spark, though all is well"
+    source(core, "bad", Failing(Unavailable("Spark does not answer")))
+    run_sync(core.tick())
+    with pytest.raises(ConfigError, match="Spark has ended"):
+        run_sync(core.tick())
 
 
 def succeeded(core: Core) -> None:

@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import cast
@@ -15,7 +16,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from strandline.engine.parts.part_store import PartStore
-from strandline.engine.session.start import adopt, java_path, require_java
+from strandline.engine.session.start import adopt, java_path, require_java, require_running, spark_is_gone
 from strandline.engine.spark import SparkEngine
 from strandline.errors import ConfigError
 from strandline.testing.contracts.engine_contract import SCHEMA, request, table
@@ -83,6 +84,25 @@ def test_a_session_that_has_ended_is_refused_in_one_sentence() -> None:
 
     with pytest.raises(ConfigError, match="has ended"):
         adopt(cast("SparkSession", SimpleNamespace(newSession=refused)))
+
+
+def gone() -> bool:
+    """Answer as the bridge does without a JVM."""
+    raise ConnectionRefusedError(111, "Connection refused")
+
+
+@pytest.mark.parametrize("stopped", [None, lambda: True, gone], ids=["by its program", "by itself", "with its JVM"])
+def test_an_application_that_has_ended_is_told_from_one_that_fails(stopped: Callable[[], bool] | None) -> None:
+    """Damage: a run whose JVM is dead tries every view at every tick, for ever, and nothing starts it again."""
+
+    def session(stopped: Callable[[], bool] | None) -> SparkSession:
+        java = stopped and SimpleNamespace(sc=lambda: SimpleNamespace(isStopped=stopped))
+        return cast("SparkSession", SimpleNamespace(sparkContext=SimpleNamespace(_jsc=java)))
+
+    require_running(session(lambda: False))
+    with pytest.raises(ConfigError, match="start it again") as ended:
+        require_running(session(stopped))
+    assert spark_is_gone(ended.value) is (stopped is gone)
 
 
 def test_a_callers_session_is_not_changed(spark: SparkSession) -> None:
