@@ -27,9 +27,7 @@ os.environ["SPARK_SUBMIT_OPTS"] = SHORT_LIVED_JAVA
 os.environ["SPARK_CONF_DIR"] = str(Path(__file__).parent / "spark")
 
 # The assertions of the contracts show their values, as those of a test module do.  Several rooms import them.
-pytest.register_assert_rewrite(
-    "strandline.testing.contracts.blob_contract", "strandline.testing.contracts.consensus_contract"
-)
+pytest.register_assert_rewrite("strandline.testing.contracts")
 
 
 # What an example takes says something of the machine's other work, and nothing of the code.

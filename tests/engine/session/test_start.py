@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import os
 import subprocess
 import sys
@@ -13,6 +14,7 @@ from types import SimpleNamespace
 from typing import cast
 
 import pytest
+from py4j import java_gateway
 from pyspark.sql import SparkSession
 
 from strandline.engine.parts.part_store import PartStore
@@ -103,6 +105,15 @@ def test_an_application_that_has_ended_is_told_from_one_that_fails(stopped: Call
     with pytest.raises(ConfigError, match="start it again") as ended:
         require_running(session(stopped))
     assert spark_is_gone(ended.value) is (stopped is gone)
+
+
+def test_a_lost_jvm_is_not_logged_beside_our_error(spark: SparkSession, caplog: pytest.LogCaptureFixture) -> None:
+    """Damage: whoever ends a service of ours finds a traceback of sockets in its log."""
+    adopt(spark)
+    gateway = Path(java_gateway.__file__)
+    logging.getLogger().handle(logging.LogRecord("root", logging.ERROR, str(gateway), 1, "lost", (), None))
+    logging.getLogger().handle(logging.LogRecord("root", logging.ERROR, __file__, 1, "of the caller", (), None))
+    assert caplog.messages == ["of the caller"]
 
 
 def test_a_callers_session_is_not_changed(spark: SparkSession) -> None:

@@ -15,6 +15,7 @@ import signal
 import subprocess
 import sys
 import threading
+import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -105,6 +106,11 @@ _LOGGERS: Final = ("SQLQueryContextLogger", "DataFrameQueryContextLogger")
 """PySpark prints every refused query on standard error as JSON; the error we raise says it once."""
 
 
+def _not_of_bridge(record: logging.LogRecord) -> bool:
+    """Keep py4j's traceback of a lost JVM, which it gives the root logger, off standard error: we raise an error."""
+    return "py4j" not in Path(record.pathname).parts
+
+
 def build(config: Mapping[str, str]) -> SparkSession:
     """Return a new session for ``config`` (Spark conf keys; ``spark.master`` defaults to all local cores).
 
@@ -177,7 +183,9 @@ def _has_no_jvm(error: Exception) -> bool:
 def stop(session: SparkSession) -> None:
     """Stop a session that `build` made.  One whose JVM has ended already, by a signal perhaps, is stopped."""
     try:
-        session.stop()
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "Unable to cleanly shutdown Spark JVM", RuntimeWarning)
+            session.stop()
     except Exception as error:
         if not spark_is_gone(error):
             raise
@@ -216,6 +224,7 @@ def adopt(session: SparkSession, config: Mapping[str, str] | None = None) -> Spa
     """
     for noisy in _LOGGERS:
         logging.getLogger(noisy).setLevel(logging.CRITICAL)
+    logging.getLogger().addFilter(_not_of_bridge)
     try:
         own = session.newSession()
     except Exception as error:
