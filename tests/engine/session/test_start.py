@@ -94,7 +94,7 @@ def gone() -> bool:
 
 
 @pytest.mark.parametrize("stopped", [None, lambda: True, gone], ids=["by its program", "by itself", "with its JVM"])
-def test_an_application_that_has_ended_is_told_from_one_that_fails(stopped: Callable[[], bool] | None) -> None:
+def test_an_application_that_has_ended_is_known_for_it(stopped: Callable[[], bool] | None) -> None:
     """Damage: a run whose JVM is dead tries every view at every tick, for ever, and nothing starts it again."""
 
     def session(stopped: Callable[[], bool] | None) -> SparkSession:
@@ -108,7 +108,7 @@ def test_an_application_that_has_ended_is_told_from_one_that_fails(stopped: Call
 
 
 def test_a_lost_jvm_is_not_logged_beside_our_error(spark: SparkSession, caplog: pytest.LogCaptureFixture) -> None:
-    """Damage: whoever ends a service of ours finds a traceback of sockets in its log."""
+    """Damage: an operator that ends a service of ours finds a traceback of sockets in its log."""
     adopt(spark)
     gateway = Path(java_gateway.__file__)
     logging.getLogger().handle(logging.LogRecord("root", logging.ERROR, str(gateway), 1, "lost", (), None))
