@@ -13,6 +13,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import cast
 
+import pyspark
 import pytest
 from py4j import java_gateway
 from pyspark.sql import SparkSession
@@ -105,6 +106,14 @@ def test_an_application_that_has_ended_is_known_for_it(stopped: Callable[[], boo
     with pytest.raises(ConfigError, match="start it again") as ended:
         require_running(session(stopped))
     assert spark_is_gone(ended.value) is (stopped is gone)
+
+
+def test_the_tests_jvm_has_the_class_path_of_the_class_archive(spark: SparkSession) -> None:
+    """Damage: every JVM of the tests takes twice the time to start; nothing says so."""
+    jvm = spark._jvm
+    assert jvm is not None
+    first = str(jvm.java.lang.System.getProperty("java.class.path")).split(":")[0]
+    assert Path(first).resolve() == Path(pyspark.__file__).parent / "conf"
 
 
 def test_a_lost_jvm_is_not_logged_beside_our_error(spark: SparkSession, caplog: pytest.LogCaptureFixture) -> None:
