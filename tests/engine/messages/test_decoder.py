@@ -130,6 +130,10 @@ def test_a_json_object_is_a_row(decode):
         (r'{"v":"\\\ud83d\u0041"}', "it holds half of a surrogate pair, which is no character"),
         (r'{"v":"\ude00\ud83d"}', "it holds half of a surrogate pair, which is no character"),
         (r'{"\uD83D":"\ud83d\ude00"}', "it holds half of a surrogate pair, which is no character"),
+        (f'{{"k":{"9" * 1_200}}}', "it holds a number of more than 1000 digits"),
+        (f'{{"x":[-0.{"9" * 1_200}],"k":1}}', "it holds a number of more than 1000 digits"),
+        (f'{{"x":{"[" * 2_000}{"]" * 2_000}}}', "it is nested too deep"),
+        (f'{{"x":{"9" * 1_200}', "it is not a JSON object"),
         (None, "its value is null"),
     ],
 )
@@ -147,6 +151,17 @@ def test_a_value_that_is_no_such_object_is_an_error(decode, value, reason):
             assert "raw" not in row[ERROR]
         case _:
             assert row[ERROR]["raw"] == value
+
+
+def test_a_byte_order_mark_before_a_message_is_none_of_its_bytes(decode):
+    """Damage: the first record of each request is an error, or its first text begins with a sign that is not shown."""
+    rows = decode(['\ufeff{"k":1,"v":"\ufeffa"}', "\ufeff"])
+    assert good(rows) == [(1, "\ufeffa")]
+    assert reasons(rows) == ["it is empty"]
+    rows = decode(["\ufeff1,a", '\ufeff"2",b'], form=MessageFormat(CSV))
+    assert good(rows) == [(1, "a"), (2, "b")]
+    text = decode(["\ufeffa"], Schema((Column("x", "string"),)), MessageFormat(TEXT))
+    assert good(text) == [("\ufeffa",)]
 
 
 def test_numbers_are_exact(decode):
