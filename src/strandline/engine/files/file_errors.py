@@ -160,11 +160,12 @@ def json_reason(raw: Column, schema: Schema, values: JsonValues, whole: str | No
     if whole is not None:
         shape = shape.when(~one_value(raw), F.lit(f"{whole} holds more than one JSON object"))
     kind = struct(schema)
-    found, as_typed = value_of(json_lines.whole(raw, kind, values)), json_lines.typed(raw, kind, values)
+    found, again = value_of(json_lines.whole(raw, kind, values)), json_lines.again(raw, kind, values)
 
     def refused(field: Field) -> Column:
         own = types.parse(field.name, field.type)
-        made = values.made(found[field.name], own, as_typed[field.name])
+        doubtful = values.is_doubtful(found, types.parse("", kind), raw)
+        made = values.made(found[field.name], own, F.when(doubtful, again)[field.name], doubtful)
         return made.isNull() | values.lost(found[field.name], made, own)
 
     return shape.otherwise(_field_to_blame(texts, refused, schema))

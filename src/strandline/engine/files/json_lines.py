@@ -29,7 +29,8 @@ LINE: Final = "__line"
 _FOUND: Final = "__found"
 _ALL: Final = "__all"
 _MADE: Final = "__made"
-_TYPED: Final = "__typed"
+_AGAIN: Final = "__again"
+_IS_AGAIN: Final = "__is_again"
 _RECORD: Final = "__record"
 _RECORDS: Final = "__records"
 _WHOLE: Final = "this message and what follows it"
@@ -40,7 +41,7 @@ _ENTRIES: Final = 2
 _BRACES: Final = 2
 _BLANK: Final = r"\A\s*\z"
 _MARK: Final = "\ufeff"
-_LONG_EXPONENT: Final = r"[:,\[]\s*+-?[0-9.]++[eE][+-]?[0-9]{4}"
+_LONG_EXPONENT: Final = r"([0-9.][eE][+-]?)[0-9]{5,}+"
 _ARRAY: Final = r"\A\s*+\["
 _HIGH: Final = r"u[dD][89abAB][0-9a-fA-F]{2}"
 _LOW: Final = r"u[dD][c-fC-F][0-9a-fA-F]{2}"
@@ -62,10 +63,9 @@ def parsed(text: DataFrame, fields: Sequence[Field], form: FileFormat) -> DataFr
     lines = text.where(F.col(LINE).startswith("{") | ~F.col(LINE).rlike(_BLANK))
     kind, values = struct(fields), JsonValues(form)
     found = lines.withColumn(_FOUND, whole(F.col(LINE), kind, values))
-    # Steps of their own, so that Spark evaluates each of them once.
     sound = F.coalesce(is_whole(F.col(_FOUND), F.col(LINE)), F.lit(False))
     record = found.withColumn(_RECORD, F.when(sound, value_of(F.col(_FOUND)))).drop(_FOUND)
-    record = made(record, _RECORD, kind, typed(F.col(LINE), kind, values), values)
+    record = made(record, _RECORD, kind, F.col(LINE), again(F.col(LINE), kind, values), values)
     broken = F.when(F.col(_RECORD).isNull(), F.col(LINE))
     return record.select(f"{_RECORD}.*", *beside, broken.alias(CORRUPT))
 
@@ -89,8 +89,8 @@ def _spanning(
         is_whole(F.col(_ALL), line) & ~F.exists(array, lambda each: each.isNull()), array
     )
     records = found.select(objects.alias(_RECORDS), PATH, LINE)
-    as_typed = F.when(several, typed(line, all_, values)).otherwise(F.array(typed(line, one, values)))
-    records = made(records, _RECORDS, all_, as_typed, values)
+    read = F.when(several, again(line, all_, values)).otherwise(F.array(again(line, one, values)))
+    records = made(records, _RECORDS, all_, line, read, values)
     rows = records.select(F.explode(F.coalesce(_RECORDS, F.array(F.lit(None).cast(one)))).alias(_RECORD), PATH, LINE)
     return rows.select(f"{_RECORD}.*", PATH, F.when(F.col(_RECORD).isNull(), line).alias(CORRUPT))
 
@@ -105,27 +105,29 @@ def whole(text: Column, kind: str, values: JsonValues) -> Column:
     return _read(text, values.read_as(types.parse("", kind)), values.form)
 
 
-def typed(text: Column, kind: str, values: JsonValues) -> Column:
-    """Return the value whose decimals have all their digits; those that are texts are guesses.
+def again(text: Column, kind: str, values: JsonValues) -> Column:
+    """Return the value that is read of a text another time (`JsonValues.read_again_as`).
 
-    NULL: one has a long exponent, whose digits Spark would write out for minutes.
+    Exponents are cut: Spark would write out their digits for minutes.  A number stays as far beyond all decimals.
     """
-    bounded = F.when(~text.rlike(_LONG_EXPONENT), text)
-    return value_of(_read(bounded, values.with_digits(types.parse("", kind)), values.form))
+    bounded = F.regexp_replace(text, _LONG_EXPONENT, "$19999")
+    return value_of(_read(bounded, values.read_again_as(types.parse("", kind)), values.form))
 
 
-def made(frame: DataFrame, name: str, kind: str, as_typed: Column, values: JsonValues) -> DataFrame:
+def made(frame: DataFrame, name: str, kind: str, text: Column, read: Column, values: JsonValues) -> DataFrame:
     """Return ``frame`` with values of ``kind`` in the column that has what `value_of` found, or NULL.
 
-    ``as_typed``: the same values as `typed` has them; it is evaluated only where it is needed.
+    ``read``: the same values as `again` has them in ``text``; it is evaluated only where it is needed.
     """
-    parsed_kind, found = types.parse("", kind), F.col(name)
-    if values.is_plain(parsed_kind):
+    own, found = types.parse("", kind), F.col(name)
+    if values.is_plain(own):
         return frame
-    given = frame.withColumn(_TYPED, F.when(values.lacks_digits(found, parsed_kind), as_typed))
-    given = given.withColumn(_MADE, values.made(found, parsed_kind, F.col(_TYPED)))
-    lost = values.lost(found, F.col(_MADE), parsed_kind)
-    return given.withColumn(name, F.when(~lost, F.col(_MADE))).drop(_MADE, _TYPED)
+    # Steps of their own, so that Spark evaluates each of them once.
+    given = frame.withColumn(_IS_AGAIN, values.is_doubtful(found, own, text))
+    given = given.withColumn(_AGAIN, F.when(F.col(_IS_AGAIN), read))
+    given = given.withColumn(_MADE, values.made(found, own, F.col(_AGAIN), F.col(_IS_AGAIN)))
+    lost = values.lost(found, F.col(_MADE), own)
+    return given.withColumn(name, F.when(~lost, F.col(_MADE))).drop(_MADE, _AGAIN, _IS_AGAIN)
 
 
 def _read(text: Column, kind: str, form: FileFormat) -> Column:

@@ -1,8 +1,10 @@
 """Notations as Spark's expressions: which value a text is, and none by a guess (`algebra.notation`).
 
-Fields of CSV and keys are read as texts, and `value` makes values of them.  JSON has values of its own and types that
-take texts beside them, as `DECIMAL` takes ``"1.5"`` and ``1.5``.  Spark would read such a text as it likes, so these
-types are read as variants, which tell a text from a number, and `JsonValues` makes values of them.
+Fields of CSV and keys are read as texts, and `value` makes values of them.  So are those values of JSON that may be
+texts beside numbers, as `DECIMAL` takes ``"1.5"`` and ``1.5``: Spark alone would read such a text as it likes.
+
+A text does not show two things: digits that a number had beyond those of a double, and whether ``20200102`` stood in
+quotes.  Only a record in which one of these may matter is read again (`JsonValues.read_again_as`).
 """
 
 from __future__ import annotations
@@ -19,11 +21,11 @@ from strandline.algebra import notation, types
 from strandline.algebra.formats import FileFormat
 from strandline.algebra.schema import quote
 
-_VARIANT: Final = "variant"
 _YEARS: Final = ("0001-01-01 00:00:00", "9999-12-31 23:59:59.999999")
-_DECIMAL_MAX: Final = 1e39
-_DECIMAL_MIN: Final = 1e-39
-"""No decimal column holds more than the one, and what is less than the other is 0 in each."""
+_LONG_NUMBER: Final = r"[0-9](?=[0-9.]{16})[0-9]*+\."
+"""A number whose digits may be more than the 15 that every double keeps; whole numbers keep all of theirs."""
+_DOUBLE_DIGITS: Final = 15
+_ALL_DIGITS: Final = r"\A-?[0-9]++\z"
 
 
 def value(text: Column, kind: str, form: FileFormat) -> Column:
@@ -36,10 +38,17 @@ def value(text: Column, kind: str, form: FileFormat) -> Column:
     if pattern is not None:
         return F.try_to_timestamp(text, F.lit(pattern)).cast(kind)
     found = text.try_cast(kind)
+    match parsed:
+        case types.Atom("tinyint" | "smallint" | "int" | "bigint"):  # more than a sign and digits Spark only trims
+            sound = text.between("+", ":") & F.substring(text, -1, 1).between("0", "9")
+        case types.Atom("boolean"):
+            sound = text.isin("true", "false") | _is(text, wanted)
+        case _:
+            sound = _is(text, wanted)
     if parsed == types.Atom("timestamp"):  # a zone may move the first and the last hours out of the years
-        first, last = (F.lit(each).cast(kind) for each in _YEARS)
-        found = F.when(found.between(first, last), found)
-    return F.when(_SHORT[parsed.name if isinstance(parsed, types.Atom) else "decimal"](text) | _is(text, wanted), found)
+        outer = reduce(Column.__or__, (text.startswith(each[: len("0001-01-01")]) for each in _YEARS))
+        sound = sound & (~outer | found.between(*(F.lit(each).cast(kind) for each in _YEARS)))
+    return F.when(sound, found)
 
 
 def _own_pattern(kind: types.Type, form: FileFormat) -> str | None:
@@ -55,66 +64,6 @@ def _own_pattern(kind: types.Type, form: FileFormat) -> str | None:
 
 def _is(text: Column, wanted: str) -> Column:
     return text.rlike(rf"\A(?:{wanted})\z")
-
-
-# A regular expression costs as much as all else that a field costs.  So for the usual texts a look at a few characters
-# takes its place: what looks so, and is a value to Spark's CAST, matches the notation.
-
-
-def _at(text: Column, place: int, first: str, last: str) -> Column:
-    """Return whether the character at a place, from the end if it is negative, is one of these."""
-    return F.substring(text, place, 1).between(first, last)
-
-
-def _looks_whole(text: Column) -> Column:
-    return _at(text, 1, "+", "9") & _at(text, -1, "0", "9")
-
-
-def _looks_decimal(text: Column) -> Column:
-    ascii_ = F.length(text) == F.octet_length(text)  # Spark takes the digits of all alphabets
-    return _looks_whole(text) & ascii_ & ~text.contains("e") & ~text.contains("E")
-
-
-def _looks_floating(text: Column) -> Column:
-    return _looks_whole(text) & ~text.contains("x") & ~text.contains("X")
-
-
-def _looks_boolean(text: Column) -> Column:
-    return text.isin("true", "false")
-
-
-def _has_date(text: Column) -> Column:
-    return _at(text, 5, "-", "-") & _at(text, 8, "-", "-") & (text >= "0001")
-
-
-def _looks_date(text: Column) -> Column:
-    return (F.octet_length(text) == len("2020-01-02")) & _has_date(text) & _at(text, -1, "0", "9")
-
-
-def _has_time(text: Column) -> Column:
-    return _has_date(text) & _at(text, 14, ":", ":") & _at(text, 17, ":", ":") & _at(text, 19, "0", "9")
-
-
-def _looks_clock(text: Column) -> Column:
-    length = F.octet_length(text)
-    fraction = _at(text, 20, ".", ".") & F.substring(text, 21, 6).try_cast("int").isNotNull() & _at(text, 21, "0", "9")
-    fraction = fraction & length.between(21, 26) & _at(text, -1, "0", "9")
-    return _has_time(text) & ((length == len("2020-01-02 03:04:05")) | fraction)
-
-
-def _looks_moment(text: Column) -> Column:
-    return _looks_clock(F.when(text.endswith("Z"), F.substring(text, 1, F.length(text) - 1)).otherwise(text))
-
-
-_SHORT: Final[dict[str, Callable[[Column], Column]]] = {
-    **dict.fromkeys(("tinyint", "smallint", "int", "bigint"), _looks_whole),
-    **dict.fromkeys(("float", "double"), _looks_floating),
-    "decimal": _looks_decimal,
-    "boolean": _looks_boolean,
-    "date": _looks_date,
-    "timestamp": _looks_moment,
-    "timestamp_ntz": _looks_clock,
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,19 +85,16 @@ class JsonValues:
 
         >>> from strandline.algebra.formats import Encoding
         >>> JsonValues(FileFormat(Encoding.JSON)).read_as(types.parse("", "struct<a:int,b:array<decimal(4,2)>>"))
-        'struct<`a`:int,`b`:array<variant>>'
+        'struct<`a`:int,`b`:array<string>>'
         """
+        return _with_leaves(kind, self._leaf_read_as)
+
+    def _leaf_read_as(self, kind: types.Type) -> str:
         match kind:
-            case types.Array(element):
-                return f"array<{self.read_as(element)}>"
-            case types.Struct(fields):
-                return f"struct<{','.join(f'{quote(name)}:{self.read_as(field)}' for name, field in fields)}>"
-            case types.Atom("date" | "timestamp_ntz") if _own_pattern(kind, self.form) is None and not self.days:
-                return "string"  # no number is one of its texts
+            case types.Decimal() | types.Atom("date" | "timestamp" | "timestamp_ntz"):
+                return "string"
             case types.Atom("tinyint"):
                 return "smallint"  # Spark's parser takes the numbers up to 255 for bytes, and 128 for -128
-            case types.Decimal() | types.Atom("date" | "timestamp" | "timestamp_ntz" | "binary"):
-                return _VARIANT
             case _:
                 return _text_of(kind)
 
@@ -156,78 +102,76 @@ class JsonValues:
         """Return whether Spark reads all that is in a value of ``kind`` as it is, because it takes no texts."""
         return self.read_as(kind) == _text_of(kind)
 
-    def made(self, found: Column, kind: types.Type, typed: Column) -> Column:
+    def read_again_as(self, kind: types.Type) -> str:
+        """Return the type by which Spark reads a value of ``kind`` again, where its text does not say all of it."""
+
+        def leaf(own: types.Type) -> str:
+            return (
+                _text_of(own) if isinstance(own, types.Decimal) else "variant" if self._may_be_digits(own) else "string"
+            )
+
+        return _with_leaves(kind, leaf)
+
+    def _may_be_digits(self, kind: types.Type) -> bool:
+        """Return whether it matters if a text of digits alone stood in quotes."""
+        match kind:
+            case types.Atom("timestamp") if not self.days:
+                return True
+            case types.Atom("date") if self.days:
+                return True
+            case _:
+                return _own_pattern(kind, self.form) is not None
+
+    def is_doubtful(self, found: Column, kind: types.Type, text: Column) -> Column:
+        """Return whether the record ``text``, found as `read_as` says, must be read again, and may be.
+
+        A decimal that is wrong is an error already; Spark might write out a million digits of it.
+        """
+
+        def is_digits(each: Column, own: types.Type) -> Column | None:
+            return each.rlike(_ALL_DIGITS) if self._may_be_digits(own) else None
+
+        digits, inexact, wrong = (_any(found, kind, test) for test in (is_digits, _is_inexact, _is_wrong))
+        if inexact is None or wrong is None:
+            return F.lit(False) if digits is None else digits
+        doubtful = inexact & text.rlike(_LONG_NUMBER)
+        return (doubtful if digits is None else doubtful | digits) & ~wrong
+
+    def made(self, found: Column, kind: types.Type, again: Column, is_again: Column) -> Column:
         """Return the value of ``kind`` that was found as `read_as` says; NULL: there is none, or it is none.
 
-        ``typed``: the same value read as `with_digits` says; it need be there only where `lacks_digits`.
+        ``again``: the same value as `read_again_as` says, where ``is_again``.
         """
         if self.is_plain(kind):
             return found
         match kind:
             case types.Array(element):
-                return F.transform(found, lambda each, at: self.made(each, element, F.get(typed, at)))
+                return F.transform(found, lambda each, at: self.made(each, element, F.get(again, at), is_again))
             case types.Struct(fields):
-                made = (self.made(found[name], field, typed[name]).alias(name) for name, field in fields)
+                made = (self.made(found[name], own, again[name], is_again).alias(name) for name, own in fields)
                 return F.when(found.isNotNull(), F.struct(*made))
-            case _:
-                return self._leaf(found, kind, typed)
-
-    def _leaf(self, found: Column, kind: types.Type, typed: Column) -> Column:
-        own = _text_of(kind)
-        if self.read_as(kind) == "string":
-            return value(found, own, self.form)
-        if kind == types.Atom("tinyint"):
-            return found.try_cast(own)
-        held, text = F.schema_of_variant(found), F.try_variant_get(found, "$", "string")
-        is_text, is_whole = held == "STRING", held == "BIGINT"
-        match kind:
+            case types.Atom("tinyint"):
+                return found.try_cast("tinyint")
             case types.Decimal():
-                rounded = F.when(_lacks_digits(found), typed).when(_is_tiny(found), F.lit(0).cast(own))
-                exact = F.try_variant_get(found, "$", own)
-                return (
-                    F.when(is_text, value(text, own, self.form))
-                    .when(is_whole | held.startswith("DECIMAL"), exact)
-                    .otherwise(rounded)
-                )
-            case types.Atom("binary"):
-                found = F.try_to_binary(text, F.lit("base64"))
-                return F.when(is_text & (F.base64(found) == text), found)
-            case types.Atom("date") if self.days:
-                days = F.try_variant_get(found, "$", "int")
-                in_years = is_whole & days.between(notation.DAYS_MIN, notation.DAYS_MAX)
-                return F.when(is_text, value(text, own, self.form)).when(in_years, F.date_from_unix_date(days))
+                return F.when(is_again, again).otherwise(value(found, _text_of(kind), self.form))
+            case _:
+                of_text = value(found, _text_of(kind), self.form)
+                if not self._may_be_digits(kind):
+                    return of_text
+                return F.when(F.schema_of_variant(again) == "BIGINT", self._of_number(again, kind)).otherwise(of_text)
+
+    def _of_number(self, number: Column, kind: types.Type) -> Column:
+        """Return the value that a whole number is; NULL: it is none."""
+        match kind:
             case types.Atom("timestamp") if not self.days:
-                seconds = F.try_variant_get(found, "$", "bigint")
-                in_years = is_whole & seconds.between(notation.SECONDS_MIN, notation.SECONDS_MAX)
-                return F.when(is_text, value(text, own, self.form)).when(in_years, F.timestamp_seconds(seconds))
+                seconds = F.try_variant_get(number, "$", "bigint")
+                in_years = seconds.between(notation.SECONDS_MIN, notation.SECONDS_MAX)
+                return F.when(in_years, F.timestamp_seconds(seconds))
+            case types.Atom("date") if self.days:
+                days = F.try_variant_get(number, "$", "int")
+                return F.when(days.between(notation.DAYS_MIN, notation.DAYS_MAX), F.date_from_unix_date(days))
             case _:
-                return F.when(is_text, value(text, own, self.form))
-
-    def with_digits(self, kind: types.Type) -> str:
-        """Return the type by which Spark reads the numbers in a value of ``kind`` with all their digits."""
-        match kind:
-            case types.Array(element):
-                return f"array<{self.with_digits(element)}>"
-            case types.Struct(fields):
-                return f"struct<{','.join(f'{quote(name)}:{self.with_digits(field)}' for name, field in fields)}>"
-            case types.Decimal():
-                return _text_of(kind)
-            case _:
-                return "string"
-
-    def lacks_digits(self, found: Column, kind: types.Type) -> Column:
-        """Return whether a decimal was found as a double, as one with an exponent is."""
-        if not _has_decimals(kind):
-            return F.lit(False)
-        match kind:
-            case types.Array(element):
-                lacks = F.exists(found, lambda each: self.lacks_digits(each, element))
-            case types.Struct(fields):
-                those = [self.lacks_digits(found[name], field) for name, field in fields if _has_decimals(field)]
-                lacks = reduce(Column.__or__, those)
-            case _:
-                lacks = _lacks_digits(found)
-        return F.coalesce(lacks, F.lit(False))
+                return F.lit(None).cast(_text_of(kind))
 
     def lost(self, found: Column, made: Column, kind: types.Type) -> Column:
         """Return whether a value that was found could not be made one of ``kind``."""
@@ -237,36 +181,56 @@ class JsonValues:
             case types.Array(element):
                 lost = F.exists(F.zip_with(found, made, lambda f, m: self.lost(f, m, element)), lambda each: each)
             case types.Struct(fields):
-                those = [self.lost(found[n], made[n], field) for n, field in fields if not self.is_plain(field)]
+                those = [self.lost(found[n], made[n], own) for n, own in fields if not self.is_plain(own)]
                 lost = reduce(Column.__or__, those)
             case _:
-                there = found.isNotNull()
-                lost = (there & ~F.is_variant_null(found) if self.read_as(kind) == _VARIANT else there) & made.isNull()
+                return found.isNotNull() & made.isNull()
         return F.coalesce(lost, F.lit(False))
 
 
-def _lacks_digits(found: Column) -> Column:
-    """Return whether a variant is a double that a decimal may hold.
+def _is_inexact(text: Column, kind: types.Type) -> Column | None:
+    """Return whether a decimal may be another one than that of the number which a double stands for; None: no decimal.
 
-    Others are not read again: to see that ``1e99999999`` is too large, and that ``1e-99999999`` is 0, Spark writes out
-    all the digits, which takes minutes.
+    It is the same if the text needs no rounding, and with all digits of its scale has no more than every double keeps:
+    the number is nearer to it than half of the last digit.
     """
-    size = F.abs(F.try_variant_get(found, "$", "double"))
-    return (F.schema_of_variant(found) == "DOUBLE") & size.between(_DECIMAL_MIN, _DECIMAL_MAX)
+    if not isinstance(kind, types.Decimal):
+        return None
+    point = F.instr(text, ".")
+    before, behind = point - 1, F.length(text) - point
+    rounds = (before > _DOUBLE_DIGITS - kind.scale) | (behind > kind.scale)
+    return ((point > 0) & rounds) | text.contains("E")
 
 
-def _is_tiny(found: Column) -> Column:
-    return (F.schema_of_variant(found) == "DOUBLE") & (F.abs(F.try_variant_get(found, "$", "double")) < _DECIMAL_MIN)
+def _is_wrong(text: Column, kind: types.Type) -> Column | None:
+    """Return whether a text is no decimal; None: it is of another type."""
+    return ~_is(text, notation.notation(kind) or "") if isinstance(kind, types.Decimal) else None
 
 
-def _has_decimals(kind: types.Type) -> bool:
+def _any(found: Column, kind: types.Type, test: Callable[[Column, types.Type], Column | None]) -> Column | None:
+    """Return whether a test is true of a value inside ``found``; None: there is no such test for any of them."""
     match kind:
         case types.Array(element):
-            return _has_decimals(element)
+            if _any(found, element, test) is None:
+                return None
+            those = [F.exists(found, lambda each: F.coalesce(_any(each, element, test), F.lit(False)))]
         case types.Struct(fields):
-            return any(_has_decimals(field) for _, field in fields)
+            each_ = (_any(found[name], own, test) for name, own in fields)
+            those = [one for one in each_ if one is not None]
         case _:
-            return isinstance(kind, types.Decimal)
+            those = [] if (one := test(found, kind)) is None else [one]
+    return reduce(Column.__or__, (F.coalesce(one, F.lit(False)) for one in those)) if those else None
+
+
+def _with_leaves(kind: types.Type, leaf: Callable[[types.Type], str]) -> str:
+    """Return a type as Spark writes it, with others in the places of those that hold no others."""
+    match kind:
+        case types.Array(element):
+            return f"array<{_with_leaves(element, leaf)}>"
+        case types.Struct(fields):
+            return f"struct<{','.join(f'{quote(name)}:{_with_leaves(own, leaf)}' for name, own in fields)}>"
+        case _:
+            return leaf(kind)
 
 
 def _text_of(kind: types.Type) -> str:
@@ -275,12 +239,14 @@ def _text_of(kind: types.Type) -> str:
     >>> _text_of(types.parse("", "array<struct<`a b`:decimal(4,2)>>"))
     'array<struct<`a b`:decimal(4,2)>>'
     """
-    match kind:
-        case types.Decimal(precision, scale):
-            return f"decimal({precision},{scale})"
-        case types.Array(element):
-            return f"array<{_text_of(element)}>"
-        case types.Struct(fields):
-            return f"struct<{','.join(f'{quote(name)}:{_text_of(field)}' for name, field in fields)}>"
-        case types.Atom(name):
-            return name
+
+    def leaf(own: types.Type) -> str:
+        match own:
+            case types.Decimal(precision, scale):
+                return f"decimal({precision},{scale})"
+            case types.Atom(name):
+                return name
+            case _:
+                raise TypeError(f"{own} holds others")
+
+    return _with_leaves(kind, leaf)

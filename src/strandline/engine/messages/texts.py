@@ -23,7 +23,7 @@ from strandline.algebra.schema import struct
 from strandline.engine.files.csv_lines import as_texts
 from strandline.engine.files.file_errors import csv_reason, json_reason, unquoted
 from strandline.engine.files.file_paths import CORRUPT, decoding
-from strandline.engine.files.json_lines import is_alone, is_whole, made, typed, value_of, whole, without_mark
+from strandline.engine.files.json_lines import again, is_alone, is_whole, made, value_of, whole, without_mark
 from strandline.engine.files.notations import JsonValues, value
 from strandline.engine.messages.debezium import change_reason
 from strandline.engine.messages.parsed import NOT_UTF8, UNLOCATED, Part, as_file, wrong
@@ -67,8 +67,8 @@ def parse(frame: DataFrame, part: Part, form: MessageFormat, *, locate: bool) ->
     stepped = given.withColumn(part.name, F.when(F.coalesce(sound, F.lit(False)), read))
     if part.coding.encoding is MessageEncoding.JSON:
         values = _values(form)
-        as_typed = _unwrapped(typed(_json_text(part), _maybe_wrapped(part), values), part)
-        stepped = made(stepped, part.name, struct(part.fields), as_typed, values)
+        read = _unwrapped(again(_json_text(part), _maybe_wrapped(part), values), part)
+        stepped = made(stepped, part.name, struct(part.fields), F.col(_TEXT), read, values)
     bad = there & F.col(part.name).isNull()
     return stepped.withColumn(wrong(part.name), F.when(bad, told)).drop(_BYTES, _TEXT, _FOUND)
 
