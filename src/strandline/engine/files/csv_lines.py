@@ -50,7 +50,10 @@ def decoded(
     the record, else it need only be one.
     """
     if form.multiline and whole:
-        return parsed(_records(session, files, fields, form), fields, form)
+        # Spark's reader writes line ends in quotes as it likes, so what can be decoded comes from it here as well.
+        good = decoded(session, files, fields, form, sound, whole=False)
+        bad = parsed(_records(session, files, fields, form), fields, form)
+        return good.where(F.col(CORRUPT).isNull()).unionAll(bad.where(F.col(CORRUPT).isNotNull()))
     known = [file for file in files if (file in sound or form.multiline) and not whole]
     frames = []
     if known:
