@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
+from interpreted import JAVA_OPTIONS
 from pyspark.sql import SparkSession
 
 import iceberg_server as iceberg
@@ -17,19 +18,15 @@ import kafka_server as kafka
 import postgres_server as postgres
 import s3_server as s3
 from strandline.engine.session import kafka_jars
-from strandline.engine.session.start import SHORT_LIVED_JAVA, build
+from strandline.engine.session.start import build
 
 pytest_plugins = ("time_limits",)
 
-# Every JVM that a test starts lives for minutes at most, and runs thousands of plans over a few rows each.  A process
-# under test inherits both; what compiles as in production says so (`compiled.py`).
-os.environ["SPARK_SUBMIT_OPTS"] = SHORT_LIVED_JAVA
-os.environ["SPARK_CONF_DIR"] = str(Path(__file__).parent / "spark")
+# A process under test inherits it; what compiles as in production says so (`compiled.py`).
+os.environ["SPARK_SUBMIT_OPTS"] = JAVA_OPTIONS
 
 # The assertions of the contracts show their values, as those of a test module do.  Several rooms import them.
-pytest.register_assert_rewrite(
-    "strandline.testing.contracts.blob_contract", "strandline.testing.contracts.consensus_contract"
-)
+pytest.register_assert_rewrite("strandline.testing.contracts")
 
 
 # What an example takes says something of the machine's other work, and nothing of the code.

@@ -269,6 +269,7 @@ def laboratory(spark: SparkSession) -> Laboratory:
         "spark.sql.adaptive.enabled": "false",
         "spark.sql.ansi.enabled": "true",
         "spark.sql.session.timeZone": "UTC",
+        "spark.sql.leafNodeDefaultParallelism": "1",  # so that little is exchanged
     }.items():
         session.conf.set(name, value)
     return Laboratory(session, SparkAnalyst(session))

@@ -9,13 +9,21 @@ from typing import Any, cast
 import pytest
 
 from strandline.algebra.schema import Schema
-from strandline.controller.core import Core
+from strandline.controller.core import CATALOG, Core
 from strandline.controller.defining import definitions
 from strandline.controller.language.statements import Drop, parse
 from strandline.controller.location.catalog import KEY, CatalogStore
 from strandline.controller.location.config import Config, Mode
 from strandline.controller.location.items import BoundTable, Materialization, Source, Table
-from strandline.errors import CorruptionError, DefinitionError, Determinate, FencedError, Indeterminate, Unavailable
+from strandline.errors import (
+    ConfigError,
+    CorruptionError,
+    DefinitionError,
+    Determinate,
+    FencedError,
+    Indeterminate,
+    Unavailable,
+)
 from strandline.frontier.antichain import Frontier
 from strandline.instance.commands import RunIngestion
 from strandline.persist.handles.register import Register
@@ -61,6 +69,11 @@ def core() -> Core:
     return core
 
 
+async def away(*_: object) -> None:
+    """Fail as a call does whose store is away."""
+    raise Unavailable("the store does not answer")
+
+
 def source(core: Core, name: str, ingestion: Failing) -> None:
     """Let ``ingestion`` take part in ticks."""
     core.require_writing().instance._ingestions[name] = cast("Ingestion", ingestion)
@@ -99,15 +112,64 @@ def test_fencing_ends_the_tick(core: Core) -> None:
 def test_tables_that_cannot_be_sealed_say_so(core: Core, monkeypatch: pytest.MonkeyPatch) -> None:
     """Damage: tables stand still, and only what reads them shows that anything is wrong."""
     with monkeypatch.context() as patched:
-
-        async def away(time: int) -> None:
-            raise Unavailable("the store does not answer")
-
         patched.setattr(core.require_writing().transactions, "advance", away)
         run_sync(core.tick())
     problems = core.all_problems()
     assert problems[SHARD] == "the store does not answer"
     assert "tables cannot be sealed: the store does not answer" in problems["t"]
+    run_sync(core.tick())
+    assert core.all_problems() == {}
+
+
+def test_an_engine_that_has_ended_ends_the_next_tick(core: Core, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Damage: `run` tries every item at every tick for ever, though nothing in this process can bring one on."""
+    asked = []
+
+    async def ended() -> None:
+        asked.append(True)
+        raise ConfigError("Spark has ended")
+
+    monkeypatch.setattr(core.engine, "require_running", ended)
+    run_sync(core.tick())
+    assert not asked, "each tick costs a call into Spark, though all is well"
+    source(core, "bad", Failing(Unavailable("Spark does not answer")))
+    run_sync(core.tick())
+    with pytest.raises(ConfigError, match="Spark has ended"):
+        run_sync(core.tick())
+
+
+def succeeded(core: Core) -> None:
+    """Let a newer environment take the catalog over, and define a table."""
+    newer = CatalogStore(Register(KEY, core.assembly.clock, core.assembly.ids, core.assembly.consensus))
+    epoch = run_sync(newer.succeed(lambda before: before.holder)).epoch
+    run_sync(newer.change(epoch, lambda catalog: catalog.with_item(Table("u", (("k", "string"),), "other"))))
+
+
+def test_an_environment_that_was_succeeded_and_can_seal_nothing_ends(
+    core: Core, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Damage: a zombie whose store fails ticks well, and knows nothing of what its successor defined.
+
+    Found by the world of the whole system (seed 1796640097767).
+    """
+    succeeded(core)
+    monkeypatch.setattr(core.require_writing().transactions, "advance", away)
+    with pytest.raises(FencedError, match="generation 2"):
+        run_sync(core.tick())
+
+
+def test_an_environment_that_cannot_learn_whether_it_was_succeeded_says_so(
+    core: Core, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Damage: an item of the successor stands still, and nothing says that this environment may not know all items.
+
+    Found by the world of the whole system (seed 1796640097767).
+    """
+    with monkeypatch.context() as patched:
+        patched.setattr(core.require_writing().transactions, "advance", away)
+        patched.setattr(core.catalogs._register, "read", away)
+        run_sync(core.tick())
+    assert core.all_problems()[CATALOG] == "the store does not answer"
     run_sync(core.tick())
     assert core.all_problems() == {}
 
@@ -221,10 +283,6 @@ def test_what_could_not_be_closed_is_closed_by_the_next_tick(core: Core, monkeyp
     Found by the world of the whole system.
     """
     with monkeypatch.context() as patched:
-
-        async def away(shard: str) -> None:
-            raise Unavailable("the store does not answer")
-
         patched.setattr(core.require_writing().transactions, "close_shard", away)
         run_sync(definitions.drop(core, Drop("table", "t", if_exists=False)))
         assert "cannot be deleted yet" in core.all_problems()["table"]
@@ -258,10 +316,6 @@ def test_an_endpoint_whose_collections_stand_still_says_that_it_waits(
     run_sync(core.tick())
     assert core.all_problems() == {}
     with monkeypatch.context() as patched:
-
-        async def away(time: int) -> None:
-            raise Unavailable("the store does not answer")
-
         patched.setattr(core.require_writing().transactions, "advance", away)
         run_sync(core.tick())
     assert "waits for its collections" in core.all_problems()["m"]
@@ -314,10 +368,6 @@ def test_a_table_that_could_not_be_opened_says_why_it_cannot_be_written(
     Found by single faults in scripts over whole environments.
     """
     with monkeypatch.context() as patched:
-
-        async def away(shard: str, schema: str) -> None:
-            raise Unavailable("the store does not answer")
-
         patched.setattr(core.require_writing().transactions, "register", away)
         run_sync(definitions.add(core, Table("late", (("k", "string"),), "late-shard")))
     with pytest.raises(Unavailable, match="'late' is not open yet: the store does not answer"):

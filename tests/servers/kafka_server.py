@@ -22,6 +22,7 @@ from typing import Any, Final
 
 from confluent_kafka import KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
+from stopping import freeze
 
 from strandline.testing import topics
 
@@ -94,15 +95,13 @@ class KafkaServer:
 
     def freeze(self) -> None:
         """Stop it from running: it neither answers nor closes a connection."""
-        self._signal(signal.SIGSTOP)
+        if self.process is not None:
+            freeze([self.process.pid])
 
     def thaw(self) -> None:
         """Let it go on."""
-        self._signal(signal.SIGCONT)
-
-    def _signal(self, number: signal.Signals) -> None:
         if self.process is not None:
-            self.process.send_signal(number)
+            self.process.send_signal(signal.SIGCONT)
 
     def _end(self, number: signal.Signals) -> None:
         if self.process is not None:

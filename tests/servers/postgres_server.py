@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Final
 
 import psycopg
+from stopping import freeze
 
 USER: Final = "strandline"
 DATABASE: Final = "postgres"
@@ -103,8 +104,7 @@ class PostgresServer:
 
     def freeze(self) -> None:
         """Stop it from running: it neither answers nor closes a connection."""
-        for pid in self._pids():
-            os.kill(pid, signal.SIGSTOP)
+        freeze(self._pids())
 
     def thaw(self) -> None:
         """Let it go on."""

@@ -87,7 +87,7 @@ def figures(campaign: Campaign, name: str, least: int, minutes: float) -> list[s
         ("io-points-per-history", f"{points:.0f}", f">={IO_POINTS_AVERAGE_MIN}", points >= IO_POINTS_AVERAGE_MIN),
         ("reads-per-history", f"{campaign.reads / n:.0f}", ">=10", campaign.reads >= 10 * n),
         ("distinct-traces", f"{distinct}", f">={DISTINCT_SHARE_MIN:.0%}", distinct >= DISTINCT_SHARE_MIN * n),
-        ("fates-by-site", f"{len(campaign.reached)}/{len(POSSIBLE)}", "all", campaign.reached == POSSIBLE),
+        ("fates-by-site", f"{len(campaign.reached)}/{len(POSSIBLE)}", "all", campaign.reached.keys() == POSSIBLE),
         ("marks", f"{marks}/{len(MARKS)}", "all", marks == len(MARKS)),
         ("steps-max", f"{campaign.steps_max}", f"<{STEPS_MAX}", campaign.steps_max < STEPS_MAX),
     )
@@ -111,7 +111,7 @@ def hold(record_property, name: str, these: Sequence[int]) -> None:
     for figure in shown:
         record_property("FIGURE", figure)
     assert [figure for figure in shown if figure.endswith(" miss")] == [], sorted(
-        f"{site} {fate.name}" for site, fate in POSSIBLE - campaign.reached
+        f"{site} {fate.name}" for site, fate in POSSIBLE - campaign.reached.keys()
     ) + [mark for mark in MARKS if not campaign.marks[mark]]
 
 

@@ -1,4 +1,4 @@
-"""How a test has Spark compile its plans, as it does in production; all others interpret them (`spark-defaults.conf`).
+"""How a test has Spark compile its plans, as it does in production; all others interpret them (`interpreted.py`).
 
 Each room above the engine has one test that compiles: what differs between the two is found there.
 """
@@ -18,4 +18,4 @@ COMPILED: Final[Mapping[str, str]] = {
 
 def as_in_production() -> dict[str, str]:
     """Return the environment of a process whose Spark runs as a user's does."""
-    return {name: value for name, value in os.environ.items() if name not in {"SPARK_CONF_DIR", "SPARK_SUBMIT_OPTS"}}
+    return {name: value for name, value in os.environ.items() if name != "SPARK_SUBMIT_OPTS"}

@@ -5,6 +5,9 @@ signal to Spark's JVM too.  Then the tick cannot finish and is given up: status 
 first.  A second signal ends the process at once, which is as safe as a SIGKILL: the next `run` continues from the
 durable state.  If another environment takes over, this one names it and ends with status 4.
 
+If Spark's JVM ends and no signal follows, the tick that meets it reports problems, and the next one ends this process
+with status 1: nothing here could go on without Spark, so a supervisor is to start it again.
+
 If a whole tick fails because a store refuses or does not answer, the next tick retries.  An error of one item is that
 item's problem, which `run` and `status` report, and the other items go on.
 """

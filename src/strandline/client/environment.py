@@ -126,7 +126,8 @@ class Environment:
         An upstream that does not answer within ``tick_ms`` stalls its source until it does; ``wait`` waits for its
         answer.  Between ticks views are checked within a small budget (`controller/asking/selfcheck.py`).
 
-        Raises `FencedError` if another environment has taken over.
+        Raises `FencedError` if another environment has taken over, `ConfigError` if Spark has ended: then no tick of
+        this environment brings anything on.
         """
         time = self._run(self._core.tick(arguments.maybe_time(ts, "ts"), wait=wait))
         self._run(self._checks.turn())

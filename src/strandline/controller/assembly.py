@@ -24,10 +24,14 @@ from strandline.store.consensus import Consensus
 
 
 class ViewEngine(Engine, Protocol):
-    """An engine that says which of its settings change answers."""
+    """An engine that says which of its settings change answers, and whether it still runs."""
 
     def settings(self) -> dict[str, str]:
         """Return the configuration that changes answers: part of what a view means."""
+        ...
+
+    async def require_running(self) -> None:
+        """Return if this can evaluate.  Raises `ConfigError` if it has ended, for as long as this process lives."""
         ...
 
 

@@ -6,8 +6,9 @@ tables are sealed, stages step, endpoints follow.  The three halves of a tick (`
 called apart: how ticks are grouped into steps changes no update (law D).
 
 A core is used by one coroutine at a time (the client holds a lock); it spawns nothing itself.  `FencedError` from any
-call means that another environment has taken over: close it.  Any other failure is a *problem* of one item; `status`
-reports it, here and in other processes, and the other items go on.
+call means that another environment has taken over: close it.  `ConfigError` from a tick means that the engine has
+ended: only another process goes on.  Any other failure is a *problem* of one item; `status` reports it, here and in
+other processes, and the other items go on.
 
 Long because a tick's order of calls is the environment's one main loop.
 """
@@ -397,17 +398,20 @@ class Core:
         An item that cannot follow stands still and has a problem; the others go on.  ``wait``: for every upstream's
         answer, however long that takes; else for an interval.
 
-        Raises `FencedError` if another environment has taken over.
+        Raises `FencedError` if another environment has taken over, `ConfigError` if the engine has ended for good.
         """
         with self.problems.waiting(TICK):
             self._time = None
             return await self._tick(ts, wait=wait)
 
     async def _tick(self, ts: int | None, *, wait: bool) -> int:
+        if self.problems:  # those of an engine that has ended no tick would mend
+            await self.engine.require_running()
         await self._reconcile()
         time = await self.ingest(ts, wait=wait)
         await self.maintain()
         await self.deliver()
+        await self._confirm()
         writing = self.require_writing()
         report = writing.instance.report()
         self._standing = standing(self.catalog, self.problems, report.frontiers, Frontier(time))
@@ -417,6 +421,15 @@ class Core:
             await self.published_notices.publish(report.notices, writing.epoch)
             self.problems.note(STATUS, "")
         return time
+
+    async def _confirm(self) -> None:
+        """Learn whether another environment has taken over, where this tick sealed no time: else the seal shows it.
+
+        Who was succeeded does not know all items.  Where that cannot be learned, the catalog has a problem.
+        """
+        if TRANSACTIONS in self.problems:
+            async with self.problems.of(CATALOG):
+                await self.catalogs.confirm(self.require_writing().epoch)
 
     def waits(self) -> dict[str, str]:
         """Return what each item waits for, once a tick, or what is done between two, runs for `problems.LONG_S`."""

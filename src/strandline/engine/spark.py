@@ -46,6 +46,7 @@ from strandline.engine.parts.prune import reach
 from strandline.engine.parts.scan import Scanner
 from strandline.engine.parts.staging import Stager, is_whole
 from strandline.engine.prepared.plans import Asked, Plans, are_few
+from strandline.engine.session.start import require_running
 from strandline.engine.sql import answers, edits, error_half
 from strandline.engine.sql.edits import Edit
 from strandline.engine.sql.rendering import render
@@ -134,6 +135,10 @@ class SparkEngine:
         """Return the configuration that changes answers: part of what a view means."""
         found = {name: str(self._session.conf.get(name)) for name in ANSWER_CONF}
         return {"spark.version": self._session.version, **found}
+
+    async def require_running(self) -> None:
+        """See `ViewEngine.require_running`."""
+        await self._run(partial(require_running, self._session))
 
     def from_dataframe(self, updates: DataFrame) -> Rows:
         """Return an update frame (columns, perhaps ``__error``, ``__time``, ``__diff``) as rows: the way in."""

@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import cast
 
+import pyspark
 import pytest
+from py4j import java_gateway
 from pyspark.sql import SparkSession
 
 from strandline.engine.parts.part_store import PartStore
-from strandline.engine.session.start import adopt, java_path, require_java
+from strandline.engine.session.start import adopt, java_path, require_java, require_running, spark_is_gone
 from strandline.engine.spark import SparkEngine
 from strandline.errors import ConfigError
 from strandline.testing.contracts.engine_contract import SCHEMA, request, table
@@ -83,6 +87,42 @@ def test_a_session_that_has_ended_is_refused_in_one_sentence() -> None:
 
     with pytest.raises(ConfigError, match="has ended"):
         adopt(cast("SparkSession", SimpleNamespace(newSession=refused)))
+
+
+def gone() -> bool:
+    """Answer as the bridge does without a JVM."""
+    raise ConnectionRefusedError(111, "Connection refused")
+
+
+@pytest.mark.parametrize("stopped", [None, lambda: True, gone], ids=["by its program", "by itself", "with its JVM"])
+def test_an_application_that_has_ended_is_known_for_it(stopped: Callable[[], bool] | None) -> None:
+    """Damage: a run whose JVM is dead tries every view at every tick, for ever, and nothing starts it again."""
+
+    def session(stopped: Callable[[], bool] | None) -> SparkSession:
+        java = stopped and SimpleNamespace(sc=lambda: SimpleNamespace(isStopped=stopped))
+        return cast("SparkSession", SimpleNamespace(sparkContext=SimpleNamespace(_jsc=java)))
+
+    require_running(session(lambda: False))
+    with pytest.raises(ConfigError, match="start it again") as ended:
+        require_running(session(stopped))
+    assert spark_is_gone(ended.value) is (stopped is gone)
+
+
+def test_the_tests_jvm_has_the_class_path_of_the_class_archive(spark: SparkSession) -> None:
+    """Damage: every JVM of the tests takes twice the time to start; nothing says so."""
+    jvm = spark._jvm
+    assert jvm is not None
+    first = str(jvm.java.lang.System.getProperty("java.class.path")).split(":")[0]
+    assert Path(first).resolve() == Path(pyspark.__file__).parent / "conf"
+
+
+def test_a_lost_jvm_is_not_logged_beside_our_error(spark: SparkSession, caplog: pytest.LogCaptureFixture) -> None:
+    """Damage: an operator that ends a service of ours finds a traceback of sockets in its log."""
+    adopt(spark)
+    gateway = Path(java_gateway.__file__)
+    logging.getLogger().handle(logging.LogRecord("root", logging.ERROR, str(gateway), 1, "lost", (), None))
+    logging.getLogger().handle(logging.LogRecord("root", logging.ERROR, __file__, 1, "of the caller", (), None))
+    assert caplog.messages == ["of the caller"]
 
 
 def test_a_callers_session_is_not_changed(spark: SparkSession) -> None:

@@ -165,6 +165,16 @@ def test_a_fenced_process_commits_and_applies_nothing(place):
         run_sync(old.advance(9))
 
 
+def test_a_fenced_process_seals_no_time_that_its_successor_has_sealed(place):
+    """Damage: nothing is left to append, so a zombie takes the seal for its own, and goes on."""
+    old, new = transactions(place), transactions(place, epoch=2)
+    run_sync(new.advance(9))
+    with pytest.raises(InvalidUsage, match="'x' is not registered"):
+        commit(place, old, 20, "one", x="a")  # it looks for who registered it: now it knows the times of the other
+    with pytest.raises(FencedError):
+        run_sync(old.advance(5))
+
+
 def test_registering_again_or_late_changes_no_content(place):
     """Damage: a table that is created later starts with the past of others, or blocks their clock."""
     txns = opened(place, "x")

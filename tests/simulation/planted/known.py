@@ -1,9 +1,10 @@
-"""Of each planted bug a seed whose history showed it.
+"""Of each planted bug a seed whose history showed it; of each fate of a call that was met, one that met it.
 
-That seed is tried first, and the unmodified code makes the same history among those of its campaign: so a bug costs one
-history, and what shows it is right without it.  Where no history of that seed shows the bug any longer, because the
+A bug's seed is tried first, and the unmodified code makes the same history among those of its campaign: so a bug costs
+one history, and what shows it is right without it.  Where no history of that seed shows the bug any longer, because the
 worlds draw otherwise, the search goes on from seed 0; ``STRANDLINE_SIM_RECORD=1`` writes down what it finds
-(`SEEDS_FILE`; in one process).
+(`SEEDS_FILE`; in one process).  The seeds of fates are among the histories of their campaign too: so a few thousand
+meet what only some in a thousand do.
 """
 
 from __future__ import annotations
@@ -17,7 +18,12 @@ from typing import Final
 
 RECORD: Final = "STRANDLINE_SIM_RECORD"
 SEEDS_FILE: Final = Path(__file__).with_name("seeds.json")
-FINDINGS: Final[Mapping[str, frozenset[int]]] = {"persist": frozenset({210, 2_099}), "whole": frozenset({2_011_788})}
+FATES: Final = "fates of "
+"""Before the name of a campaign: the seeds that met what may become of a call."""
+FINDINGS: Final[Mapping[str, frozenset[int]]] = {
+    "persist": frozenset({210, 2_099}),
+    "whole": frozenset({2_011_788, 1_796_640_097_767}),
+}
 """Seeds that found a bug of ours: each has a test that names it, and stays among the histories of its campaign."""
 
 
@@ -28,8 +34,9 @@ def known(campaign: str) -> dict[str, int]:
 
 
 def telling(campaign: str) -> frozenset[int]:
-    """Return every seed of a campaign that showed something once: a planted bug, or one of ours."""
-    return FINDINGS.get(campaign, frozenset()) | frozenset(known(campaign).values())
+    """Return every seed of a campaign that showed something once: a planted bug, one of ours, or what is rare."""
+    shown = (*known(campaign).values(), *known(FATES + campaign).values())
+    return FINDINGS.get(campaign, frozenset()) | frozenset(shown)
 
 
 def candidates(campaign: str, bug: str, seeds_max: int) -> Iterator[int]:
@@ -39,7 +46,7 @@ def candidates(campaign: str, bug: str, seeds_max: int) -> Iterator[int]:
 
 
 def found(campaign: str, bug: str, seed: int) -> None:
-    """Write down the seed that showed a bug, if that was asked for."""
+    """Write down the seed that showed a bug, or met a fate, if that was asked for."""
     if not os.environ.get(RECORD):
         return
     held = json.loads(SEEDS_FILE.read_text())

@@ -58,16 +58,14 @@ def seeds(base: int, runs: int) -> range:
     return range(int(first), int(first) + runs) if first else range(base, base + runs)
 
 
-def mixed(campaign: str, fixed: int, *, fresh: bool = True) -> Sequence[int]:
+def mixed(campaign: str, fixed: int) -> Sequence[int]:
     """Return the seeds of a campaign: the ``fixed`` first ones, those that once showed something, and as many new ones.
 
-    ``fresh``: whether there are new ones.  Variables override all that, as in `seeds`.
+    Variables override that, as in `seeds`.
     """
     if os.environ.get(SEED) or os.environ.get(RUNS):
         return seeds(0, fixed)
     same = [*range(fixed), *sorted(telling(campaign) - frozenset(range(fixed)))]
-    if not fresh:
-        return same
     first = FRESH + time.time_ns() // 1_000_000  # noqa: TID251 - other histories each time are the point
     return [*same, *range(first, first + len(same))]
 
@@ -99,17 +97,18 @@ class Tally:
     steps_max: int = 0
     cpu_seconds: float = 0.0
     traces: set[str] = field(default_factory=set)
-    reached: set[tuple[str, Fate]] = field(default_factory=set)
+    reached: dict[tuple[str, Fate], int] = field(default_factory=dict)
+    """The fates that were met, and the seed of the first history that met each."""
     marks: Counter[str] = field(default_factory=Counter)
 
-    def count(self, world: Played, possible: frozenset[tuple[str, Fate]]) -> None:
-        """Count one history; ``possible`` are the fates that it is to reach."""
+    def count(self, world: Played, possible: frozenset[tuple[str, Fate]], seed: int) -> None:
+        """Count the history of ``seed``; ``possible`` are the fates that it is to reach."""
         self.histories += 1
         self.acknowledged += world.acknowledged
         self.io_points += world.io_points
         self.steps_max = max(self.steps_max, world.simulation.steps)
         self.traces.add(world.simulation.trace_hash())
-        self.reached |= world.simulation.coverage() & possible
+        self.reached = dict.fromkeys(world.simulation.coverage() & possible, seed) | self.reached
         self.marks += world.marks
 
     def join(self, other: Self) -> None:
@@ -120,7 +119,7 @@ class Tally:
         self.steps_max = max(self.steps_max, other.steps_max)
         self.cpu_seconds += other.cpu_seconds
         self.traces |= other.traces
-        self.reached |= other.reached
+        self.reached = other.reached | self.reached
         self.marks += other.marks
 
 
@@ -136,7 +135,7 @@ class Campaign(Tally):
         begun = time.process_time()
         for seed in these:
             world = play(seed, populate)
-            self.count(world, POSSIBLE)
+            self.count(world, POSSIBLE, seed)
             self.reads += world.history.reads
             self.rollups += world.places.rollups_named
         self.cpu_seconds += time.process_time() - begun

@@ -58,7 +58,9 @@ class Leaves:
         self._memory_of = spark.memory.TaskMemoryManager
         self._metrics = spark.executor.TaskMetrics
         self._cloned = jvm.org.apache.commons.lang3.SerializationUtils.clone
-        self._properties = jvm.java.util.Properties
+        self._properties = jvm.java.util.Properties()  # as a task of a job has them: its session's settings
+        for key, value in session.conf.getAll.items():
+            self._properties.setProperty(key, value)
         self._tasks = _instance(spark, "TaskContext")
         self._task_of = spark.TaskContextImpl
         self._no_resources = _instance(jvm.scala.collection.immutable, "Map").empty()
@@ -133,7 +135,7 @@ class Leaves:
         number = -1 - next(self.numbers)
         memory = self._memory_of(self._memory, number)
         task = self._task_of(
-            0, 0, 0, number, 0, 1, memory, self._properties(), None, self._metrics.empty(), None, self._no_resources
+            0, 0, 0, number, 0, 1, memory, self._properties, None, self._metrics.empty(), None, self._no_resources
         )
         self._tasks.setTaskContext(task)
         try:

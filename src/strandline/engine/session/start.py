@@ -15,6 +15,7 @@ import signal
 import subprocess
 import sys
 import threading
+import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -39,6 +40,10 @@ PART_BYTES_TARGET: Final = 128 << 20
 assert HEAP_MIB_MIN <= HEAP_MIB_MAX
 _BRIDGE: Final = "py4j.protocol"
 """The module of the errors of PySpark's bridge to the JVM."""
+_ENDED: Final = (
+    "Spark has ended, or its JVM has, and this process cannot go on without it: start it again "
+    "(nothing that was acknowledged is lost)"
+)
 _INSTALL: Final = (
     "install a JDK of version 17 or later (Debian: apt-get install openjdk-17-jdk-headless) or point JAVA_HOME at one"
 )
@@ -103,6 +108,11 @@ _LOGGERS: Final = ("SQLQueryContextLogger", "DataFrameQueryContextLogger")
 """PySpark prints every refused query on standard error as JSON; the error we raise says it once."""
 
 
+def _not_of_bridge(record: logging.LogRecord) -> bool:
+    """Keep py4j's traceback of a lost JVM, which it gives the root logger, off standard error: we raise an error."""
+    return "py4j" not in Path(record.pathname).parts
+
+
 def build(config: Mapping[str, str]) -> SparkSession:
     """Return a new session for ``config`` (Spark conf keys; ``spark.master`` defaults to all local cores).
 
@@ -151,10 +161,33 @@ def spark_is_gone(error: BaseException) -> bool:
     return False
 
 
+def require_running(session: SparkSession) -> None:
+    """Return if the application of ``session`` runs.
+
+    Raises `ConfigError` if it has ended: its program has stopped it, or its JVM is gone.
+    """
+    context = session.sparkContext
+    try:
+        stopped = context._jsc is None or context._jsc.sc().isStopped()  # noqa: SLF001 - no public call says so
+    except Exception as error:
+        if not _has_no_jvm(error):
+            raise
+        raise ConfigError(_ENDED) from error
+    if stopped:
+        raise ConfigError(_ENDED)
+
+
+def _has_no_jvm(error: Exception) -> bool:
+    """Return whether a call that cannot fail inside the JVM failed for want of one."""
+    return spark_is_gone(error) or type(error).__module__ == _BRIDGE
+
+
 def stop(session: SparkSession) -> None:
     """Stop a session that `build` made.  One whose JVM has ended already, by a signal perhaps, is stopped."""
     try:
-        session.stop()
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "Unable to cleanly shutdown Spark JVM", RuntimeWarning)
+            session.stop()
     except Exception as error:
         if not spark_is_gone(error):
             raise
@@ -193,10 +226,11 @@ def adopt(session: SparkSession, config: Mapping[str, str] | None = None) -> Spa
     """
     for noisy in _LOGGERS:
         logging.getLogger(noisy).setLevel(logging.CRITICAL)
+    logging.getLogger().addFilter(_not_of_bridge)
     try:
         own = session.newSession()
     except Exception as error:
-        if not spark_is_gone(error) and type(error).__module__ != _BRIDGE:
+        if not _has_no_jvm(error):
             raise
         raise ConfigError("this Spark session has ended, or its JVM has; make another one, or pass none") from error
     cores = session.sparkContext.defaultParallelism

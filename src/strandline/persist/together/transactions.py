@@ -267,9 +267,13 @@ class Transactions:
         return len(writes)
 
     async def advance(self, time: int) -> None:
-        """Seal all registered shards through ``time``: no transaction can commit at or before it from then on."""
+        """Seal all registered shards through ``time``: no transaction can commit at or before it from then on.
+
+        Raises `FencedError` if a newer epoch has taken over, also where that one has sealed it already.
+        """
         while _at((state := self._log.state).upper) <= time:
             await self._append(state, [], time + 1)
+        self._log.refuse_fenced()
         await self.apply()
 
     # ---- the log -----------------------------------------------------------------------------------------------------

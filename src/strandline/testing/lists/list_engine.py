@@ -267,6 +267,9 @@ class ListEngine:
         """Return the settings that affect results: none."""
         return {}
 
+    async def require_running(self) -> None:
+        """See `ViewEngine.require_running`: it runs as long as this process."""
+
     async def times(self, contents: Contents) -> Mapping[int, int]:
         """See `Engine.times`."""
         return dict(sorted(Counter(row[TIME] for row in listed(await self.read(contents)).rows).items()))
