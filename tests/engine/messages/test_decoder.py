@@ -185,6 +185,30 @@ def test_numbers_are_exact(decode):
     assert reasons(rows) == ["column `d`: '1234567890123456789012345678901' is not a valid decimal(38,9)"]
 
 
+def test_a_decimal_of_json_never_comes_from_a_double(decode):
+    """Damage: an amount is that of the nearest double, or Spark writes out the digits of an exponent for minutes."""
+    schema = Schema((Column("d", "decimal(38,20)"), Column("e", "decimal(6,2)"), Column("t", "timestamp")))
+    rows = decode(
+        [
+            '{"d":0.10000000000000001,"e":1e-99999999,"t":0}',
+            '{"d":12345678.99999999999999999,"e":"1.5"}',
+            '{"d":1234567890.1230000000000001e-5,"e":9999.99499999999999999}',
+            '{"d":0.1000000000000000055511151231257827,"e":"6,5"}',
+            '{"d":0.1000000000000000055511151231257827,"e":"1\\u006599999999"}',
+            '{"d":0.1000000000000000055511151231257827,"e":1e99999999}',
+            '{"d":0.1000000000000000055511151231257827,"e":9999.99500000000000000}',
+        ],
+        schema,
+    )
+    assert good(rows, "d", "e") == [
+        (Decimal("0.10000000000000001000"), Decimal("0.00")),
+        (Decimal("12345678.99999999999999999000"), Decimal("1.50")),
+        (Decimal("12345.67890123000000000000"), Decimal("9999.99")),
+    ]
+    assert rows[0]["t"] == dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
+    assert [reason.split(":")[0] for reason in reasons(rows)] == ["column `e`"] * 4
+
+
 def test_nested_values_and_floats_are_normal(decode):
     """Damage: two rows that are equal differ in their bytes, or a wrong value inside one is not seen."""
     schema = Schema((Column("s", "struct<a:int,b:array<double>>"), Column("f", "double")))
