@@ -9,7 +9,7 @@ quotes.  Only a record in which one of these may matter is read again (`JsonValu
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from typing import Final
@@ -131,11 +131,8 @@ class JsonValues:
         def is_digits(each: Column, own: types.Type) -> Column | None:
             return each.rlike(_ALL_DIGITS) if self._may_be_digits(own) else None
 
-        digits, inexact, wrong = (_any(found, kind, test) for test in (is_digits, _is_inexact, _is_wrong))
-        if inexact is None or wrong is None:
-            return F.lit(False) if digits is None else digits
-        doubtful = inexact & text.rlike(_LONG_NUMBER)
-        return (doubtful if digits is None else doubtful | digits) & ~wrong
+        digits, inexact, wrong = (_any(_tests(found, kind, test)) for test in (is_digits, _is_inexact, _is_wrong))
+        return (digits | (inexact & text.rlike(_LONG_NUMBER))) & ~wrong
 
     def made(self, found: Column, kind: types.Type, again: Column, is_again: Column) -> Column:
         """Return the value of ``kind`` that was found as `read_as` says; NULL: there is none, or it is none.
@@ -179,13 +176,12 @@ class JsonValues:
             return F.lit(False)
         match kind:
             case types.Array(element):
-                lost = F.exists(F.zip_with(found, made, lambda f, m: self.lost(f, m, element)), lambda each: each)
+                lost = F.zip_with(found, made, lambda f, m: self.lost(f, m, element))
+                return _any([F.exists(lost, lambda each: each)])
             case types.Struct(fields):
-                those = [self.lost(found[n], made[n], own) for n, own in fields if not self.is_plain(own)]
-                lost = reduce(Column.__or__, those)
+                return _any([self.lost(found[n], made[n], own) for n, own in fields if not self.is_plain(own)])
             case _:
                 return found.isNotNull() & made.isNull()
-        return F.coalesce(lost, F.lit(False))
 
 
 def _is_inexact(text: Column, kind: types.Type) -> Column | None:
@@ -207,19 +203,22 @@ def _is_wrong(text: Column, kind: types.Type) -> Column | None:
     return ~_is(text, notation.notation(kind) or "") if isinstance(kind, types.Decimal) else None
 
 
-def _any(found: Column, kind: types.Type, test: Callable[[Column, types.Type], Column | None]) -> Column | None:
-    """Return whether a test is true of a value inside ``found``; None: there is no such test for any of them."""
+def _tests(found: Column, kind: types.Type, test: Callable[[Column, types.Type], Column | None]) -> list[Column]:
+    """Return a test of each value inside ``found``; ``test`` returns None where there is nothing to test."""
     match kind:
         case types.Array(element):
-            if _any(found, element, test) is None:
-                return None
-            those = [F.exists(found, lambda each: F.coalesce(_any(each, element, test), F.lit(False)))]
+            inner = _tests(found, element, test)
+            return [F.exists(found, lambda each: _any(_tests(each, element, test)))] if inner else []
         case types.Struct(fields):
-            each_ = (_any(found[name], own, test) for name, own in fields)
-            those = [one for one in each_ if one is not None]
+            return [one for name, own in fields for one in _tests(found[name], own, test)]
         case _:
-            those = [] if (one := test(found, kind)) is None else [one]
-    return reduce(Column.__or__, (F.coalesce(one, F.lit(False)) for one in those)) if those else None
+            one = test(found, kind)
+            return [] if one is None else [one]
+
+
+def _any(tests: Sequence[Column]) -> Column:
+    """Return whether one of the tests is true, and not whether it is NULL."""
+    return reduce(Column.__or__, (F.coalesce(one, F.lit(False)) for one in tests), F.lit(False))
 
 
 def _with_leaves(kind: types.Type, leaf: Callable[[types.Type], str]) -> str:
