@@ -209,6 +209,35 @@ def test_a_decimal_of_json_never_comes_from_a_double(decode):
     assert [reason.split(":")[0] for reason in reasons(rows)] == ["column `e`"] * 4
 
 
+def test_a_number_is_no_text_of_a_pattern(decode):
+    """Damage: October is written as 2020.10, and read as January."""
+    schema = Schema((Column("d", "date"), Column("t", "timestamp"), Column("n", "timestamp_ntz")))
+    form = MessageFormat(JSON, timestamp_format="yyyy.MM", date_format="yyyyMMdd")
+    rows = decode(
+        [
+            '{"d":"20201002","t":"2020.10","n":"2020.10"}',
+            '{"t":0}',
+            '{"d":20201002}',
+            '{"t":2020.10}',
+            '{"n":2020.10}',
+            '{"d":"2020-10-02"}',
+        ],
+        schema,
+        form,
+    )
+    october = dt.datetime(2020, 10, 1, tzinfo=dt.UTC)
+    assert good(rows, "d", "t", "n") == [
+        (dt.date(2020, 10, 2), october, october.replace(tzinfo=None)),
+        (None, dt.datetime(1970, 1, 1, tzinfo=dt.UTC), None),
+    ]
+    assert [reason.split(":")[0] for reason in reasons(rows)] == [
+        "column `d`",
+        "column `t`",
+        "column `n`",
+        "column `d`",
+    ]
+
+
 def test_nested_values_and_floats_are_normal(decode):
     """Damage: two rows that are equal differ in their bytes, or a wrong value inside one is not seen."""
     schema = Schema((Column("s", "struct<a:int,b:array<double>>"), Column("f", "double")))

@@ -25,7 +25,8 @@ _YEARS: Final = ("0001-01-01 00:00:00", "9999-12-31 23:59:59.999999")
 _LONG_NUMBER: Final = r"[0-9](?=[0-9.]{16})[0-9]*+\."
 """A number whose digits may be more than the 15 that every double keeps; whole numbers keep all of theirs."""
 _DOUBLE_DIGITS: Final = 15
-_ALL_DIGITS: Final = r"\A-?[0-9]++\z"
+_NUMBER: Final = r"\A-?[0-9]++(?:\.[0-9]++)?+(?:E-?[0-9]++)?+\z"
+"""What the text of a number looks like, as Spark writes it."""
 
 
 def value(text: Column, kind: str, form: FileFormat) -> Column:
@@ -106,14 +107,14 @@ class JsonValues:
         """Return the type by which Spark reads a value of ``kind`` again, where its text does not say all of it."""
 
         def leaf(own: types.Type) -> str:
-            return (
-                _text_of(own) if isinstance(own, types.Decimal) else "variant" if self._may_be_digits(own) else "string"
-            )
+            if isinstance(own, types.Decimal):
+                return _text_of(own)
+            return "variant" if self._may_be_number(own) else "string"
 
         return _with_leaves(kind, leaf)
 
-    def _may_be_digits(self, kind: types.Type) -> bool:
-        """Return whether it matters if a text of digits alone stood in quotes."""
+    def _may_be_number(self, kind: types.Type) -> bool:
+        """Return whether it matters if a text that looks like a number stood in quotes."""
         match kind:
             case types.Atom("timestamp") if not self.days:
                 return True
@@ -128,11 +129,13 @@ class JsonValues:
         A decimal that is wrong is an error already; Spark might write out a million digits of it.
         """
 
-        def is_digits(each: Column, own: types.Type) -> Column | None:
-            return each.rlike(_ALL_DIGITS) if self._may_be_digits(own) else None
+        def looks_like_number(each: Column, own: types.Type) -> Column | None:
+            return each.rlike(_NUMBER) if self._may_be_number(own) else None
 
-        digits, inexact, wrong = (_any(_tests(found, kind, test)) for test in (is_digits, _is_inexact, _is_wrong))
-        return (digits | (inexact & text.rlike(_LONG_NUMBER))) & ~wrong
+        alike, inexact, wrong = (
+            _any(_tests(found, kind, test)) for test in (looks_like_number, _is_inexact, _is_wrong)
+        )
+        return (alike | (inexact & text.rlike(_LONG_NUMBER))) & ~wrong
 
     def made(self, found: Column, kind: types.Type, again: Column, is_again: Column) -> Column:
         """Return the value of ``kind`` that was found as `read_as` says; NULL: there is none, or it is none.
@@ -153,9 +156,10 @@ class JsonValues:
                 return F.when(is_again, again).otherwise(value(found, _text_of(kind), self.form))
             case _:
                 of_text = value(found, _text_of(kind), self.form)
-                if not self._may_be_digits(kind):
+                if not self._may_be_number(kind):
                     return of_text
-                return F.when(F.schema_of_variant(again) == "BIGINT", self._of_number(again, kind)).otherwise(of_text)
+                held = F.coalesce(F.schema_of_variant(again), F.lit("STRING"))
+                return F.when(held == "STRING", of_text).when(held == "BIGINT", self._of_number(again, kind))
 
     def _of_number(self, number: Column, kind: types.Type) -> Column:
         """Return the value that a whole number is; NULL: it is none."""
