@@ -52,12 +52,12 @@ def test_a_slot_that_a_session_reads_for_a_moment_is_dropped(place):
 
 def test_a_snapshot_that_waits_takes_no_thread_from_others(place, monkeypatch):
     """Damage: a long transaction upstream, and a few sources that wait for it, stop all that the process does."""
-    monkeypatch.setattr(psycopg_server, "PATIENCE_SECONDS", 0.3)
 
     async def body():
         asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(1))
         reader = await place.reader()
         await reader.upstream_frontier()
+        monkeypatch.setattr(psycopg_server, "PATIENCE_SECONDS", 0.3)
         with place.database.session() as session:
             session.execute("INSERT INTO t VALUES (1, '1', 'a')")
             async with asyncio.timeout(10):
@@ -72,11 +72,11 @@ def test_a_snapshot_that_waits_takes_no_thread_from_others(place, monkeypatch):
 
 def test_a_snapshot_that_waits_for_a_prepared_transaction_names_it(place, monkeypatch):
     """Damage: a prepared transaction that was forgotten keeps a table from beginning, and nothing says what to end."""
-    monkeypatch.setattr(psycopg_server, "PATIENCE_SECONDS", 0.3)
 
     async def body():
         reader = await place.reader()
         await reader.upstream_frontier()
+        monkeypatch.setattr(psycopg_server, "PATIENCE_SECONDS", 0.3)
         place.database.run("BEGIN", "INSERT INTO t VALUES (1, '1', 'a')", "PREPARE TRANSACTION 'forgotten'")
         try:
             with pytest.raises(Unavailable, match="snapshot waits for.*'forgotten', which COMMIT PREPARED or ROLLBACK"):

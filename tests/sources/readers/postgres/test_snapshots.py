@@ -151,13 +151,13 @@ def test_a_snapshot_is_taken_after_transactions_that_were_rolled_back(place):
 
 def test_a_snapshot_that_waits_for_a_transaction_says_so_and_goes_on(place, monkeypatch):
     """Damage: a long transaction upstream blocks the tick of all sources, or starves this one for ever."""
-    monkeypatch.setattr(psycopg_server, "PATIENCE_SECONDS", 0.3)
     place.schemas = {place.table: SCHEMA, "public.u": SCHEMA}
     place.database.run("CREATE TABLE u (id int PRIMARY KEY, n int, v text)", "ALTER PUBLICATION p ADD TABLE u")
 
     async def body():
         reader = await place.reader()
         await reader.upstream_frontier()
+        monkeypatch.setattr(psycopg_server, "PATIENCE_SECONDS", 0.3)
         with place.database.session() as session:
             session.execute("INSERT INTO t VALUES (1, '1', 'a')")
             with pytest.raises(Unavailable, match="snapshot waits for transactions.*session"):
