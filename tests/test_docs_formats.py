@@ -6,12 +6,14 @@ import ast
 import asyncio
 import json
 import re
+from functools import partial
 from pathlib import Path
 from typing import Final
 
 import pyarrow as pa
 import pytest
 
+from strandline.algebra import notation, types
 from strandline.algebra.formats import Encoding
 from strandline.algebra.messages import RAW, MessageEncoding, MessageFormat
 from strandline.algebra.schema import ERROR, TIME, Column, Schema
@@ -49,6 +51,19 @@ def test_an_example_becomes_what_the_page_says(spark) -> None:
             assert tuple(given[name] for name in schema.names) == ast.literal_eval(row), message
         else:
             assert json.loads(given[ERROR])["reason"] == reason, message
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [("BOOLEAN", "boolean"), ("INT", "int"), ("DECIMAL(p, s)", "decimal(9,2)"), ("DOUBLE", "double"), ("DATE", "date")],
+)
+def test_the_texts_of_a_type_are_what_the_page_says(name: str, kind: str) -> None:
+    """Damage: an author sends what the page allows, and every record is an error."""
+    (row,) = re.findall(rf"^\|[^|]*`{re.escape(name)}`[^|]* \| (.*?) \| (.*?) \|", PAGE, re.MULTILINE)
+    read = partial(notation.value, types.parse(name, kind))
+    good, bad = ({text: read(text) is not None for text in re.findall("`(.+?)`", cell)} for cell in row)
+    assert set(good.values()) == {True}, good
+    assert set(bad.values()) == {False}, bad
 
 
 def test_the_page_has_every_format() -> None:

@@ -16,6 +16,7 @@ __all__ = [
     "keyed",
     "messages",
     "nodes",
+    "notation",
     "parquet_schema",
     "scalar",
     "schema",

@@ -7,7 +7,7 @@ Strandline only carries them.  Names that start with two underscores are reserve
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -78,6 +78,15 @@ class Schema:
                 more = f" and {len(names) - SHOWN_MAX} more" if len(names) > SHOWN_MAX else ""
                 return f"{has}; it has {', '.join(names[:SHOWN_MAX])}{more}"
         return ""
+
+
+def struct(fields: Iterable[Column]) -> str:
+    """Return the type of a struct with these fields.
+
+    >>> struct(Schema((Column("a b", "int"),)))
+    'struct<`a b`:int>'
+    """
+    return f"struct<{','.join(f'{quote(c.name)}:{c.type}' for c in fields)}>"
 
 
 def quote(name: str) -> str:

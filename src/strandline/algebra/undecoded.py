@@ -15,6 +15,12 @@ from collections import defaultdict
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 
+NO_OBJECT: Final = "it is not a JSON object"
+HALF_A_PAIR: Final = "it holds half of a surrogate pair, which is no character"
+DIGITS_MAX: Final = 1_000
+"""Spark's parser of JSON takes no longer numbers, and no deeper nesting: either could keep it busy for minutes."""
+TOO_LONG: Final = f"it holds a number of more than {DIGITS_MAX} digits"
+TOO_DEEP: Final = "it is nested too deep"
 TAKES_BACK: Final = "it takes back a record that is not here: "
 RAW_CHARS_MAX: Final = 4_096
 """How much of an undecodable record an error holds."""

@@ -162,9 +162,9 @@ def test_without_a_header_fields_are_taken_by_position(decode):
 
 
 def test_a_null_token_is_null_in_every_column(decode):
-    """Damage: NA is a string here and an error there."""
-    good, errors = decode({"a.csv": 'k,v\nNA,NA\n1,"NA"\n,x\n'}, form=FileFormat(Encoding.CSV, null="NA"))
-    assert good == {(None, None, 7): 1, (1, None, 7): 1, (None, "x", 7): 1}
+    """Damage: NA is a string here and an error there, or two quotes are NULL with one token and a text with another."""
+    good, errors = decode({"a.csv": 'k,v\nNA,NA\n1,"NA"\n,x\n"",""\n'}, form=FileFormat(Encoding.CSV, null="NA"))
+    assert good == {(None, None, 7): 2, (1, None, 7): 1, (None, "x", 7): 1}
     assert errors == []
 
 

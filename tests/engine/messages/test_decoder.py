@@ -130,6 +130,10 @@ def test_a_json_object_is_a_row(decode):
         (r'{"v":"\\\ud83d\u0041"}', "it holds half of a surrogate pair, which is no character"),
         (r'{"v":"\ude00\ud83d"}', "it holds half of a surrogate pair, which is no character"),
         (r'{"\uD83D":"\ud83d\ude00"}', "it holds half of a surrogate pair, which is no character"),
+        (f'{{"k":{"9" * 1_200}}}', "it holds a number of more than 1000 digits"),
+        (f'{{"x":[-0.{"9" * 1_200}],"k":1}}', "it holds a number of more than 1000 digits"),
+        (f'{{"x":{"[" * 2_000}{"]" * 2_000}}}', "it is nested too deep"),
+        (f'{{"x":{"9" * 1_200}', "it is not a JSON object"),
         (None, "its value is null"),
     ],
 )
@@ -147,6 +151,17 @@ def test_a_value_that_is_no_such_object_is_an_error(decode, value, reason):
             assert "raw" not in row[ERROR]
         case _:
             assert row[ERROR]["raw"] == value
+
+
+def test_a_byte_order_mark_before_a_message_is_none_of_its_bytes(decode):
+    """Damage: the first record of each request is an error, or its first text begins with a sign that is not shown."""
+    rows = decode(['\ufeff{"k":1,"v":"\ufeffa"}', "\ufeff"])
+    assert good(rows) == [(1, "\ufeffa")]
+    assert reasons(rows) == ["it is empty"]
+    rows = decode(["\ufeff1,a", '\ufeff"2",b'], form=MessageFormat(CSV))
+    assert good(rows) == [(1, "a"), (2, "b")]
+    text = decode(["\ufeffa"], Schema((Column("x", "string"),)), MessageFormat(TEXT))
+    assert good(text) == [("\ufeffa",)]
 
 
 def test_numbers_are_exact(decode):
@@ -168,6 +183,59 @@ def test_numbers_are_exact(decode):
     ]
     assert rows[1]["t"] == dt.datetime(2024, 1, 2, 2, 4, 5, 123456, dt.UTC)
     assert reasons(rows) == ["column `d`: '1234567890123456789012345678901' is not a valid decimal(38,9)"]
+
+
+def test_a_decimal_of_json_never_comes_from_a_double(decode):
+    """Damage: an amount is that of the nearest double, or Spark writes out the digits of an exponent for minutes."""
+    schema = Schema((Column("d", "decimal(38,20)"), Column("e", "decimal(6,2)"), Column("t", "timestamp")))
+    rows = decode(
+        [
+            '{"d":0.10000000000000001,"e":1e-99999999,"t":0}',
+            '{"d":12345678.99999999999999999,"e":"1.5"}',
+            '{"d":1234567890.1230000000000001e-5,"e":9999.99499999999999999}',
+            '{"d":0.1000000000000000055511151231257827,"e":"6,5"}',
+            '{"d":0.1000000000000000055511151231257827,"e":"1\\u006599999999"}',
+            '{"d":0.1000000000000000055511151231257827,"e":1e99999999}',
+            '{"d":0.1000000000000000055511151231257827,"e":9999.99500000000000000}',
+        ],
+        schema,
+    )
+    assert good(rows, "d", "e") == [
+        (Decimal("0.10000000000000001000"), Decimal("0.00")),
+        (Decimal("12345678.99999999999999999000"), Decimal("1.50")),
+        (Decimal("12345.67890123000000000000"), Decimal("9999.99")),
+    ]
+    assert rows[0]["t"] == dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
+    assert [reason.split(":")[0] for reason in reasons(rows)] == ["column `e`"] * 4
+
+
+def test_a_number_is_no_text_of_a_pattern(decode):
+    """Damage: October is written as 2020.10, and read as January."""
+    schema = Schema((Column("d", "date"), Column("t", "timestamp"), Column("n", "timestamp_ntz")))
+    form = MessageFormat(JSON, timestamp_format="yyyy.MM", date_format="yyyyMMdd")
+    rows = decode(
+        [
+            '{"d":"20201002","t":"2020.10","n":"2020.10"}',
+            '{"t":0}',
+            '{"d":20201002}',
+            '{"t":2020.10}',
+            '{"n":2020.10}',
+            '{"d":"2020-10-02"}',
+        ],
+        schema,
+        form,
+    )
+    october = dt.datetime(2020, 10, 1, tzinfo=dt.UTC)
+    assert good(rows, "d", "t", "n") == [
+        (dt.date(2020, 10, 2), october, october.replace(tzinfo=None)),
+        (None, dt.datetime(1970, 1, 1, tzinfo=dt.UTC), None),
+    ]
+    assert [reason.split(":")[0] for reason in reasons(rows)] == [
+        "column `d`",
+        "column `t`",
+        "column `n`",
+        "column `d`",
+    ]
 
 
 def test_nested_values_and_floats_are_normal(decode):

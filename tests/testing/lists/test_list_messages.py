@@ -46,6 +46,20 @@ def test_values_are_rows_and_what_is_none_is_an_error():
     ]
 
 
+@pytest.mark.parametrize(
+    ("value", "reason"),
+    [
+        (f'{{"k":{"9" * 1_200}}}', "it holds a number of more than 1000 digits"),
+        (f'{{"x":-0.{"9" * 1_200}}}', "it holds a number of more than 1000 digits"),
+        (f'{{"x":{"[" * 200_000}{"]" * 200_000}}}', "it is nested too deep"),
+    ],
+)
+def test_what_the_parser_does_not_take_is_said(value, reason):
+    """Damage: an author looks for a brace that is missing, in an object that has all of them."""
+    (row,) = decode([(None, value.encode())], MessageFormat(JSON))
+    assert json.loads(row[ERROR])["reason"] == reason
+
+
 def test_upserts_have_their_key():
     """Damage: an error has no key that could take it back."""
     form = MessageFormat(JSON, Shape.UPSERT, ("k",), TEXT)

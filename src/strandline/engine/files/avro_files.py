@@ -26,8 +26,7 @@ from strandline.algebra import types
 from strandline.algebra.formats import DatedFile
 from strandline.algebra.schema import DIFF, ERROR, TIME, Schema
 from strandline.algebra.undecoded import of_record
-from strandline.engine.files import avro_logical  # noqa: F401 - decimals with all their digits
-from strandline.engine.files.avro_nesting import nests
+from strandline.engine.files.avro_types import nests  # which lets decimals keep all their digits
 from strandline.engine.files.values import Refused, named
 from strandline.engine.frames import inline
 from strandline.engine.frames.rows import Local, dataframe

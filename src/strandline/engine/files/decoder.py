@@ -27,11 +27,12 @@ from pyspark.sql import functions as F  # noqa: N812 - the name all of Spark's d
 from strandline.algebra import types
 from strandline.algebra.formats import DatedFile, Encoding, FileFormat
 from strandline.algebra.schema import DIFF, ERROR, TIME, Schema, quote
+from strandline.algebra.schema import Column as Field
 from strandline.engine.files import csv_lines, file_errors, json_lines, small
 from strandline.engine.files.avro_files import AvroFiles
 from strandline.engine.files.file_bytes import S3A, FileBytes
 from strandline.engine.files.file_layout import Layout, Unusable, group, line_that_is_not_utf8
-from strandline.engine.files.file_paths import CORRUPT, PATH, file_path, load, paths_table, records
+from strandline.engine.files.file_paths import CORRUPT, PATH, file_path, load, paths_table
 from strandline.engine.files.parquet.columns import damaged_pages
 from strandline.engine.files.parquet.records import ParquetFiles
 from strandline.engine.files.small import is_small
@@ -101,7 +102,7 @@ class SparkFiles:
         key = ("files", schema, repr(form), layout.names)
         if form.encoding.text:
             table = small.lines(layout, form, self._bytes)
-            rows = partial(_of_lines, ddl=_ddl(layout, schema), schema=schema, form=form)
+            rows = partial(_of_lines, fields=_fields(layout, schema), schema=schema, form=form)
         else:
             table = small.parquet(layout, schema, self._bytes)
             rows = partial(_normal, schema=schema)
@@ -150,13 +151,12 @@ class SparkFiles:
 
     def _text(self, layout: Layout, schema: Schema, form: FileFormat, locate: bool) -> list[DataFrame]:
         """Return the layout's rows: good and bad in one frame, or, to locate the bad ones, in two."""
-        ddl = _ddl(layout, schema)
-        if form.multiline:
-            decoded = records(self._session, layout.files, ddl, form)
-        elif form.encoding is Encoding.JSON:
-            decoded = json_lines.decoded(self._session, layout.files, ddl, form)
+        fields = _fields(layout, schema)
+        if form.encoding is Encoding.JSON:
+            decoded = json_lines.decoded(self._session, layout.files, fields, form)
         else:
-            decoded = csv_lines.decoded(self._session, layout.files, ddl, form, self._sound(layout))
+            sound = frozenset[DatedFile]() if locate or form.multiline else self._sound(layout)
+            decoded = csv_lines.decoded(self._session, layout.files, fields, form, sound, whole=locate)
         read = self._dated(decoded, layout.files)
         if not locate:
             return [_unlocated(read, schema)]
@@ -183,14 +183,14 @@ class SparkFiles:
         return dated.withColumn(TIME, F.coalesce(TIME, unknown))
 
 
-def _ddl(layout: Layout, schema: Schema) -> str:
+def _fields(layout: Layout, schema: Schema) -> tuple[Field, ...]:
     """Return what is parsed of a record: a layout's fields, those that are not declared as text."""
     declared = {c.name.lower(): c.type for c in schema}
-    return ", ".join(f"{quote(name)} {declared.get(name.lower(), 'string')}" for name in layout.names)
+    return tuple(Field(name, declared.get(name.lower(), "string")) for name in layout.names)
 
 
-def _of_lines(frame: DataFrame, *, ddl: str, schema: Schema, form: FileFormat) -> DataFrame:
-    return _unlocated(small.parsed(frame, ddl, form), schema)
+def _of_lines(frame: DataFrame, *, fields: Sequence[Field], schema: Schema, form: FileFormat) -> DataFrame:
+    return _unlocated(small.parsed(frame, fields, form), schema)
 
 
 def _normal(frame: DataFrame, *, schema: Schema) -> DataFrame:

@@ -24,16 +24,19 @@ import pyarrow as pa
 from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as F  # noqa: N812 - the name all of Spark's documentation uses
 
+from strandline.algebra import types
 from strandline.algebra.formats import DatedFile, Encoding, FileFormat
-from strandline.algebra.schema import ERROR, Schema, quote
-from strandline.algebra.undecoded import RAW_CHARS_MAX, VALUE_CHARS_MAX
+from strandline.algebra.schema import ERROR, Schema, quote, struct
+from strandline.algebra.schema import Column as Field
+from strandline.algebra.undecoded import HALF_A_PAIR, NO_OBJECT, RAW_CHARS_MAX, TOO_DEEP, TOO_LONG, VALUE_CHARS_MAX
+from strandline.engine.files import json_lines
 from strandline.engine.files.file_layout import Layout
 from strandline.engine.files.file_paths import CORRUPT, PATH, decoding, load, paths_table
-from strandline.engine.files.json_lines import has_half_a_pair, one_value
+from strandline.engine.files.json_lines import has_half_a_pair, is_alone, one_value, value_of
+from strandline.engine.files.notations import JsonValues
 
 SEARCH_BYTES_MAX: Final = 256 << 20
 """Files up to this size are searched as a whole for records that span lines; in larger ones the line is null."""
-HALF_A_PAIR: Final = "it holds half of a surrogate pair, which is no character"
 _RAW: Final = "__raw"
 _LINE: Final = "__line"
 _REASON: Final = "__reason"
@@ -62,10 +65,9 @@ def locate(session: SparkSession, bad: DataFrame, layout: Layout, schema: Schema
     if form.encoding is Encoding.CSV:
         reason = csv_reason(raw, _decoded, layout.names, schema, form)
     elif form.multiline:
-        reason = json_reason(raw, _decoded, schema, None)
+        reason = _of_a_file(raw, schema, form)
     else:
-        again = F.from_json(raw, f"{schema.ddl}, {CORRUPT} string", decoding(form))
-        reason = json_reason(raw, lambda name: again[name], schema, "its line")
+        reason = json_reason(raw, schema, JsonValues(form), "its line")
     records = bad.withColumnRenamed(CORRUPT, _RAW).withColumn(_REASON, reason).select(PATH, _RAW, _REASON)
     files = paths_table(
         session,
@@ -141,7 +143,7 @@ def csv_reason(
     fields = F.length(F.regexp_replace(unquoted(raw, form), f"[^{_in_class(form.delimiter)}]", "")) + 1
     shape = F.concat(F.lit("it has "), fields, F.lit(f" fields; {len(names)} are expected"))
     shape_or_text = F.when(~F.is_valid_utf8(raw), F.lit("it is not UTF-8")).when(texts[CORRUPT].isNotNull(), shape)
-    return shape_or_text.otherwise(_field_to_blame(texts, decoded, schema))
+    return shape_or_text.otherwise(_field_to_blame(texts, lambda field: decoded(field.name).isNull(), schema))
 
 
 def unquoted(raw: Column, form: FileFormat) -> Column:
@@ -149,21 +151,54 @@ def unquoted(raw: Column, form: FileFormat) -> Column:
     return F.regexp_replace(raw, f"(^|{re.escape(form.delimiter)}){_quoted_field(form)}", "$1")
 
 
-def json_reason(raw: Column, decoded: Callable[[str], Column], schema: Schema, whole: str | None) -> Column:
-    """Say what is wrong with a JSON record of which ``decoded`` is what Spark could decode.
-
-    ``whole``: what may hold nothing else than the record, in words.
-    """
-    texts = F.from_json(raw, _as_text(schema.names), {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": CORRUPT})
-    shape = F.when(texts.isNull() | texts[CORRUPT].isNotNull(), F.lit("it is not a JSON object"))
+def json_reason(raw: Column, schema: Schema, values: JsonValues, whole: str | None) -> Column:
+    """Say what is wrong with a JSON record; ``whole``: what may hold nothing else than the record, in words."""
+    texts = F.from_json(raw, _as_text(schema.names), _PERMISSIVE)
+    shape = F.when(texts.isNull() | texts[CORRUPT].isNotNull(), no_object(raw))
     shape = shape.when(~F.is_valid_utf8(raw), F.lit("it is not UTF-8"))
     shape = shape.when(has_half_a_pair(raw), F.lit(HALF_A_PAIR))
     if whole is not None:
         shape = shape.when(~one_value(raw), F.lit(f"{whole} holds more than one JSON object"))
-    return shape.otherwise(_field_to_blame(texts, decoded, schema))
+    kind = struct(schema)
+    found, again = value_of(json_lines.whole(raw, kind, values)), json_lines.again(raw, kind, values)
+
+    def refused(field: Field) -> Column:
+        own = types.parse(field.name, field.type)
+        doubtful = values.is_doubtful(found, types.parse("", kind), raw)
+        made = values.made(found[field.name], own, F.when(doubtful, again)[field.name], doubtful)
+        return made.isNull() | values.lost(found[field.name], made, own)
+
+    return shape.otherwise(_field_to_blame(texts, refused, schema))
 
 
-def _field_to_blame(texts: Column, decoded: Callable[[str], Column], schema: Schema) -> Column:
+_PERMISSIVE: Final = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": CORRUPT}
+_UNBOUNDED: Final = str(2**31 - 1)
+
+
+def no_object(raw: Column) -> Column:
+    """Say why a text is no JSON object to the parser, which takes long numbers and deep nesting for none."""
+
+    def read(**options: str) -> Column:
+        found = F.from_json(raw, f"{CORRUPT} string, {_RAW} string", {**_PERMISSIVE, **options})
+        return found.isNotNull() & found[CORRUPT].isNull()
+
+    return (
+        F.when(read(maxNumLen=_UNBOUNDED), F.lit(TOO_LONG))
+        .when(read(maxNumLen=_UNBOUNDED, maxNestingDepth=_UNBOUNDED), F.lit(TOO_DEEP))
+        .otherwise(F.lit(NO_OBJECT))
+    )
+
+
+def _of_a_file(raw: Column, schema: Schema, form: FileFormat) -> Column:
+    """Say what is wrong with a JSON file whose records span lines."""
+    objects = F.from_json(raw, "array<map<string,string>>", _PERMISSIVE)
+    several = F.when(~is_alone(raw) | objects.isNull(), F.lit("it is not a JSON array of objects")).otherwise(
+        F.lit("a value inside it does not have its type")
+    )
+    return F.when(F.ltrim(raw).startswith("["), several).otherwise(json_reason(raw, schema, JsonValues(form), "it"))
+
+
+def _field_to_blame(texts: Column, refused: Callable[[Field], Column], schema: Schema) -> Column:
     """Say which is the first field that is there as text and not as its type."""
     reason = F.lit("a value inside it does not have its type")
     for column in reversed(tuple(schema)):
@@ -173,7 +208,7 @@ def _field_to_blame(texts: Column, decoded: Callable[[str], Column], schema: Sch
             F.substring(value, 1, VALUE_CHARS_MAX),
             F.lit(f"' is not a valid {column.type}"),
         )
-        reason = F.when(value.isNotNull() & decoded(column.name).isNull(), wrong).otherwise(reason)
+        reason = F.when(value.isNotNull() & refused(column), wrong).otherwise(reason)
     return reason
 
 

@@ -82,13 +82,6 @@ def decoding(form: FileFormat) -> dict[str, str]:
         "columnNameOfCorruptRecord": CORRUPT,
         "multiLine": str(form.multiline).lower(),
     }
-    if form.encoding is Encoding.JSON:
-        # Else a text that is no date, and a number, is a number of days: "20240101" would be a day of the year 57385.
-        options["enableDateTimeParsingFallback"] = "false"
-    if form.date_format is not None:
-        options["dateFormat"] = form.date_format
-    if form.timestamp_format is not None:
-        options |= {"timestampFormat": form.timestamp_format, "timestampNTZFormat": form.timestamp_format}
     if form.encoding is Encoding.CSV:
         options |= {
             "header": str(form.header).lower(),
@@ -96,6 +89,7 @@ def decoding(form: FileFormat) -> dict[str, str]:
             "quote": form.quote,
             "escape": form.escape,
             "nullValue": form.null,
+            "emptyValue": form.null,  # else a field of two quotes is an empty text where `null` is another token
             "columnPruning": "false",  # else whether a row has too many fields depends on which columns are used
         }
     return options

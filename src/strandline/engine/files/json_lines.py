@@ -18,46 +18,121 @@ from typing import Final
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the name all of Spark's documentation uses
 
+from strandline.algebra import types
 from strandline.algebra.formats import DatedFile, FileFormat
+from strandline.algebra.schema import Column as Field
+from strandline.algebra.schema import struct
 from strandline.engine.files.file_paths import CORRUPT, PATH, decoding, load
+from strandline.engine.files.notations import JsonValues
 
 LINE: Final = "__line"
 _FOUND: Final = "__found"
+_ALL: Final = "__all"
+_MADE: Final = "__made"
+_AGAIN: Final = "__again"
+_IS_AGAIN: Final = "__is_again"
 _RECORD: Final = "__record"
+_RECORDS: Final = "__records"
 _WHOLE: Final = "this message and what follows it"
 _VALUE: Final = "this message"
 _END: Final = "what follows this message"
 """The names of the object around a text and of its two entries; a text that knows them might pass for one value."""
 _ENTRIES: Final = 2
 _BRACES: Final = 2
-_BLANK: Final = r"^\s*$"
+_BLANK: Final = r"\A\s*\z"
+_MARK: Final = "\ufeff"
+_LONG_EXPONENT: Final = r"([0-9.][eE][+-]?)[0-9]{5,}+"
+_ARRAY: Final = r"\A\s*+\["
 _HIGH: Final = r"u[dD][89abAB][0-9a-fA-F]{2}"
 _LOW: Final = r"u[dD][c-fC-F][0-9a-fA-F]{2}"
 _SOUND_ESCAPE: Final = rf"\\(?:{_HIGH}\\{_LOW}|(?!u[dD][89a-fA-F])[\s\S])"
 _HALF_A_PAIR: Final = r"\\u[dD][89a-fA-F]"
 
 
-def decoded(session: SparkSession, files: Sequence[DatedFile], ddl: str, form: FileFormat) -> DataFrame:
-    """Return the columns of ``ddl``, `PATH` and `CORRUPT`: a row a line that is not blank."""
+def decoded(session: SparkSession, files: Sequence[DatedFile], fields: Sequence[Field], form: FileFormat) -> DataFrame:
+    """Return the ``fields``, `PATH` and `CORRUPT`: a row a line that is not blank; with `multiline` see `_spanning`."""
+    if form.multiline:
+        return _spanning(session, files, fields, form)
     text = load(session.read, "text", files)
-    return parsed(text.select(F.col("value").alias(LINE), F.col("_metadata.file_path").alias(PATH)), ddl, form)
+    return parsed(text.select(F.col("value").alias(LINE), F.col("_metadata.file_path").alias(PATH)), fields, form)
 
 
-def parsed(text: DataFrame, ddl: str, form: FileFormat) -> DataFrame:
-    """Return the columns of ``ddl`` of `LINE`, what is beside these, and `CORRUPT`: a row a line that is not blank."""
+def parsed(text: DataFrame, fields: Sequence[Field], form: FileFormat) -> DataFrame:
+    """Return the ``fields`` of `LINE`, what is beside these, and `CORRUPT`: a row a line that is not blank."""
     beside = [name for name in text.columns if name != LINE]
     lines = text.where(F.col(LINE).startswith("{") | ~F.col(LINE).rlike(_BLANK))
-    found = lines.withColumn(_FOUND, whole(F.col(LINE), f"struct<{ddl}>", form))
-    # Steps of their own, so that Spark evaluates each of them once.
+    kind, values = struct(fields), JsonValues(form)
+    found = lines.withColumn(_FOUND, whole(F.col(LINE), kind, values))
     sound = F.coalesce(is_whole(F.col(_FOUND), F.col(LINE)), F.lit(False))
-    record = found.withColumn(_RECORD, F.when(sound, value_of(F.col(_FOUND))))
+    record = found.withColumn(_RECORD, F.when(sound, value_of(F.col(_FOUND)))).drop(_FOUND)
+    record = made(record, _RECORD, kind, F.col(LINE), again(F.col(LINE), kind, values), values)
     broken = F.when(F.col(_RECORD).isNull(), F.col(LINE))
     return record.select(f"{_RECORD}.*", *beside, broken.alias(CORRUPT))
 
 
-def whole(text: Column, kind: str, form: FileFormat) -> Column:
-    """Return what Spark reads of a text as a value of type ``kind``; `is_whole` and `value_of` look into it."""
-    wrapped = F.concat(F.lit(f'{{"{_WHOLE}":{{"{_VALUE}":'), text, F.lit(f',"{_END}":{{}}}}}}'))
+def _spanning(
+    session: SparkSession, files: Sequence[DatedFile], fields: Sequence[Field], form: FileFormat
+) -> DataFrame:
+    """Return the same of files that hold an object, or an array of objects, over any lines.
+
+    A file that holds anything else, or a wrong value in one of its objects, is one row, and `CORRUPT` is its text.
+    """
+    text = load(session.read.option("wholetext", "true"), "text", files)
+    lines = text.select(without_mark(F.col("value")).alias(LINE), F.col("_metadata.file_path").alias(PATH))
+    lines = lines.where(~F.col(LINE).rlike(_BLANK))
+    one, values, line = struct(fields), JsonValues(form), F.col(LINE)
+    several, all_ = line.rlike(_ARRAY), f"array<{one}>"
+    found = lines.withColumn(_FOUND, F.when(~several, whole(line, one, values)))
+    found = found.withColumn(_ALL, F.when(several, whole(line, all_, values)))
+    array = value_of(F.col(_ALL))
+    objects = F.when(is_whole(F.col(_FOUND), line), F.array(value_of(F.col(_FOUND)))).when(
+        is_whole(F.col(_ALL), line) & ~F.exists(array, lambda each: each.isNull()), array
+    )
+    records = found.select(objects.alias(_RECORDS), PATH, LINE)
+    read = F.when(several, again(line, all_, values)).otherwise(F.array(again(line, one, values)))
+    records = made(records, _RECORDS, all_, line, read, values)
+    rows = records.select(F.explode(F.coalesce(_RECORDS, F.array(F.lit(None).cast(one)))).alias(_RECORD), PATH, LINE)
+    return rows.select(f"{_RECORD}.*", PATH, F.when(F.col(_RECORD).isNull(), line).alias(CORRUPT))
+
+
+def without_mark(text: Column) -> Column:
+    """Return a text without a byte order mark before it."""
+    return F.when(text.startswith(_MARK), F.substring(text, 2, 2**31 - 1)).otherwise(text)
+
+
+def whole(text: Column, kind: str, values: JsonValues) -> Column:
+    """Return what Spark reads of a text as a value of type ``kind``: `is_whole`, `value_of` and `made` look into it."""
+    return _read(text, values.read_as(types.parse("", kind)), values.form)
+
+
+def again(text: Column, kind: str, values: JsonValues) -> Column:
+    """Return the value that is read of a text another time (`JsonValues.read_again_as`).
+
+    Exponents are cut: Spark would write out their digits for minutes.  A number stays as far beyond all decimals.
+    """
+    bounded = F.regexp_replace(text, _LONG_EXPONENT, "$19999")
+    return value_of(_read(bounded, values.read_again_as(types.parse("", kind)), values.form))
+
+
+def made(frame: DataFrame, name: str, kind: str, text: Column, read: Column, values: JsonValues) -> DataFrame:
+    """Return ``frame`` with values of ``kind`` in the column that has what `value_of` found, or NULL.
+
+    ``read``: the same values as `again` has them in ``text``; it is evaluated only where it is needed.
+    """
+    own, found = types.parse("", kind), F.col(name)
+    if values.is_plain(own):
+        return frame
+    # Steps of their own, so that Spark evaluates each of them once.
+    given = frame.withColumn(_IS_AGAIN, values.is_doubtful(found, own, text))
+    given = given.withColumn(_AGAIN, F.when(F.col(_IS_AGAIN), read))
+    given = given.withColumn(_MADE, values.made(found, own, F.col(_AGAIN), F.col(_IS_AGAIN)))
+    lost = values.lost(found, F.col(_MADE), own)
+    return given.withColumn(name, F.when(~lost, F.col(_MADE))).drop(_MADE, _AGAIN, _IS_AGAIN)
+
+
+def _read(text: Column, kind: str, form: FileFormat) -> Column:
+    nothing = "[]" if kind.startswith("array<") else "{}"
+    wrapped = F.concat(F.lit(f'{{"{_WHOLE}":{{"{_VALUE}":'), text, F.lit(f',"{_END}":{nothing}}}}}'))
     return F.from_json(wrapped, f"`{_WHOLE}` map<string,{kind}>, {CORRUPT} string", decoding(form))
 
 

@@ -19,7 +19,7 @@ from pyspark.sql import DataFrame
 from strandline.algebra import types
 from strandline.algebra.csv_header import BLANK
 from strandline.algebra.formats import DatedFile, Encoding, FileFormat
-from strandline.algebra.schema import DIFF, ERROR, TIME, Schema
+from strandline.algebra.schema import DIFF, ERROR, TIME, Column, Schema
 from strandline.engine.files import csv_lines, json_lines
 from strandline.engine.files.file_bytes import FileBytes
 from strandline.engine.files.file_layout import Layout
@@ -76,11 +76,11 @@ def lines(layout: Layout, form: FileFormat, of: FileBytes) -> pa.Table | None:
     return pa.table(arrays, names=[LINE, TIME, DIFF])
 
 
-def parsed(frame: DataFrame, ddl: str, form: FileFormat) -> DataFrame:
-    """Return the columns of ``ddl`` of lines, `CORRUPT`, and what is beside them."""
+def parsed(frame: DataFrame, fields: Sequence[Column], form: FileFormat) -> DataFrame:
+    """Return the ``fields`` of lines, `CORRUPT`, and what is beside them."""
     if form.encoding is Encoding.JSON:
-        return json_lines.parsed(frame, ddl, form)
-    return csv_lines.parsed(frame, ddl, form)
+        return json_lines.parsed(frame, fields, form)
+    return csv_lines.parsed(frame, fields, form)
 
 
 def parquet(layout: Layout, schema: Schema, of: FileBytes) -> pa.Table | None:

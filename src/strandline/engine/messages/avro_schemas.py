@@ -16,14 +16,13 @@ from typing import Any
 import fastavro
 from fastavro.schema import SchemaParseException
 
-from strandline.engine.files.avro_logical import meant
-from strandline.engine.files.avro_nesting import nests
+from strandline.engine.files.avro_types import meant, nests
 from strandline.errors import DefinitionError
 
 
 @dataclass(frozen=True, slots=True)
 class AvroSchema:
-    """A schema; ``nests``: see `strandline.engine.files.avro_nesting`."""
+    """A schema; ``nests``: see `strandline.engine.files.avro_types`."""
 
     parsed: Any
     nests: bool

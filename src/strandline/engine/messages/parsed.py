@@ -21,7 +21,7 @@ from typing import Final
 
 from strandline.algebra.formats import Encoding, FileFormat
 from strandline.algebra.messages import Coding, MessageEncoding, MessageFormat, Metadata, Shape
-from strandline.algebra.schema import TIME, Column, Schema, quote
+from strandline.algebra.schema import TIME, Column, Schema, struct
 
 VALUE: Final = "__value"
 KEY: Final = "__key"
@@ -96,15 +96,6 @@ def parts(form: MessageFormat, schema: Schema) -> Iterator[Part]:
 def _bytes_as(held: Schema) -> Coding:
     binary = held.columns[0].type == "binary"
     return Coding(MessageEncoding.BYTES if binary else MessageEncoding.TEXT)
-
-
-def struct(schema: Schema) -> str:
-    """Return the type of a struct with these columns.
-
-    >>> struct(Schema((Column("a b", "int"),)))
-    'struct<`a b`:int>'
-    """
-    return f"struct<{','.join(f'{quote(c.name)}:{c.type}' for c in schema)}>"
 
 
 def as_file(form: MessageFormat, encoding: Encoding) -> FileFormat:

@@ -17,10 +17,10 @@ from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from strandline.algebra import types
 from strandline.algebra.arrow_types import arrow
 from strandline.algebra.messages import MessageEncoding, MessageFormat
-from strandline.algebra.schema import Schema
+from strandline.algebra.schema import Schema, struct
 from strandline.engine.files.values import Refused, named, sent_of
 from strandline.engine.messages import avro, protobuf
-from strandline.engine.messages.parsed import AFTER, BEFORE, OP, UNSENT, VALUE, Part, parts, struct, wrong
+from strandline.engine.messages.parsed import AFTER, BEFORE, OP, UNSENT, VALUE, Part, parts, wrong
 
 _Read = Callable[[bytes], Any]
 _NAMES: Final = pa.list_(pa.string())

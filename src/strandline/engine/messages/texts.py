@@ -10,6 +10,7 @@ The same records in files: `strandline.engine.files.json_lines`.
 from __future__ import annotations
 
 import json
+from functools import reduce
 from typing import Final
 
 from pyspark.sql import Column, DataFrame
@@ -17,12 +18,15 @@ from pyspark.sql import functions as F  # noqa: N812 - the name all of Spark's d
 
 from strandline.algebra import types
 from strandline.algebra.formats import Encoding
-from strandline.algebra.messages import FRAME_BYTES, MessageEncoding, MessageFormat
+from strandline.algebra.messages import FRAME_BYTES, MessageEncoding, MessageFormat, Shape
+from strandline.algebra.schema import struct
+from strandline.engine.files.csv_lines import as_texts
 from strandline.engine.files.file_errors import csv_reason, json_reason, unquoted
 from strandline.engine.files.file_paths import CORRUPT, decoding
-from strandline.engine.files.json_lines import is_alone, is_whole, value_of, whole
-from strandline.engine.messages.debezium import change_reason, moments, unmoved
-from strandline.engine.messages.parsed import NOT_UTF8, UNLOCATED, Part, as_file, struct, wrong
+from strandline.engine.files.json_lines import again, is_alone, is_whole, made, value_of, whole, without_mark
+from strandline.engine.files.notations import JsonValues, value
+from strandline.engine.messages.debezium import change_reason
+from strandline.engine.messages.parsed import NOT_UTF8, UNLOCATED, Part, as_file, wrong
 from strandline.engine.messages.unavailable import withheld
 
 _BYTES: Final = "__bytes"
@@ -39,7 +43,9 @@ def parse(frame: DataFrame, part: Part, form: MessageFormat, *, locate: bool) ->
         bytes_ = F.when(framed & (F.length(source) >= FRAME_BYTES), F.substring(source, FRAME_BYTES + 1, 2**31 - 1))
     else:
         bytes_ = source
-    given = frame.withColumn(_BYTES, bytes_).withColumn(_TEXT, F.col(_BYTES).cast("string"))
+    text = F.col(_BYTES).cast("string")
+    text = text if part.coding.encoding.single else without_mark(text)
+    given = frame.withColumn(_BYTES, bytes_).withColumn(_TEXT, text)
     if part.change:
         given = withheld(given, _TEXT, part, locate=locate)
     match part.coding.encoding:
@@ -48,19 +54,21 @@ def parse(frame: DataFrame, part: Part, form: MessageFormat, *, locate: bool) ->
         case MessageEncoding.CSV:
             found, good, reason = _csv(part, form)
         case MessageEncoding.TEXT:
-            found, good, reason = _text(part)
+            found, good, reason = _text(part, form)
         case _:
-            found, good, reason = _bytes(part)
+            found, good, reason = _bytes(part, form)
     given = given.withColumn(_FOUND, found)
     told = reason if locate else F.lit(UNLOCATED)
     if locate and part.coding.framed:
         told = F.when(F.col(_BYTES).isNull(), F.lit("it does not begin with a schema's id")).otherwise(told)
     there = source.isNotNull()
-    value, sound = good
+    read, sound = good
     # Two steps, so that Spark evaluates what is long once.
-    stepped = given.withColumn(part.name, F.when(F.coalesce(sound, F.lit(False)), value))
-    if part.change:
-        stepped = unmoved(stepped, part, form)
+    stepped = given.withColumn(part.name, F.when(F.coalesce(sound, F.lit(False)), read))
+    if part.coding.encoding is MessageEncoding.JSON:
+        values = _values(form)
+        read = _unwrapped(again(_json_text(part), _maybe_wrapped(part), values), part)
+        stepped = made(stepped, part.name, struct(part.fields), F.col(_TEXT), read, values)
     bad = there & F.col(part.name).isNull()
     return stepped.withColumn(wrong(part.name), F.when(bad, told)).drop(_BYTES, _TEXT, _FOUND)
 
@@ -70,20 +78,33 @@ _Parsed = tuple[Column, tuple[Column, Column], Column]
 
 
 def _json(part: Part, form: MessageFormat) -> _Parsed:
-    fields = moments(part) if part.change else part.fields
-    kind = struct(fields)
-    if part.wrapped:
-        kind = f"{kind[:-1]},{_PAYLOAD}:{kind}>"
-    text = _named(part) if part.alone else F.col(_TEXT)
-    found = whole(text, kind, as_file(form, Encoding.JSON))
-    value = value_of(F.col(_FOUND))
-    if part.wrapped:
-        bare = F.struct(*(value[name].alias(name) for name in fields.names))
-        value = F.when(value[_PAYLOAD].isNotNull(), value[_PAYLOAD]).when(value.isNotNull(), bare)
+    text, values = _json_text(part), _values(form)
+    found = whole(text, _maybe_wrapped(part), values)
     sound = is_whole(F.col(_FOUND), F.col(_TEXT))
     if part.alone:  # what stands behind a bare value could name the field again
         sound = sound & (_is_named(part) | is_alone(F.col(_TEXT)))
-    return found, (value, sound), change_reason(text, part, form) if part.change else _json_reason(text, part, form)
+    reason = change_reason(text, part, values) if part.change else _json_reason(text, part, values)
+    return found, (_unwrapped(value_of(F.col(_FOUND)), part), sound), reason
+
+
+def _values(form: MessageFormat) -> JsonValues:
+    return JsonValues(as_file(form, Encoding.JSON), days=form.shape is Shape.DEBEZIUM)
+
+
+def _json_text(part: Part) -> Column:
+    return _named(part) if part.alone else F.col(_TEXT)
+
+
+def _maybe_wrapped(part: Part) -> str:
+    kind = struct(part.fields)
+    return f"{kind[:-1]},{_PAYLOAD}:{kind}>" if part.wrapped else kind
+
+
+def _unwrapped(found: Column, part: Part) -> Column:
+    if not part.wrapped:
+        return found
+    bare = F.struct(*(found[name].alias(name) for name in part.fields.names))
+    return F.when(found[_PAYLOAD].isNotNull(), found[_PAYLOAD]).when(found.isNotNull(), bare)
 
 
 def _named(part: Part) -> Column:
@@ -98,9 +119,8 @@ def _is_named(part: Part) -> Column:
     return F.lit(False) if struct else F.ltrim(F.col(_TEXT)).startswith("{")
 
 
-def _json_reason(text: Column, part: Part, form: MessageFormat) -> Column:
-    decoded = F.from_json(text, f"{part.held.ddl}, {CORRUPT} string", decoding(as_file(form, Encoding.JSON)))
-    reason = json_reason(text, lambda name: decoded[name], part.held, "it")
+def _json_reason(text: Column, part: Part, values: JsonValues) -> Column:
+    reason = json_reason(text, part.held, values, "it")
     if part.alone:
         reason = F.when(~_is_named(part) & ~is_alone(F.col(_TEXT)), F.lit("it is not one JSON value")).otherwise(reason)
     return F.when(F.trim(F.col(_TEXT)) == "", F.lit("it is empty")).otherwise(reason)
@@ -109,33 +129,39 @@ def _json_reason(text: Column, part: Part, form: MessageFormat) -> Column:
 def _csv(part: Part, form: MessageFormat) -> _Parsed:
     own = as_file(form, Encoding.CSV)
     line = F.regexp_replace(F.col(_TEXT), r"\r?\n$", "")
-    found = F.from_csv(line, f"{part.held.ddl}, {CORRUPT} string", decoding(own) | {"header": "false"})
-    value = F.struct(*(F.col(_FOUND)[name].alias(name) for name in part.held.names))
+    texts = [F.col(_FOUND)[name] for name in part.held.names]
+    found = F.from_csv(line, f"{as_texts(part.held)}, {CORRUPT} string", decoding(own) | {"header": "false"})
+    values = {c.name: value(text, c.type, own) for text, c in zip(texts, part.held, strict=True)}
+    row = F.struct(*(each.alias(name) for name, each in values.items()))
+    all_are = reduce(
+        Column.__and__,
+        (text.isNull() | each.isNotNull() for text, each in zip(texts, values.values(), strict=True)),
+    )
     lines = F.when(line.contains("\n") | line.contains("\r"), unquoted(line, own).rlike("[\r\n]")).otherwise(False)
     empty = F.length(F.col(_TEXT)) == 0
-    sound = F.col(_FOUND)[CORRUPT].isNull() & F.is_valid_utf8(F.col(_TEXT)) & ~lines & ~empty
+    sound = F.col(_FOUND)[CORRUPT].isNull() & F.is_valid_utf8(F.col(_TEXT)) & ~lines & ~empty & all_are
     reason = (
         F.when(empty, F.lit("it is empty"))
         .when(~F.is_valid_utf8(F.col(_TEXT)), F.lit(NOT_UTF8))
         .when(lines, F.lit("it holds more than one line"))
-        .otherwise(csv_reason(line, lambda name: F.col(_FOUND)[name], part.held.names, part.held, own))
+        .otherwise(csv_reason(line, values.__getitem__, part.held.names, part.held, own))
     )
-    return found, (value, sound), reason
+    return found, (row, sound), reason
 
 
-def _text(part: Part) -> _Parsed:
+def _text(part: Part, form: MessageFormat) -> _Parsed:
     (column,) = part.held
-    read = F.expr(f"{_TEXT}" if column.type == "string" else f"try_cast({_TEXT} AS {column.type})")
-    value = F.struct(F.col(_FOUND).alias(column.name))
+    read = value(F.col(_TEXT), column.type, as_file(form, Encoding.CSV))
+    row = F.struct(F.col(_FOUND).alias(column.name))
     sound = F.col(_FOUND).isNotNull() & F.is_valid_utf8(F.col(_TEXT))
     refused = F.concat(F.lit("'"), F.substring(_TEXT, 1, 100), F.lit(f"' is not a valid {column.type}"))
-    return read, (value, sound), F.when(~F.is_valid_utf8(F.col(_TEXT)), F.lit(NOT_UTF8)).otherwise(refused)
+    return read, (row, sound), F.when(~F.is_valid_utf8(F.col(_TEXT)), F.lit(NOT_UTF8)).otherwise(refused)
 
 
-def _bytes(part: Part) -> _Parsed:
+def _bytes(part: Part, form: MessageFormat) -> _Parsed:
     (column,) = part.held
     if column.type == "binary":
         read = F.col(_BYTES)
     else:
-        return _text(part)
+        return _text(part, form)
     return read, (F.struct(F.col(_FOUND).alias(column.name)), F.col(_FOUND).isNotNull()), F.lit(UNLOCATED)

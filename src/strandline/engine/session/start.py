@@ -63,6 +63,8 @@ ENGINE_CONF: Final[Mapping[str, str]] = {
     "spark.sql.sources.parallelPartitionDiscovery.threshold": "100000",
     # Times at rest as microseconds: INT96 has no statistics and no agreed order.
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
+    # HotSpot compiles no method of more bytes.  Beyond them Spark shall generate several small ones instead of one.
+    "spark.sql.codegen.hugeMethodLimit": "8000",
     # A part that fails a check is an error, never fewer rows.
     "spark.sql.files.ignoreCorruptFiles": "false",
     "spark.sql.files.ignoreMissingFiles": "false",

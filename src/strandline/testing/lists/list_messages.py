@@ -1,19 +1,21 @@
 """A `MessageDecoder` over lists: JSON, text and bytes, for simulations without Spark.
 
 It says the same of a message as `strandline.engine.messages`, of the values that a simulation makes: what is a row,
-what deletes one, what is an error, and of which key.  It knows no CSV, no Avro, no Protobuf and no times as texts.
+what deletes one, what is an error, and of which key.  It knows no CSV, no Avro and no Protobuf.
 """
 
 from __future__ import annotations
 
+import datetime as dt
 import json
-from collections.abc import Iterator, Mapping
+import math
+from collections.abc import Callable, Iterator, Mapping
 from decimal import Decimal
 from typing import Any, Final
 
 import pyarrow as pa
 
-from strandline.algebra import types
+from strandline.algebra import notation, types
 from strandline.algebra.keyed import GONE, KEPT, ORDER
 from strandline.algebra.messages import (
     Coding,
@@ -27,6 +29,7 @@ from strandline.algebra.messages import (
 )
 from strandline.algebra.schema import DIFF, ERROR, TIME, Schema
 from strandline.algebra.unavailable import IN_THE_KEY, OF_A_KEY
+from strandline.algebra.undecoded import DIGITS_MAX, NO_OBJECT, TOO_DEEP, TOO_LONG
 from strandline.engine.files.values import Refused, named, sent_of
 from strandline.errors import InvalidUsage
 from strandline.persist.handles.contents import Rows
@@ -61,7 +64,7 @@ def _rows(message: Mapping[str, Any], schema: Schema, form: MessageFormat, *, lo
         return
     if form.shape is Shape.DEBEZIUM and form.of_key is None and row[GONE] is False and ERROR not in row:
         key = Schema(tuple(column for column in schema if column.name in form.key))
-        left = _converted(_payload(message["value"]).get("before") or {}, key)
+        left = _converted(_payload(message["value"]).get("before") or {}, key, days=True)
         if None not in left.values() and any(row[name] != value for name, value in left.items()):
             yield left | {name: row[name] for name in (TIME, DIFF, ORDER)} | {GONE: True}
     yield row
@@ -129,7 +132,7 @@ def _change(message: Mapping[str, Any], schema: Schema, form: MessageFormat, row
         raise Refused("it has no `after`")
     others = [] if op == "d" else [name for name in held.names if name not in form.key]
     half, unsent = sent_of(half or {}, others)
-    values = _converted(half, held)
+    values = _converted(half, held, days=True)
     if form.of_key is None:
         row |= _known({name: values.get(name) for name in form.key}, form)
     elif row[GONE] is None:
@@ -163,8 +166,11 @@ def _decoded(data: bytes, coding: Coding, held: Schema, *, bare: bool = False, w
         case MessageEncoding.BYTES if held.columns[0].type == "binary":
             return {held.names[0]: data}
         case MessageEncoding.TEXT | MessageEncoding.BYTES:
-            text = _text(data)
-            return _converted({held.names[0]: text if held.columns[0].type == "string" else _number(text)}, held)
+            (column,), text = held, _text(data)
+            read = notation.value(types.parse(column.name, column.type), text)
+            if read is None:
+                raise Refused(f"'{text}' is not a valid {column.type}")
+            return {column.name: read}
         case MessageEncoding.JSON:
             text = _text(data)
             if bare and not text.lstrip().startswith("{"):
@@ -172,7 +178,7 @@ def _decoded(data: bytes, coding: Coding, held: Schema, *, bare: bool = False, w
             found = _object(text)
             if wrapped and isinstance(found.get("payload"), dict):
                 found = found["payload"]
-            return _converted(found, held)
+            return _converted(found, held, days=wrapped)
         case other:
             raise InvalidUsage(f"an engine over lists decodes no {other.value}")
 
@@ -186,31 +192,75 @@ def _text(data: bytes) -> str:
 
 def _object(text: str) -> dict[str, Any]:
     try:
-        found = json.loads(text, parse_float=Decimal)
+        found = json.loads(text.removeprefix("\ufeff"), parse_int=_bounded(int), parse_float=_bounded(Decimal))
     except ValueError as error:
-        raise Refused("it is empty" if not text.strip() else "it is not a JSON object") from error
+        raise Refused("it is empty" if not text.strip() else NO_OBJECT) from error
+    except RecursionError as error:
+        raise Refused(TOO_DEEP) from error
     if not isinstance(found, dict):
-        raise Refused("it is not a JSON object")
+        raise Refused(NO_OBJECT)
     return found
 
 
-def _number(text: str) -> Any:
-    try:
-        return int(text)
-    except ValueError as error:
-        raise Refused(f"'{text}' is not a number") from error
+def _bounded(read: Callable[[str], Any]) -> Callable[[str], Any]:
+    """Return what reads a number in JSON as Spark's parser does: no longer one."""
+
+    def bounded(text: str) -> Any:
+        if sum(map(str.isdecimal, text)) > DIGITS_MAX:
+            raise Refused(TOO_LONG)
+        return read(text)
+
+    return bounded
 
 
-def _converted(found: Mapping[str, Any], held: Schema) -> dict[str, Any]:
+def _converted(found: Mapping[str, Any], held: Schema, *, days: bool = False) -> dict[str, Any]:
+    """Return the values of columns.  ``days``: a number is a number of days of a date, and no timestamp."""
     kinds = {column.name: column.type for column in held}
-    return {name: named(name, kind, kinds[name])(_plain(found.get(name), kind)) for name, kind in types.columns(held)}
+    made = {}
+    for name, kind in types.columns(held):
+        value = found.get(name)
+        try:
+            read = _read(value, kind, days=days)
+        except ValueError as error:
+            raise Refused(f"column `{name}`: '{value}' is not a valid {kinds[name]}") from error
+        made[name] = named(name, kind, kinds[name])(read)
+    return made
 
 
-def _plain(value: Any, kind: types.Type) -> Any:
-    """Return JSON's number as the kind of number that the column has."""
-    if isinstance(value, Decimal) and kind in (types.Atom("double"), types.Atom("float")):
-        return float(value)
-    return value
+def _read(value: Any, kind: types.Type, *, days: bool) -> Any:
+    """Return JSON's number or text as the value that the column has; raise `ValueError` if it is none of its type."""
+    number = isinstance(value, int | Decimal) and not isinstance(value, bool)
+    read: Any
+    match kind:
+        case types.Atom("double" | "float") if number:
+            read = float(value) + 0.0 if abs(value) < _INFINITE else math.copysign(math.inf, value)
+        case types.Atom("double" | "float") if value in _NO_NUMBERS:
+            read = notation.value(kind, value)
+        case types.Decimal() if number:
+            read = notation.digits(kind, Decimal(value))
+        case types.Decimal() | types.Atom("date" | "timestamp" | "timestamp_ntz") if isinstance(value, str):
+            read = notation.value(kind, value)
+        case types.Atom("binary") if isinstance(value, str):
+            read = notation.of_base64(value)
+        case types.Atom("date") if days and type(value) is int and notation.DAYS_MIN <= value <= notation.DAYS_MAX:
+            return _EPOCH.date() + dt.timedelta(days=value)
+        case types.Atom("timestamp") if not days and type(value) is int:
+            read = _EPOCH + dt.timedelta(seconds=value) if _SECONDS[0] <= value <= _SECONDS[1] else None
+        case types.Array(element) if isinstance(value, list):
+            return [_read(each, element, days=days) for each in value]
+        case types.Struct(fields) if isinstance(value, dict):
+            return {name: _read(value.get(name), field, days=days) for name, field in fields}
+        case _:
+            return value
+    if read is None:
+        raise ValueError
+    return read
+
+
+_NO_NUMBERS: Final = ("NaN", "Infinity", "+Infinity", "-Infinity", "+INF", "-INF")
+_SECONDS: Final = (notation.SECONDS_MIN, notation.SECONDS_MAX)
+_INFINITE: Final = 2**1024
+_EPOCH: Final = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 
 
 def _error(message: Mapping[str, Any], reason: str) -> str:

@@ -1,10 +1,14 @@
 """A request's body, cut into messages: as bytes, none of which is changed.
 
+Before a body that is cut a byte order mark is none of a message's bytes.
+
 Whether a message can be decoded is not asked here.  What cannot be cut as the source says is one message as a whole,
 and then one error, with its bytes, in the source's error half.
 """
 
 from __future__ import annotations
+
+import codecs
 
 import msgspec
 
@@ -20,8 +24,13 @@ def messages(body: bytes, how: Body, content_type: str) -> tuple[bytes, ...]:
     (b'{"a": 1}', b'{"a":2}')
     >>> messages(b'{"a":1}\r\n\n{"a":2}', Body.AUTO, "application/x-ndjson"), messages(b"[1", Body.JSON, "")
     ((b'{"a":1}', b'{"a":2}'), (b'[1',))
+    >>> messages(b"\xef\xbb\xbf1,a\n2,b", Body.LINES, ""), messages(b"\xef\xbb\xbf[1,2]", Body.JSON, "")
+    ((b'1,a', b'2,b'), (b'1', b'2'))
     """
-    match how if how is not Body.AUTO else of_type(content_type):
+    cut = how if how is not Body.AUTO else of_type(content_type)
+    if cut is not Body.WHOLE:
+        body = body.removeprefix(codecs.BOM_UTF8)
+    match cut:
         case Body.LINES:
             return tuple(line.removesuffix(b"\r") for line in body.split(b"\n") if line.strip())
         case Body.JSON if body.lstrip()[:1] == b"[":
