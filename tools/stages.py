@@ -111,7 +111,7 @@ WAITING: Final = frozenset({"servers", "kills"})
 COST_S: Final = {"simulation": 10.0, "spark": 1.2, "views": 40.0, "servers": 3.0, "kills": 45.0, "demo": 45.0}
 """What a test of a stage is taken to cost whose file was never recorded; of another stage, `OTHER_COST_S`."""
 OTHER_COST_S: Final = 0.1
-PART_S: Final = 400.0
+PART_S: Final = 700.0
 """So much of a stage is a process of its own: long enough that it pays to start Spark, short enough to end together."""
 DEALT_BY_TEST: Final = frozenset({"views"})
 """Stages of a few long tests in one file: these are dealt, in place of files."""
@@ -302,7 +302,7 @@ def read_report(report: Path, *, by_test: bool = False) -> Tally:
     for case in ET.parse(report).iter("testcase"):
         name = f"{case.get('classname')}::{case.get('name')}"
         tally.seconds[name] = float(case.get("time") or 0)
-        dealt = f"{case.get('file')}::{case.get('name')}" if by_test else str(case.get("file"))
+        dealt = f"{_dealt(case)}::{case.get('name')}" if by_test else _dealt(case)
         tally.costs[dealt] = tally.costs.get(dealt, 0.0) + tally.seconds[name]
         skip = case.find("skipped")
         if case.find("failure") is not None or case.find("error") is not None:
@@ -315,6 +315,14 @@ def read_report(report: Path, *, by_test: bool = False) -> Tally:
             if each.get("name") == "FIGURE":
                 tally.figures.append(f"FIGURE {each.get('value')}")
     return tally
+
+
+def _dealt(case: ET.Element) -> str:
+    """Return the file of a test case that was dealt: a contract's tests are dealt with the file of their class."""
+    names = str(case.get("classname")).split(".")
+    while names and names[-1][:1].isupper():
+        names.pop()
+    return f"{'/'.join(names)}.py" if names[:1] == ["tests"] else str(case.get("file"))
 
 
 @dataclass(frozen=True, slots=True)

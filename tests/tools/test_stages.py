@@ -60,12 +60,13 @@ def test_a_report_counts_every_test_and_gives_the_reason_of_each_skip(stages: Mo
         <testcase classname="a" file="tests/a.py" time="1.5" name="breaks"><error message="no"/></testcase>
         <testcase classname="a" file="tests/a.py" time="1.5" name="waits">
             <skipped type="pytest.skip" message="no PostgreSQL here"/></testcase>
+        <testcase classname="tests.b.TestB" file="src/contract.py" time="2" name="inherited"/>
         </testsuite></testsuites>""")
     tally = stages.read_report(report)
-    assert str(tally) == "1 passed, 2 failed, 1 skipped"
+    assert str(tally) == "2 passed, 2 failed, 1 skipped"
     assert tally.skips == ["a::waits: no PostgreSQL here"]
     assert tally.figures == ["FIGURE S1 7 5 pass", "FIGURE S2 7 >=9 miss", "FIGURE rate 7 >=9 info"]
-    assert tally.costs == {"tests/a.py": 6.0}
+    assert tally.costs == {"tests/a.py": 6.0, "tests/b.py": 2.0}, "a contract's tests are dealt with their class"
     assert stages.read_report(report, by_test=True).costs.keys() > {"tests/a.py::passes", "tests/a.py::fails"}
     assert tally.missed == ["FIGURE S2 7 >=9 miss"], "a speed is shown: it fails no run"
 
