@@ -160,12 +160,13 @@ def json_reason(raw: Column, schema: Schema, values: JsonValues, whole: str | No
     if whole is not None:
         shape = shape.when(~one_value(raw), F.lit(f"{whole} holds more than one JSON object"))
     kind = struct(schema)
-    found, again = value_of(json_lines.whole(raw, kind, values)), json_lines.again(raw, kind, values)
+    found = value_of(json_lines.whole(raw, kind, values))
+    doubtful = values.is_doubtful(found, types.parse("", kind), raw)
+    again = F.when(doubtful, json_lines.again(raw, kind, values))
 
     def refused(field: Field) -> Column:
         own = types.parse(field.name, field.type)
-        doubtful = values.is_doubtful(found, types.parse("", kind), raw)
-        made = values.made(found[field.name], own, F.when(doubtful, again)[field.name], doubtful)
+        made = values.made(found[field.name], own, again[field.name], doubtful)
         return made.isNull() | values.lost(found[field.name], made, own)
 
     return shape.otherwise(_field_to_blame(texts, refused, schema))

@@ -19,7 +19,8 @@ from pyspark.sql import functions as F  # noqa: N812 - the name all of Spark's d
 
 from strandline.algebra import notation, types
 from strandline.algebra.formats import FileFormat
-from strandline.algebra.schema import quote
+from strandline.algebra.schema import Column as Field
+from strandline.algebra.schema import struct
 
 _YEARS: Final = ("0001-01-01 00:00:00", "9999-12-31 23:59:59.999999")
 _LONG_NUMBER: Final = r"[0-9](?=[0-9.]{16})[0-9]*+\."
@@ -231,7 +232,7 @@ def _with_leaves(kind: types.Type, leaf: Callable[[types.Type], str]) -> str:
         case types.Array(element):
             return f"array<{_with_leaves(element, leaf)}>"
         case types.Struct(fields):
-            return f"struct<{','.join(f'{quote(name)}:{_with_leaves(own, leaf)}' for name, own in fields)}>"
+            return struct(Field(name, _with_leaves(own, leaf)) for name, own in fields)
         case _:
             return leaf(kind)
 

@@ -203,7 +203,7 @@ def _object(text: str) -> dict[str, Any]:
 
 
 def _bounded(read: Callable[[str], Any]) -> Callable[[str], Any]:
-    """Return what reads a number in JSON as Spark's parser does: no longer one."""
+    """Return what reads a number in JSON as Spark's parser does, which refuses one of too many digits."""
 
     def bounded(text: str) -> Any:
         if sum(map(str.isdecimal, text)) > DIGITS_MAX:
