@@ -10,6 +10,8 @@ one.
 collects the tests first, so a test that is collected and then neither passed, failed nor was skipped makes the run
 fail: nothing is lost silently, and every skip is printed with its name and reason.
 
+Of tests with many cases that are much alike, a share is drawn (`drawing.py`).
+
 A test that its process dies of has failed, by its name; the others of the stage are run again.  How long a test may
 take: `time_limits.py`.
 
@@ -24,8 +26,8 @@ pytest-xdist and pytest-timeout would be less to maintain.  What they cannot do,
 - pytest-timeout either raises once, where code under test may catch it, or ends the process with all of its tests; and
   it shows no stack of a task of the event loop.
 
-Warning: this file is also a pytest plugin (``-p stages``); it must import nothing but pytest, `costs` and the
-standard library.
+Warning: this file is also a pytest plugin (``-p stages``); it must import nothing but pytest, `costs`,
+`drawing` and the standard library.
 
     python tools/stages.py                    all stages but `long` (what `make test` runs)
     python tools/stages.py unit spark         these stages
@@ -41,6 +43,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import secrets
 import signal
 import subprocess
 import sys
@@ -55,6 +58,7 @@ from pathlib import Path
 from typing import IO, Final
 from xml.etree import ElementTree as ET
 
+import drawing
 import pytest
 
 import costs
@@ -158,6 +162,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     """Declare the options by which the runner asks for its tests."""
     group = parser.getgroup("stages")
     group.addoption("--stage", help="run only the tests of this stage")
+    group.addoption("--stage-draw", metavar="SEED", type=int, help="run the share of tests that this seed draws")
     group.addoption("--stage-census", metavar="FILE", help="write how many tests each file gives each stage")
     group.addoption("--stage-running", metavar="FILE", help="keep the name of the test that runs in this file")
     group.addoption("--stage-without", metavar="TEST", action="append", default=[], help="leave out this test")
@@ -165,7 +170,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Keep the tests of the stage that was asked for; write the census if that was asked for."""
-    placed = [(item, (_path(item), stage_of_item(item))) for item in items]
+    left_out = _left_out(config, items)
+    placed = [(item, (_path(item), "long" if item.nodeid in left_out else stage_of_item(item))) for item in items]
     if census := config.getoption("--stage-census"):
         counts: dict[str, dict[str, int]] = {}
         for item, (path, stage) in placed:
@@ -177,6 +183,15 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         kept = [item for item, (_, stage) in placed if stage == wanted and item.nodeid not in without]
         config.hook.pytest_deselected(items=[item for item in items if item not in kept])
         items[:] = kept
+
+
+def _left_out(config: pytest.Config, items: Iterable[pytest.Item]) -> frozenset[str]:
+    """Return the tests that the seed of this run does not draw; without a seed, none."""
+    seed = config.getoption("--stage-draw")
+    marked = [(item, mark) for item in items if (mark := item.get_closest_marker("drawn"))]
+    if seed is None:
+        return frozenset()
+    return drawing.left_out([(item.nodeid.split("[")[0], item.nodeid, mark.args[0]) for item, mark in marked], seed)
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -281,11 +296,11 @@ def call_pytest(*arguments: str) -> list[str]:
     return [sys.executable, "-m", "pytest", "-p", "stages", "-q", "--no-header", *arguments]
 
 
-def take_census(directory: Path) -> tuple[dict[str, dict[str, int]], bool]:
+def take_census(directory: Path, draw: int) -> tuple[dict[str, dict[str, int]], bool]:
     """Collect all tests once: stage → file (or test) → number of tests, and whether every file could be collected."""
     found = directory / "census.json"
     collect = ("--collect-only", "-qq", "-p", "no:randomly")
-    status = run(call_pytest(*collect, f"--stage-census={found}"), out=subprocess.DEVNULL)
+    status = run(call_pytest(*collect, f"--stage-census={found}", f"--stage-draw={draw}"), out=subprocess.DEVNULL)
     complete = status in {0, PYTEST_NO_TESTS}
     if not complete:
         run(call_pytest(*collect, "--stage=none of them"))  # once more, aloud: only the errors are left to print
@@ -369,7 +384,7 @@ class Queue:
             return None
 
 
-def run_stages(counts: dict[str, dict[str, int]], directory: Path, *, quiet: bool) -> dict[str, Tally]:
+def run_stages(counts: dict[str, dict[str, int]], directory: Path, draw: int, *, quiet: bool) -> dict[str, Tally]:
     """Run stages, by their tests in each file; say of each, when its last part has ended, what came of it."""
     known = costs.recorded()
     parts = [
@@ -387,7 +402,7 @@ def run_stages(counts: dict[str, dict[str, int]], directory: Path, *, quiet: boo
         with (part.directory / "output").open("wb+") as output:
             out = subprocess.DEVNULL if quiet else output if len(parts) > 1 else None
             found = run_commands(out) if part.stage == "check" else Tally()
-            found.add(run_share(part, out))
+            found.add(run_share(part, draw, out))
             output.seek(0)
             printed = output.read()
         with printing:
@@ -422,7 +437,7 @@ def say(stage: str, tally: Tally, minutes: float) -> None:
             print(f"    {seconds:.0f} s: {name}", flush=True)
 
 
-def run_share(part: Part, out: int | IO[bytes] | None) -> Tally:
+def run_share(part: Part, draw: int, out: int | IO[bytes] | None) -> Tally:
     """Run the tests of a part in one pytest process, whose output goes to ``out``."""
     stage, files, directory = part.stage, part.files, part.directory
     if not files:
@@ -431,9 +446,8 @@ def run_share(part: Part, out: int | IO[bytes] | None) -> Tally:
     died: list[str] = []
     while True:
         left_out = [f"--stage-without={test}" for test in died]
-        command = call_pytest(
-            f"--stage={stage}", f"--junitxml={report}", f"--stage-running={running}", *left_out, *sorted(files)
-        )
+        asked = (f"--stage={stage}", f"--stage-draw={draw}", f"--junitxml={report}", f"--stage-running={running}")
+        command = call_pytest(*asked, *left_out, *sorted(files))
         status = run(command, out=out, minutes=LONG_MINUTES_MAX if stage in NOT_IN_CI else STAGE_MINUTES_MAX)
         if not running.exists():
             break
@@ -475,20 +489,27 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("stages", nargs="*", metavar="STAGE", help=" ".join(STAGES))
     parser.add_argument("--figures", action="store_true", help="print only the figures, and what was most expensive")
     parser.add_argument("--record", action="store_true", help="write down what each file took (tools/seconds.json)")
+    parser.add_argument(
+        "--draw", type=int, metavar="SEED", help="run the cases that this seed draws, as a run printed it"
+    )
     options = parser.parse_args(arguments)
     if unknown := sorted(set(options.stages) - set(STAGES)):
         parser.error(f"there is no stage {unknown[0]!r}; there are: {' '.join(STAGES)}")
     wanted = [stage for stage in STAGES if (stage in options.stages if options.stages else stage not in NOT_IN_CI)]
 
+    draw = secrets.randbelow(1_000_000) if options.draw is None else options.draw
+    if not options.figures:
+        print(f"draw {draw}: --draw={draw} runs the same cases of tests of which a share is drawn", flush=True)
+
     begun = time.monotonic()
     total = Tally()
     with tempfile.TemporaryDirectory() as name:
         directory = Path(name)
-        counts, complete = take_census(directory)
+        counts, complete = take_census(directory, draw)
         if not complete:
             print("stages: some tests cannot be collected (see above); the others run all the same", flush=True)
             total.failed += 1
-        tallies = run_stages({stage: counts.get(stage, {}) for stage in wanted}, directory, quiet=options.figures)
+        tallies = run_stages({stage: counts.get(stage, {}) for stage in wanted}, directory, draw, quiet=options.figures)
     for tally in tallies.values():
         total.add(tally)
     costs.remember(total.seconds, total.processes)

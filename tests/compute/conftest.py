@@ -14,6 +14,7 @@ from typing import Any, Final
 import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
+from pyspark.sql.conversion import ArrowTableToRowsConversion
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from strandline.algebra.nodes import Node, frames
@@ -21,6 +22,10 @@ from strandline.algebra.schema import Column, Schema, quote
 from strandline.compute.plan.view import PlannedView, plan_view
 from strandline.compute.rules.phase import Phase, Window, source
 from strandline.compute.stage import Stage, delta_plan, full_plan, split
+from strandline.engine.prepared.leaf import Leaf, Leaves
+from strandline.engine.prepared.plan import CannotPrepareError, compiled
+from strandline.engine.prepared.plans import CONF
+from strandline.engine.session.start import sibling
 from strandline.engine.sql.analysis import SparkAnalyst
 from strandline.engine.sql.rendering import render
 
@@ -109,12 +114,17 @@ def contents(updates: Updates, time: int) -> Counter[Row]:
 class Laboratory:
     """Maintains views over histories, step by step, on Spark."""
 
-    session: SparkSession
+    leaves: Leaves
     analyst: SparkAnalyst
     catalog: Mapping[str, Schema] = field(default_factory=lambda: CATALOG)
     times: tuple[int, ...] = TIMES
     _plans: dict[str, PlannedView] = field(default_factory=dict)
-    _shapes: dict[str, pa.Schema] = field(default_factory=dict)
+    _leaves_of: dict[str, list[tuple[str, Leaf]]] = field(default_factory=dict)
+
+    @property
+    def session(self) -> SparkSession:
+        """The session that plans, and holds the views."""
+        return self.leaves.session
 
     @staticmethod
     def history(seed: int) -> dict[str, Updates]:
@@ -146,31 +156,55 @@ class Laboratory:
 
     def run(self, plan: Node, read: Mapping[str, tuple[Schema, Updates]]) -> Updates:
         """Run a plan over frames of updates, and consolidate what it gives."""
-        names = {}
-        for n, name in enumerate(sorted(frames(plan))):
-            names[name] = f"lab_{n}"
-            self._view(names[name], *read[name])
-        return self.updates(render(plan, names))
-
-    def updates(self, sql: str) -> Updates:
-        """Run SQL that gives updates, and consolidate them."""
+        held = []
+        for name in (names := sorted(frames(plan))):
+            columns, updates = read[name]
+            rows = [(*row, time, diff) for (row, time), diff in updates.items()]
+            held.append((f"{columns.ddl}, __time bigint, __diff bigint", rows))
         found: Counter[tuple[Row, int]] = Counter()
-        for *row, time, diff in self.session.sql(sql).collect():
+        for *row, time, diff in self._rows(
+            lambda views: render(plan, dict(zip(names, views, strict=True)), single=True), held
+        ):
             found[normal(row), time] += diff
         return {key: diff for key, diff in found.items() if diff}
 
-    def _view(self, name: str, columns: Schema, updates: Updates) -> None:
-        rows = [(*row, time, diff) for (row, time), diff in updates.items()]
-        self._relation(name, f"{columns.ddl}, __time bigint, __diff bigint", rows)
+    def _rows(self, sql: Callable[[Sequence[str]], str], held: Sequence[tuple[str, Sequence[Row]]]) -> list[Row]:
+        """Return the rows of a query, which is made of the names of views of rows, each with its DDL.
 
-    def _relation(self, name: str, ddl: str, rows: Sequence[Row]) -> None:
-        """Make a view of local rows: Arrow gives a relation that needs no job of its own."""
-        if ddl not in self._shapes:
-            self._shapes[ddl] = to_arrow_schema(self.session.createDataFrame([], ddl).schema, timezone="UTC")
-        shape = self._shapes[ddl]
-        arrays = [pa.array([row[n] for row in rows], type=column.type) for n, column in enumerate(shape)]
-        table = pa.Table.from_arrays(arrays, schema=shape)
-        self.session.createDataFrame(table, ddl).createOrReplaceTempView(name)
+        The views are leaves of prepared plans: to plan over them takes no exchange, and to run it no job.
+        """
+        views, leaves = self._views([ddl for ddl, _ in held])
+        frame = self.session.sql(sql(views))
+        try:
+            plan = compiled(self.leaves, {}, frame)
+        except CannotPrepareError:
+            plan = None
+        for leaf, (_, rows) in zip(leaves, held, strict=True):
+            arrays = [pa.array([row[n] for row in rows], type=column.type) for n, column in enumerate(leaf.schema)]
+            # Alone: then the number of its partition is 0, which jobs, unions and products count on.
+            self.leaves.exchange([(leaf, pa.Table.from_arrays(arrays, schema=leaf.schema))])
+        try:
+            if plan is None:
+                return [tuple(row) for row in frame.collect()]
+            table = plan.table([batch for partition in self.leaves.run([plan.batches]) for batch in partition])
+            return ArrowTableToRowsConversion.convert(table, frame.schema, return_as_tuples=True)
+        finally:
+            self.leaves.clear(leaves)  # plans are made over empty leaves
+
+    def _views(self, schemas: Sequence[str]) -> tuple[list[str], list[Leaf]]:
+        """Return the names of views over leaves with these DDLs, no view twice, and the leaves."""
+        taken: Counter[str] = Counter()
+        found = []
+        for ddl in schemas:
+            pool = self._leaves_of.setdefault(ddl, [])
+            if taken[ddl] == len(pool):
+                shape = to_arrow_schema(self.session.createDataFrame([], ddl).schema, timezone="UTC")
+                leaf, name = self.leaves.leaf(shape), f"lab_{next(self.leaves.numbers)}"
+                leaf.frame.createOrReplaceTempView(name)
+                pool.append((name, leaf))
+            found.append(pool[taken[ddl]])
+            taken[ddl] += 1
+        return [name for name, _ in found], [leaf for _, leaf in found]
 
     def maintain(
         self,
@@ -228,18 +262,22 @@ class Laboratory:
         return contents(known["view"][1], 0)
 
     def answers(self, sql: str, history: Mapping[str, Updates]) -> dict[int, Counter[Row]]:
-        """Return Spark's own answers to ``sql``, at every time, in one job."""
-        terms = []
-        for time in TIMES:
-            relations = []
-            for name, updates in history.items():
-                view = f"{name}_at_{time}"
-                rows = [tuple(row) for row in contents(updates, time).elements()]
-                self._relation(view, self.catalog[name].ddl, rows)
-                relations.append(f"{quote(name)} AS (SELECT * FROM {view})")
-            terms.append(f"SELECT {time} AS __at, * FROM (WITH {', '.join(relations)} SELECT * FROM (\n{sql}\n))")
+        """Return Spark's own answers to ``sql``, at every time, by one query."""
+        held = [
+            (self.catalog[name].ddl, [*contents(updates, time).elements()])
+            for time in TIMES
+            for name, updates in history.items()
+        ]
+
+        def every_time(views: Sequence[str]) -> str:
+            named, terms = iter(views), []
+            for time in TIMES:
+                relations = ", ".join(f"{quote(name)} AS (SELECT * FROM {next(named)})" for name in history)
+                terms.append(f"SELECT {time} AS __at, * FROM (WITH {relations} SELECT * FROM (\n{sql}\n))")
+            return " UNION ALL ".join(terms)
+
         found: dict[int, Counter[Row]] = {time: Counter() for time in TIMES}
-        for at, *row in self.session.sql(" UNION ALL ".join(terms)).collect():
+        for at, *row in self._rows(every_time, held):
             found[at][normal(row)] += 1
         return found
 
@@ -263,13 +301,6 @@ def _sides(updates: Updates, lower: int, upper: int) -> dict[Phase, Updates]:
 @pytest.fixture(scope="session")
 def laboratory(spark: SparkSession) -> Laboratory:
     """A laboratory in a session of its own, tuned for tiny data."""
-    session = spark.newSession()
-    for name, value in {
-        "spark.sql.shuffle.partitions": "1",
-        "spark.sql.adaptive.enabled": "false",
-        "spark.sql.ansi.enabled": "true",
-        "spark.sql.session.timeZone": "UTC",
-        "spark.sql.leafNodeDefaultParallelism": "1",  # so that little is exchanged
-    }.items():
-        session.conf.set(name, value)
-    return Laboratory(session, SparkAnalyst(session))
+    own = {"spark.sql.adaptive.enabled": "false", "spark.sql.ansi.enabled": "true", "spark.sql.session.timeZone": "UTC"}
+    leaves = Leaves(sibling(spark, CONF | own))
+    return Laboratory(leaves, SparkAnalyst(leaves.session))

@@ -44,6 +44,7 @@ QUERIES: Final = {
 }
 
 
+@pytest.mark.drawn(4)
 @pytest.mark.parametrize("name", QUERIES)
 def test_an_expression_is_maintained_as_it_was_written(name: str, laboratory: Any) -> None:
     """Damage: an operand falls apart in the text around it, and the view gives a wrong answer in silence."""

@@ -71,6 +71,7 @@ QUERIES: Final = {
 
 
 @pytest.mark.spark
+@pytest.mark.drawn(3)
 @pytest.mark.parametrize("name", QUERIES)
 def test_a_maintained_view_is_the_query_at_every_time_bit_for_bit_however_it_is_cut(name: str, laboratory: Any) -> None:
     """Damage: a view that drifts from its query for ever, or two replicas that correct each other for ever."""

@@ -74,6 +74,7 @@ def test_a_lateral_subquery_reads_a_table_whose_rows_went_as_one_whose_rows_stay
     assert sorted(filled.query(sql).collect()) == sorted(before)
 
 
+@pytest.mark.drawn(3)
 @pytest.mark.parametrize(
     ("statement", "left"),
     [

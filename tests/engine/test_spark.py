@@ -93,6 +93,7 @@ def load(engine: SparkEngine) -> Callable[..., object]:
     return engine.from_arrow
 
 
+@pytest.mark.drawn(3)
 class TestSparkEngine(EngineContract, LookupContract, KeyedContract):
     """The shared contract."""
 

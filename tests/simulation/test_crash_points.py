@@ -5,37 +5,41 @@ from __future__ import annotations
 import pytest
 
 from worlds.campaign import ASKED_FOR
-from worlds.one_fault import PATIENCE, PERSIST_QUICK, PERSIST_REST, Job, Tried, try_all
+from worlds.one_fault import PERSIST_JOBS, PERSIST_QUICK, Job, Share, Tried, try_all
 from worlds.scenarios import SCENARIOS
 
 pytestmark = pytest.mark.skipif(ASKED_FOR, reason="certain histories were asked for, and nothing else")
 
 
-def hold(record_property, stage: str, job: Job, tried: Tried) -> None:
+SOME = Share.drawn(5)
+"""What `make test` tries; no share of it is a multiple of how many fates a site has."""
+ALL = Share()
+
+
+def hold(record_property, stage: str, job: Job, share: Share, tried: Tried) -> None:
     """Record a figure, and insist that every fate was met and no law was broken."""
-    assert not tried.broken, tried.broken
+    assert not tried.broken, f"{share}: {tried.broken}"
     verdict = "pass" if tried.reached == tried.possible else "miss"
     scenario, patience = job
-    met = f"{tried.reached}/{tried.possible},points={tried.points},runs={tried.runs}"
+    met = f"{tried.reached}/{tried.possible},{share},points={tried.points},runs={tried.runs}"
     record_property("FIGURE", f"{stage}.crash-points.{scenario}.patience-{patience} {met} all {verdict}")
     assert tried.reached == tried.possible
-    assert tried.runs > tried.possible
+    assert tried.runs >= tried.possible
 
 
 @pytest.mark.parametrize("job", PERSIST_QUICK, ids=lambda job: f"{job[0]}-{job[1]}")
-def test_every_single_fault_at_every_point_leaves_all_laws_intact(job: Job, record_property) -> None:
+def test_a_share_of_single_faults_at_all_points_leaves_all_laws_intact(job: Job, record_property) -> None:
     """Damage: there is an instruction at which a crash, or a lost answer, loses or repeats what was acknowledged."""
-    hold(record_property, "simulation", job, try_all(PERSIST_QUICK)[job])
+    hold(record_property, "simulation", job, SOME, try_all(PERSIST_QUICK, SOME)[job])
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("job", PERSIST_REST, ids=lambda job: f"{job[0]}-{job[1]}")
-def test_every_single_fault_leaves_all_laws_intact_with_the_other_patience(job: Job, record_property) -> None:
-    """Damage: the same, where persist tries longer, or not as long."""
-    hold(record_property, "long", job, try_all(PERSIST_REST)[job])
+@pytest.mark.parametrize("job", PERSIST_JOBS, ids=lambda job: f"{job[0]}-{job[1]}")
+def test_every_single_fault_at_every_point_leaves_all_laws_intact(job: Job, record_property) -> None:
+    """Damage: the same, at an instruction that the share leaves out, or where persist tries longer, or not as long."""
+    hold(record_property, "long", job, ALL, try_all(PERSIST_JOBS, ALL)[job])
 
 
-def test_every_scenario_is_tried_with_every_patience() -> None:
-    """Damage: a scenario is dropped, or half of what can become of it is tried nowhere."""
-    assert sorted((*PERSIST_QUICK, *PERSIST_REST)) == sorted((s.__name__, p) for s in SCENARIOS for p in PATIENCE)
+def test_a_share_is_tried_of_every_scenario() -> None:
+    """Damage: a scenario is dropped, and what can become of it is tried nowhere."""
     assert {name for name, _ in PERSIST_QUICK} == {scenario.__name__ for scenario in SCENARIOS}

@@ -7,9 +7,11 @@ import importlib.util
 import itertools
 import sys
 import tomllib
+from collections import Counter
 from pathlib import Path
 from types import ModuleType
 
+import drawing
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -45,7 +47,22 @@ def test_every_test_has_exactly_one_stage(stages: ModuleType) -> None:
 def test_the_markers_of_the_project_are_those_of_the_stages(stages: ModuleType) -> None:
     """A marker that the stages do not know would put a test that needs a server among the unit tests."""
     settings = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["pytest"]["ini_options"]
-    assert {each.partition(":")[0] for each in settings["markers"]} == set(stages.STAGE_BY_MARKER)
+    names = {each.partition(":")[0].partition("(")[0] for each in settings["markers"]}
+    assert names == {*stages.STAGE_BY_MARKER, "drawn"}
+
+
+def test_every_case_of_a_drawn_test_runs_sooner_or_later_and_one_of_each_test_always() -> None:
+    """Damage: a test of which a share is drawn never runs, or a case of it never does."""
+    cases = [
+        (test, f"{test}[{n}]", 3) for test, count in (("a", 10), ("b", 3), ("c", 2), ("d", 1)) for n in range(count)
+    ]
+    names = {name for _, name, _ in cases}
+    drawn = [names - drawing.left_out(cases, seed) for seed in range(50)]
+    assert set().union(*drawn) == names
+    for each in drawn:
+        counts = Counter(name[0] for name in each)
+        assert counts["a"] in {3, 4}, each
+        assert (counts["b"], counts["c"], counts["d"]) == (1, 1, 1), each
 
 
 def test_a_report_counts_every_test_and_gives_the_reason_of_each_skip(stages: ModuleType, tmp_path: Path) -> None:
@@ -107,7 +124,7 @@ def test_no_collected_test_is_lost(
     (tmp_path / "test_it.py").write_text(f"import pytest\n{body}\n")
     (tmp_path / "tools").symlink_to(ROOT / "tools")
     monkeypatch.setattr(stages, "ROOT", tmp_path)
-    tally = stages.run_stages({"unit": {"test_it.py": 2}}, tmp_path, quiet=True)["unit"]
+    tally = stages.run_stages({"unit": {"test_it.py": 2}}, tmp_path, 1, quiet=True)["unit"]
     assert (tally.passed, tally.failed) == (passed, failed)
     told = capfd.readouterr().out
     assert [name for name in ("test_a", "test_b") if f"FAILED test_it.py::{name}: its process died" in told] == died
@@ -124,7 +141,7 @@ def test_a_stage_that_dies_of_one_test_after_the_other_is_given_up(
     )
     (tmp_path / "tools").symlink_to(ROOT / "tools")
     monkeypatch.setattr(stages, "ROOT", tmp_path)
-    tally = stages.run_stages({"unit": {"test_it.py": count}}, tmp_path, quiet=True)["unit"]
+    tally = stages.run_stages({"unit": {"test_it.py": count}}, tmp_path, 1, quiet=True)["unit"]
     assert (tally.passed, tally.failed) == (0, count)
     assert capfd.readouterr().out.count("its process died") == stages.DEATHS_MAX + 1
 
@@ -141,7 +158,9 @@ def test_the_tests_of_a_stage_that_has_several_processes_run_once_each(
         )
     (tmp_path / "tools").symlink_to(ROOT / "tools")
     monkeypatch.setattr(stages, "ROOT", tmp_path)
-    tally = stages.run_stages({"unit": {"test_a.py": 3, "test_b.py": 2, "test_c.py": 2}}, tmp_path, quiet=True)["unit"]
+    tally = stages.run_stages({"unit": {"test_a.py": 3, "test_b.py": 2, "test_c.py": 2}}, tmp_path, 1, quiet=True)[
+        "unit"
+    ]
     assert (tally.passed, tally.failed) == (7, 0)
     assert len(list(tmp_path.glob("ran-*"))) == 7
 

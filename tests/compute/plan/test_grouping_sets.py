@@ -55,6 +55,7 @@ OTHERWISE: Final = {
 }
 
 
+@pytest.mark.drawn(4)
 @pytest.mark.parametrize("name", [*SETS, *OTHERWISE])
 def test_grouping_sets_are_what_spark_makes_of_them_at_every_time(name: str, laboratory: Any) -> None:
     """Damage: totals are missing, counted twice, or drift away from their parts."""

@@ -101,6 +101,7 @@ QUERIES: Final = {
 
 
 @pytest.mark.spark
+@pytest.mark.drawn(4)
 @pytest.mark.parametrize("name", QUERIES)
 def test_a_join_of_another_kind_is_maintained_from_changes(name: str, laboratory: Any) -> None:
     """Damage: rows padded with NULLs that stay, or are missing; or a tick that reads everything anew."""

@@ -36,6 +36,7 @@ OPEN = [
 ]
 
 
+@pytest.mark.drawn(4)
 @pytest.mark.parametrize("sql", OPEN)
 @pytest.mark.parametrize("seed", [3, 8])
 def test_plain_spark_answers_the_meaning_with_what_the_view_holds(laboratory, sql: str, seed: int) -> None:

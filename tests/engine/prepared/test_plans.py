@@ -240,6 +240,7 @@ def prepared(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> Plans:
     return Plans(spark)
 
 
+@pytest.mark.drawn(3)
 @pytest.mark.parametrize("shape", SHAPES)
 def test_a_prepared_plan_gives_what_a_fresh_one_gives_whatever_it_gave_before(
     shape: str, prepared: Plans, spark: SparkSession

@@ -8,6 +8,7 @@ from laws.broken import LawBrokenError
 from planted.bugs import Bug
 from planted.rooms import MOVE_BUGS, SINK_BUGS, SOURCE_BUGS
 from worlds.campaign import ASKED_FOR
+from worlds.one_fault import Share
 from worlds.seats import Model
 from worlds.small_sink import FED
 from worlds.small_source import COMING
@@ -34,7 +35,7 @@ def test_a_bug_planted_in_moves_breaks_a_law_where_a_stranger_is_moved_over(bug:
     """Damage: what reads a view that others wrote into is wrong after one crash, and no script would show it."""
     with bug.planted():
         try:
-            broken = try_one((STRANGER, 64, MOVE_EVERY)).broken
+            broken = try_one(((STRANGER, 64), Share(MOVE_EVERY))).broken
         except LawBrokenError as error:  # without any fault
             broken = repr(error)
     seen = LawBrokenError.__name__ in broken
@@ -44,7 +45,7 @@ def test_a_bug_planted_in_moves_breaks_a_law_where_a_stranger_is_moved_over(bug:
 
 def test_without_a_bug_the_script_breaks_no_law() -> None:
     """Damage: the script fails for a reason of its own, and proves nothing about the bugs."""
-    assert not try_one((STRANGER, 64, MOVE_EVERY)).broken
+    assert not try_one(((STRANGER, 64), Share(MOVE_EVERY))).broken
 
 
 def test_without_a_bug_the_same_worlds_break_no_law() -> None:

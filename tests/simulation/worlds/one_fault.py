@@ -7,6 +7,7 @@ campaigns.
 
 from __future__ import annotations
 
+import secrets  # noqa: TID251 - other faults each time are the point
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -155,6 +156,21 @@ Job = tuple[str, int]
 """A scenario or script, by its name, and with which patience it is tried."""
 
 
+class Share(NamedTuple):
+    """One in ``every`` of the pairs of point and fate, from the ``first`` on."""
+
+    every: int = 1
+    first: int = 0
+
+    @classmethod
+    def drawn(cls, every: int) -> Share:
+        """Return a share that is another one in each run; figures and failures name it."""
+        return cls(every, secrets.randbelow(every))
+
+    def __str__(self) -> str:
+        return f"every={self.every},first={self.first}"
+
+
 def one_patience_each(jobs: Mapping[str, Sequence[int]]) -> list[Job]:
     """Return each scenario with one of the patiences that it is tried with, in turn.
 
@@ -164,28 +180,23 @@ def one_patience_each(jobs: Mapping[str, Sequence[int]]) -> list[Job]:
     return [(name, patience[n % len(patience)]) for n, (name, patience) in enumerate(jobs.items())]
 
 
+PERSIST_JOBS: Final = tuple((scenario.__name__, patience) for scenario in SCENARIOS for patience in PATIENCE)
 PERSIST_QUICK: Final = tuple(one_patience_each({scenario.__name__: PATIENCE for scenario in SCENARIOS}))
-PERSIST_REST: Final = tuple(
-    job
-    for scenario in SCENARIOS
-    for patience in PATIENCE
-    if (job := (scenario.__name__, patience)) not in PERSIST_QUICK
-)
 
 
 @cache
-def try_all(jobs: tuple[Job, ...]) -> dict[Job, Tried]:
-    """Try scenarios of persist on all processors."""
-    return dict(zip(jobs, spread(_try, jobs), strict=True))
+def try_all(jobs: tuple[Job, ...], share: Share) -> dict[Job, Tried]:
+    """Try a share of what can become of scenarios of persist, on all processors."""
+    return dict(zip(jobs, spread(_try, [(job, share) for job in jobs]), strict=True))
 
 
-def _try(job: Job) -> Tried:
-    name, patience = job
+def _try(asked: tuple[Job, Share]) -> Tried:
+    (name, patience), share = asked
     scenario = next(each for each in SCENARIOS if each.__name__ == name)
 
     def run(choose: OneFault) -> None:
         play(scenario, choose, patience)
 
     points = calm(run)
-    these = pairs(points)
+    these = pairs(points)[share.first :: share.every]
     return tried(points, these, with_each(run, points, these))

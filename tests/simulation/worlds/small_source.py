@@ -342,13 +342,13 @@ _COME: Final[dict[str, Doing[Seat]]] = {"o": come}
 _LET: Final[dict[str, Doing[Seat]]] = {"l": let_go}
 COMING: Final = Model(SourceWorld, {"a": ingest} | _COME, 2, 1)
 SOURCE_MODELS: Final = (
-    COMING,
     Model(SourceWorld, _TWO, 1, 0),
     Model(SourceWorld, _TAKEN, 1, 0),
     Model(SourceWorld, {"a": ingest} | _LET, 2, 0),
 )
-"""What takes seconds."""
+"""What takes seconds, beside `COMING`, which is searched where bugs are planted in it."""
 SOURCE_MODELS_LONG: Final = (
+    COMING,
     Model(SourceWorld, {"a": ingest} | _COME | _LET, 2, 1),
     Model(SourceWorld, _TWO, 1, 1),
     Model(SourceWorld, _TWO | _COME, 1, 0),

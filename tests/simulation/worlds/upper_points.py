@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from worlds.one_fault import Job, OneFault, Tried, calm, pairs, tried, with_each
+from worlds.one_fault import Job, OneFault, Share, Tried, calm, pairs, tried, with_each
 from worlds.performer import Stage
 from worlds.processors import spread
 from worlds.upper_scenarios import SCRIPTS
@@ -25,19 +25,19 @@ def landings() -> Iterator[int]:
         at = 2 * at + 1
 
 
-def try_each(jobs: tuple[Job, ...], every: int) -> dict[Job, Tried]:
-    """Try scripts on all processors, with one of ``every`` pairs of point and fate."""
-    return dict(zip(jobs, spread(try_one, [(*job, every) for job in jobs]), strict=True))
+def try_each(jobs: tuple[Job, ...], share: Share) -> dict[Job, Tried]:
+    """Try scripts on all processors, with a share of the pairs of point and fate."""
+    return dict(zip(jobs, spread(try_one, [(job, share) for job in jobs]), strict=True))
 
 
-def try_one(job: tuple[str, int, int]) -> Tried:
+def try_one(asked: tuple[Job, Share]) -> Tried:
     """Try one script with one patience."""
-    name, patience, every = job
+    (name, patience), share = asked
     script = next(each for each in SCRIPTS if each.name == name)
 
     def run(choose: OneFault) -> None:
         Stage(choose, script, patience).perform()
 
     points = calm(run)
-    these = pairs(points)[::every]
+    these = pairs(points)[share.first :: share.every]
     return tried(points, these, with_each(run, points, these, landings))

@@ -97,7 +97,9 @@ def compiled(leaves: Leaves, own: Mapping[str, Leaf], frame: DataFrame) -> Prepa
     Raises as `prepare`.
     """
     jdf: Any = frame._jdf  # noqa: SLF001 - PySpark has no name for a plan
-    plan = leaves.without_exchanges(jdf.queryExecution().executedPlan())
+    plan = jdf.queryExecution().executedPlan()
+    if "Exchange" in plan.toString():  # one call, where to look at every node takes several for each
+        plan = leaves.without_exchanges(plan)
     unknown = sorted({name for name in _nodes(plan) if name not in KEEPS_NOTHING})
     if unknown:
         raise CannotPrepareError(f"Spark plans it with {', '.join(unknown)}")

@@ -109,7 +109,7 @@ def _history(seed: int) -> dict[str, Updates]:
 @pytest.fixture(scope="module")
 def mixed(laboratory: Any) -> Any:
     """The laboratory, over two tables whose columns have unequal types."""
-    return replace(laboratory, catalog=CATALOG, _plans={}, _shapes={})
+    return replace(laboratory, catalog=CATALOG, _plans={})
 
 
 def _is_recomputed(equal: str, join: str) -> bool:
@@ -124,6 +124,7 @@ def _incremental(laboratory: Any, sql: str) -> bool:
 
 
 @pytest.mark.spark
+@pytest.mark.drawn(4)
 @pytest.mark.parametrize("equal", EQUAL)
 def test_every_kind_of_join_takes_values_for_equal_that_spark_does(equal: str, mixed: Any) -> None:
     """Damage: a row meets several keys that are one value to Spark, and comes or goes twice."""

@@ -54,6 +54,7 @@ STARS: Final = {
 
 
 @pytest.mark.spark
+@pytest.mark.drawn(4)
 @pytest.mark.parametrize("name", [*FIELDS, *STARS])
 def test_a_field_is_called_as_the_author_calls_it(name: str, laboratory: Any) -> None:
     """Damage: a program that reads the JSON of a view finds ``shop_2`` in it."""
@@ -66,6 +67,7 @@ def test_a_field_is_called_as_the_author_calls_it(name: str, laboratory: Any) ->
 
 
 @pytest.mark.spark
+@pytest.mark.drawn(4)
 @pytest.mark.parametrize("name", [*FIELDS, *STARS])
 def test_names_of_fields_cost_nothing(name: str, laboratory: Any) -> None:
     """Damage: each tick recomputes a view because of a struct in it."""

@@ -26,6 +26,7 @@ QUERIES: Final = {
 
 
 @pytest.mark.spark
+@pytest.mark.drawn(4)
 @pytest.mark.parametrize("name", QUERIES)
 def test_a_star_in_an_expression_is_the_authors_columns(name: str, laboratory: Any) -> None:
     """Damage: rows with a NULL, or the same row twice, are counted; a hash changes with what the plan adds."""

@@ -1,0 +1,33 @@
+"""Which cases of a long test `make test` runs: a share of them, drawn anew in each run.
+
+A test marked ``drawn(n)`` has many cases that are much alike.  One in ``n`` of them, and one at least, runs in its
+stage; the others belong to `long` in that run.  A seed decides, which the runner prints and takes (``--draw``).
+Without a seed, as when pytest is called by hand, every case runs.
+
+Warning: `stages.py`, a pytest plugin, imports this; it must import nothing but the standard library.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterable
+
+
+def left_out(cases: Iterable[tuple[str, str, int]], seed: int) -> frozenset[str]:
+    """Return the names of the cases that were not drawn.
+
+    ``cases``: of each its test, its name, and that one in so many is drawn.
+
+    >>> sorted(left_out([("t", "t[a]", 2), ("t", "t[b]", 2), ("t", "t[c]", 2), ("u", "u", 9)], seed=1))
+    ['t[b]']
+    >>> sorted(left_out([("t", "t[a]", 2), ("t", "t[b]", 2), ("t", "t[c]", 2), ("u", "u", 9)], seed=2))
+    ['t[a]', 't[c]']
+    """
+    by_test: dict[tuple[str, int], list[str]] = {}
+    for test, name, one_in in cases:
+        by_test.setdefault((test, one_in), []).append(name)
+    out: set[str] = set()
+    for (test, one_in), names in by_test.items():
+        first = zlib.crc32(f"{seed} {test}".encode()) % min(one_in, len(names))
+        out |= {name for position, name in enumerate(names) if position % one_in != first}
+    return frozenset(out)
