@@ -154,8 +154,8 @@ class Laboratory:
         """Plan that view anew when it is asked for again."""
         self._plans.pop(sql, None)
 
-    def run(self, plan: Node, read: Mapping[str, tuple[Schema, Updates]]) -> Updates:
-        """Run a plan over frames of updates, and consolidate what it gives."""
+    def run(self, plan: Node, read: Mapping[str, tuple[Schema, Updates]], *, small: bool = False) -> Updates:
+        """Run a plan over frames of updates, written as for a small window or not, and consolidate what it gives."""
         held = []
         for name in (names := sorted(frames(plan))):
             columns, updates = read[name]
@@ -163,7 +163,7 @@ class Laboratory:
             held.append((f"{columns.ddl}, __time bigint, __diff bigint", rows))
         found: Counter[tuple[Row, int]] = Counter()
         for *row, time, diff in self._rows(
-            lambda views: render(plan, dict(zip(names, views, strict=True)), single=True), held
+            lambda views: render(plan, dict(zip(names, views, strict=True)), single=small), held
         ):
             found[normal(row), time] += diff
         return {key: diff for key, diff in found.items() if diff}
@@ -240,14 +240,15 @@ class Laboratory:
         delta = {name: sides[name][Phase.NEW if first else Phase.DELTA] for name in stage.inputs}
         times = {lower} if first else {time for updates in delta.values() for _, time in updates}
         changed = frozenset(name for name, updates in delta.items() if updates)
-        node = plan(stage, Window(changed, tuple(sorted(times)), first=first, small=lower % 2 == 1))
+        small = lower % 2 == 1
+        node = plan(stage, Window(changed, tuple(sorted(times)), first=first, small=small))
         if node is None:
             return {}
         read = {}
         for name in frames(node):
             collection, phase = source(name)
             read[name] = (inputs[collection][0], sides[collection][phase])
-        return self.run(node, read)
+        return self.run(node, read, small=small and not first)
 
     def recomputed(self, sql: str, history: Mapping[str, Updates], time: int) -> Counter[Row]:
         """Return what the full plans of a view's stages give for the inputs at ``time``."""

@@ -1,4 +1,4 @@
-"""Queries that are recomputed, made definite: float aggregates fold sorted values.
+"""Queries that are recomputed, made definite: floats fold sorted values, 64-bit integers add exactly.
 
 A `Reduce` needs none of this, its rules see to it.  Here are the aggregates that stay Spark's, inside an `Opaque`.
 """
@@ -19,10 +19,12 @@ from strandline.compute.plan.sql.trees import replaced
 
 _ROUNDED: Final = ("float", "double", "string")
 """Argument types that Spark adds up as doubles, with a rounding at each step."""
+_WIDE: Final = "bigint"
+"""The argument type whose sum may overflow in one order of rows and not in another, and whose average is of doubles."""
 
 
 def definite_folds(context: Context, node: Node, expression: exp.Expr) -> exp.Expr:
-    """Return ``expression`` (over ``node``'s columns) with its float aggregates as folds over sorted values."""
+    """Return ``expression`` (over ``node``'s columns) with aggregates that no order of rows changes."""
 
     def definite(found: exp.Expr) -> exp.Expr:
         fold, over = (found.this, found) if isinstance(found, exp.Window) else (found, None)
@@ -33,14 +35,26 @@ def definite_folds(context: Context, node: Node, expression: exp.Expr) -> exp.Ex
         if isinstance(argument, exp.Distinct):
             argument, gather = argument.expressions[0], "collect_set"
         name = fold.name.lower()
-        if name not in VARIANCES and _type(context, node, argument) not in _ROUNDED:
+
+        def placed(aggregate: exp.Expr) -> exp.Expr:
+            for around in (condition, over):
+                if around is not None:
+                    outer = around.copy()
+                    outer.set("this", aggregate)
+                    aggregate = outer
+            return aggregate
+
+        type_ = "double" if name in VARIANCES else _type(context, node, argument)
+        if type_ == _WIDE:
+            terms, counted = cast(argument, "decimal(20,0)"), argument.copy()
+            if gather == "collect_set":
+                terms, counted = exp.Distinct(expressions=[terms]), exp.Distinct(expressions=[counted])
+            template = _EXACT_MEAN if name in _MEANS else _EXACT_TRIED if name == "try_sum" else _EXACT_TOTAL
+            parts = {"total": placed(call("sum", terms)), "counted": placed(call("count", counted))}
+            return operand(filled(template, parts))
+        if type_ not in _ROUNDED:
             return found
-        gathered: exp.Expr = call(gather, cast(argument, "double"))
-        for around in (condition, over):
-            if around is not None:
-                outer = around.copy()
-                outer.set("this", gathered)
-                gathered = outer
+        gathered = placed(call(gather, cast(argument, "double")))
         template = _variance(name) if name in VARIANCES else _MEAN if name in _MEANS else _TOTAL
         return operand(filled(template, {"summed": call("sort_array", gathered)}))
 
@@ -56,6 +70,9 @@ def _type(context: Context, node: Node, argument: exp.Expr) -> str:
 _MEANS: Final = ("avg", "mean", "try_avg")
 _SUM: Final = "aggregate(summed, 0D, (total, value) -> total + value)"
 _TOTAL: Final = parsed(f"CASE WHEN size(summed) > 0 THEN {_SUM} END")
+_EXACT_TOTAL: Final = parsed("CAST(total AS BIGINT)")
+_EXACT_TRIED: Final = parsed("TRY_CAST(total AS BIGINT)")
+_EXACT_MEAN: Final = parsed("CAST(total AS DOUBLE) / NULLIF(counted, 0L)")
 _MEAN: Final = parsed(f"CASE WHEN size(summed) > 0 THEN {_SUM} / size(summed) END")
 
 

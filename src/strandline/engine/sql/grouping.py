@@ -228,7 +228,7 @@ def _repeats(aggregate: Aggregate) -> bool:
         aggregate.function in ("sum", "avg")
         and not aggregate.distinct
         and not _folded(aggregate)
-        and aggregate.argument_type not in _SMALL
+        and aggregate.argument_type not in (*_SMALL, "bigint")
     )
 
 
@@ -239,6 +239,8 @@ def _aggregate(aggregate: Aggregate, arguments: dict[Scalar, str]) -> str:
     argument = arguments[aggregate.argument]
     if _folded(aggregate):
         return _fold(aggregate, argument)
+    if aggregate.function in ("sum", "avg") and aggregate.argument_type == "bigint":
+        return _exact(aggregate, argument)
     if aggregate.distinct or aggregate.function in ("min", "max"):
         distinct = "DISTINCT " if aggregate.distinct else ""
         return f"{aggregate.function.upper()}({distinct}{argument})"
@@ -248,6 +250,21 @@ def _aggregate(aggregate: Aggregate, arguments: dict[Scalar, str]) -> str:
         return f"{aggregate.function.upper()}({argument})"
     total = f"SUM({argument} * {DIFF})"
     return total if aggregate.function == "sum" else f"CAST({total} AS DOUBLE) / NULLIF({_count(argument)}, 0L)"
+
+
+def _exact(aggregate: Aggregate, argument: str) -> str:
+    """Return a sum or average of 64-bit integers by an exact sum, as the rule "Accumulate" keeps it.
+
+    Spark adds them up in 64 bits, which may overflow on the way in one order of rows and not in another, or as doubles.
+    """
+    value = f"CAST({argument} AS DECIMAL(20,0))"
+    if aggregate.distinct:
+        total, count = f"SUM(DISTINCT {value})", f"COUNT(DISTINCT {argument})"
+    else:
+        total, count = f"SUM({value} * CAST({DIFF} AS DECIMAL(20,0)))", _count(argument)
+    if aggregate.function == "sum":
+        return f"CAST({total} AS BIGINT)"
+    return f"CAST({total} AS DOUBLE) / NULLIF({count}, 0L)"
 
 
 def _count(argument: str) -> str:
