@@ -23,7 +23,7 @@ from strandline.algebra.schema import Column as Field
 from strandline.algebra.schema import struct
 
 _YEARS: Final = ("0001-01-01 00:00:00", "9999-12-31 23:59:59.999999")
-_LONG_NUMBER: Final = r"[0-9](?=[0-9.]{16})[0-9]*+\."
+_LONG_NUMBER: Final = r"[0-9](?:(?=[0-9.]{16})[0-9]*+\.|(?=[0-9]{15})[0-9]*+[eE])"
 """A number whose digits may be more than the 15 that every double keeps; whole numbers keep all of theirs."""
 _DOUBLE_DIGITS: Final = 15
 _NUMBER: Final = r"\A-?[0-9]++(?:\.[0-9]++)?+(?:E-?[0-9]++)?+\z"
