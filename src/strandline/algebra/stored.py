@@ -234,6 +234,42 @@ def _type_of(stored: pa.DataType) -> str | None:
     return next((name for name in _OTHERS if _is_one(name, stored)), None)
 
 
+def type_of_all(stored: Sequence[pa.DataType]) -> str | None:
+    """Return the text of the narrowest type that holds all of ``stored``, or None: no type does.
+
+    >>> type_of_all([pa.int32(), pa.int64()]), type_of_all([pa.null(), pa.int64()])
+    ('bigint', 'bigint')
+    >>> type_of_all([pa.int32(), pa.decimal128(4, 2)]), type_of_all([pa.float32(), pa.int16()])
+    ('decimal(12,2)', 'double')
+    >>> type_of_all([pa.int64(), pa.float64()]) is None
+    True
+    """
+    own = [type_of(each) for each in stored if not pa.types.is_null(each)] or ["string"]
+    kinds = [kind for kind in dict.fromkeys(own) if kind is not None]
+    if None in own:
+        return None
+    parsed = {kind: parse("", kind) for kind in (*kinds, *_decimal_of(kinds), "double")}
+    return next((kind for kind, each in parsed.items() if all(_is_held(each, s) for s in stored)), None)
+
+
+def _is_held(kind: Type, stored: pa.DataType) -> bool:
+    """Tell whether ``kind`` holds as much of ``stored`` as that's own type does."""
+    return fit(kind, stored) >= fit(parse("", type_of(stored) or "string"), stored)
+
+
+def _decimal_of(kinds: Sequence[str]) -> Sequence[str]:
+    """Return the decimal with the digits of numbers of all ``kinds``, if there is one."""
+    parsed = [parse("", kind) for kind in kinds]
+    known = [
+        (each.precision - each.scale, each.scale) if isinstance(each, Decimal) else (_DIGITS[BITS[each.name]], 0)
+        for each in parsed
+        if isinstance(each, Decimal) or (isinstance(each, Atom) and each.name in BITS)
+    ]
+    whole, scale = (max((each[n] for each in known), default=0) for n in (0, 1))
+    fits = len(known) == len(kinds) and 0 < whole + scale <= _DECIMAL_DIGITS_MAX
+    return [f"decimal({whole + scale},{scale})"] if fits else []
+
+
 def struct_text(fields: Sequence[tuple[str, str | None]]) -> str | None:
     """Return the text of a struct; None if a field has no type, or no collection can hold such fields.
 

@@ -103,6 +103,24 @@ OF_AVRO = {
     "at": "timestamp", "local": "timestamp_ntz", "clock": "string", "amount": "decimal(9,2)", "uuid": "string",
     "suit": "string", "four": "binary", "none": "string", "either": None, "tree": None, "__t": None,
 }  # fmt: skip
+CHANGED = [
+    {
+        "id": pa.array([1, 2], pa.int32()),
+        "none": pa.nulls(2),
+        "n": pa.array([1, 2]),
+        "amount": pa.array([1, 2], pa.int32()),
+        "x": pa.array([1, 2], pa.int16()),
+    },
+    {
+        "id": pa.array([2**40]),
+        "none": pa.array([1]),
+        "n": pa.array([1.5]),
+        "amount": pa.array([Decimal("1.25")]),
+        "x": pa.array([1.5], pa.float32()),
+    },
+]
+"""Parquet files of one name for each column, and not of one type."""
+CHANGED_AVRO = [{"id": "int", "n": "int"}, {"id": "long", "n": "double"}]
 CSV = (
     'id,"a `b`",,x,X,n,zip,at,naive,day,clock,b,empty\n'
     "1,x,1,1,1,NA,007,2024-02-29T12:00:00Z,2024-02-29 12:00:00,2024-02-29,12:30,true,\n"
@@ -125,7 +143,7 @@ class TestFilesProposals(DiscoveryContract):
     @pytest.fixture
     def place(self, tmp_path):
         root = tmp_path / "it's"
-        for name in ("parquet", "times", "csv", "bare", "json", "avro"):
+        for name in ("parquet", "times", "csv", "bare", "json", "avro", "changed", "grown"):
             (root / name).mkdir(parents=True)
         arrays = [array.slice(0, 2) for array in STORED.values()]
         pq.write_table(pa.Table.from_arrays(arrays, names=list(STORED)), root / "parquet" / "a.parquet")
@@ -136,19 +154,26 @@ class TestFilesProposals(DiscoveryContract):
         (root / "json" / "a.json").write_text("".join(json.dumps(each) + "\n" for each in JSON))
         with (root / "avro" / "a.avro").open("wb") as data:
             fastavro.writer(data, fastavro.parse_schema(AVRO), [RECORD, RECORD])
+        for number, (columns, fields) in enumerate(zip(CHANGED, CHANGED_AVRO, strict=True)):
+            pq.write_table(pa.table(columns), root / "changed" / f"{number}.parquet")
+            schema = {"type": "record", "name": "r", "fields": [{"name": n, "type": t} for n, t in fields.items()]}
+            with (root / "grown" / f"{number}.avro").open("wb") as data:
+                fastavro.writer(data, fastavro.parse_schema(schema), [dict.fromkeys(fields, 1)])
         for path in root.rglob("*"):  # they have settled long ago
             os.utime(path, (1_700_000_000, 1_700_000_000))
         left = dict.fromkeys(["wide", "no names", "", "__time", "same", "SAME"])
         return DiscoveryPlace(
             "files",
             {"path": str(root)},
-            {"parquet": 2, "times": 2, "csv": 2, "json": 3, "avro": 2},
+            {"parquet": 2, "times": 2, "csv": 2, "json": 3, "avro": 2, "changed": 3, "grown": 2},
             {
                 "parquet": {"u64": "decimal(20,0)", "naive": "timestamp_ntz", "nano": "timestamp", **left},
                 "times": {"at": "timestamp"},
                 "csv": {"id": "double", "n": "bigint", "zip": "string", "": None, "x": None, "X": None},
                 "json": {"id": "double", "either": "string", "a `b`": "boolean", "A `B`": None, "": None, "__t": None},
                 "avro": OF_AVRO,
+                "changed": {"id": "bigint", "none": "bigint", "n": None, "amount": "decimal(12,2)", "x": "double"},
+                "grown": {"id": "bigint", "n": "double"},
             },
         )
 

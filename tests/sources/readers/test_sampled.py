@@ -14,6 +14,10 @@ from strandline.sources.readers.sampled import SAMPLE_BYTES, of_csv, of_json
     [
         ([b'{"a": 1}', b'{"a": 2.5}'], "`a` double"),
         ([b'{"a": 1}', b'{"a": "x"}'], "`a` string"),
+        ([b'{"a": 123456789012345678}', b'{"a": 1}'], "`a` bigint"),
+        ([b'{"a": 123456789012345678}', b'{"a": 2.5}'], "`a` string"),
+        ([b'{"a": 12345678901234567890}', b'{"a": 2.5}'], "`a` string"),
+        ([b'{"a": [123456789012345678, 2.5]}'], "`a` array<string>"),
         ([b'{"a": null}', b'{"a": 1}'], "`a` bigint"),
         ([b'{"a": 1}', b'{"a": null}'], "`a` bigint"),
         ([b'{"a": null}'], "`a` string"),
@@ -23,7 +27,14 @@ from strandline.sources.readers.sampled import SAMPLE_BYTES, of_csv, of_json
 )
 def test_a_column_of_json_holds_all_that_was_sampled(records: list[bytes], ddl: str) -> None:
     """Damage: the source that was proposed puts half of the sample into its error half."""
-    assert [f"`{name}` {type_}" for name, type_ in of_json(records)] == [ddl]
+    assert [f"`{name}` {type_}" for name, type_ in of_json(records).columns] == [ddl]
+
+
+def test_files_of_json_say_together_what_they_say_in_one() -> None:
+    """Damage: identifiers of one file are doubles, because another file has a number with a point."""
+    lines = [b'{"a": 123456789012345678, "b": null}', b'{"a": 2.5, "b": 1}']
+    one, two = (of_json([line]) for line in lines)
+    assert one.joined(two).columns == two.joined(one).columns == of_json(lines).columns
 
 
 def test_what_is_no_object_is_refused() -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeAlias, Union
 
@@ -34,13 +34,17 @@ _TEXTS: Final = {
     "boolean": "true|false|True|False|TRUE|FALSE",
     "bigint": "-?(?:0|[1-9][0-9]{0,17})",
     _HUGE: "-?(?:0|[1-9][0-9]{0,37})",
-    "double": "-?(?:0|[1-9][0-9]*)(?:[.][0-9]+)?(?:[eE][+-]?[0-9]{1,2})?|NaN",
+    # a whole number of more digits is an identifier or an amount, and a double would not keep it
+    "double": "-?(?:0|[1-9][0-9]*)(?:[.][0-9]+)?(?:[eE][+-]?[0-9]{1,2})|-?(?:0|[1-9][0-9]*)[.][0-9]+"
+    "|-?(?:0|[1-9][0-9]{0,14})|NaN",
     "date": _DAY,
     "timestamp": f"{_DAY}[ T]{_CLOCK}(?:Z|[+-](?:0[0-9]|1[0-3]):[0-5][0-9])",
     "timestamp_ntz": f"{_DAY}[ T]{_CLOCK}",
 }
 """How values of a type are written, the narrowest type first."""
 _DATED: Final = ("date", "timestamp", "timestamp_ntz")
+_EXACT_MAX: Final = 10**15
+"""Every double keeps fifteen digits."""
 _BIGINT_MAX: Final = 10**18
 _HUGE_MAX: Final = 10**38
 
@@ -175,6 +179,23 @@ Shape: TypeAlias = Union[str, _List, _Object, None]  # noqa: UP007 - the names a
 """What a JSON value is: a plain type, a list, an object; None: nothing was seen but null."""
 
 
+@dataclass(frozen=True, slots=True)
+class JsonSample:
+    """What JSON objects seem to hold; ``whole``: all of them were looked at."""
+
+    fields: Mapping[str, Shape]
+    whole: bool = True
+
+    @property
+    def columns(self) -> list[tuple[str, str | None]]:
+        """The columns with their types; one whose values differ in kind is a string."""
+        return [(name, _text(shape)) for name, shape in self.fields.items()]
+
+    def joined(self, other: JsonSample) -> JsonSample:
+        """Return what both are a sample of."""
+        return JsonSample(_each_either(self.fields, other.fields), self.whole and other.whole)
+
+
 class _Bare:
     """A number that is none: ``NaN`` and ``Infinity``, which only some readers take."""
 
@@ -182,10 +203,10 @@ class _Bare:
         """Forget which."""
 
 
-def of_json(records: Iterable[bytes]) -> list[tuple[str, str | None]]:
-    """Return the columns of JSON objects; a field that differs from one to the next is a string.
+def of_json(records: Iterable[bytes], *, whole: bool = True) -> JsonSample:
+    """Return a sample of JSON objects; ``whole``: these are all.
 
-    >>> of_json([b'{"id": 1, "tags": ["a"]}', b'{"id": 2.5, "x": null}'])
+    >>> of_json([b'{"id": 1, "tags": ["a"]}', b'{"id": 2.5, "x": null}']).columns
     [('id', 'double'), ('tags', 'array<string>'), ('x', 'string')]
 
     Raises `ValueError` if there are records, and none is an object.
@@ -204,19 +225,7 @@ def of_json(records: Iterable[bytes]) -> list[tuple[str, str | None]]:
             refused = repr(record[:80])
     if found is None and refused:
         raise ValueError(f"this is no JSON object: {refused}")
-    fields = found.fields if isinstance(found, _Object) else {}
-    return [(name, _text(shape)) for name, shape in fields.items()]
-
-
-def either(known: str | None, new: str | None) -> str | None:
-    """Return the type that holds values of both; None: there is none.
-
-    >>> either("bigint", "double"), either("bigint", "date"), either("date", None)
-    ('double', 'string', None)
-    """
-    if known is None or new is None or known == new:
-        return known and new
-    return max(known, new, key=_NUMBERS.index) if {known, new} <= set(_NUMBERS) else "string"
+    return JsonSample(found.fields if isinstance(found, _Object) else {}, whole)
 
 
 def _shape(value: Any) -> Shape:
@@ -226,7 +235,8 @@ def _shape(value: Any) -> Shape:
         case bool():
             return "boolean"
         case int():
-            return "bigint" if abs(value) < _BIGINT_MAX else _HUGE if abs(value) < _HUGE_MAX else "string"
+            limits = ((_EXACT_MAX, "bigint"), (_BIGINT_MAX, _LONG), (_HUGE_MAX, _HUGE))
+            return next((kind for limit, kind in limits if abs(value) < limit), "string")
         case float():
             return "double"
         case str():
@@ -245,7 +255,8 @@ def _shape(value: Any) -> Shape:
 
 
 _PATTERNS: Final = {kind: re.compile(_TEXTS[kind]) for kind in _DATED}
-_NUMBERS: Final = ("bigint", _HUGE, "double")
+_LONG: Final = "a bigint that a double may not hold"
+_NUMBERS: Final = ("bigint", _LONG, _HUGE)
 
 
 def _either(known: Shape, new: Shape) -> Shape:
@@ -256,16 +267,22 @@ def _either(known: Shape, new: Shape) -> Shape:
         case _List(one), _List(two):
             return _List(_either(one, two))
         case _Object(ones), _Object(twos):
-            return _Object({name: _either(ones.get(name), twos.get(name)) for name in {**ones, **twos}})
+            return _Object(_each_either(ones, twos))
         case str(), str():
-            return either(known, new)
+            if {known, new} <= set(_NUMBERS):
+                return max(known, new, key=_NUMBERS.index)
+            return known if known == new else "double" if {known, new} == {"bigint", "double"} else "string"
     return "string"
+
+
+def _each_either(ones: Mapping[str, Shape], twos: Mapping[str, Shape]) -> dict[str, Shape]:
+    return {name: _either(ones.get(name), twos.get(name)) for name in {**ones, **twos}}
 
 
 def _text(shape: Shape) -> str:
     match shape:
         case str():
-            return shape
+            return "bigint" if shape == _LONG else shape
         case _List(element):
             return f"array<{_text(element)}>"
         case _Object(fields):

@@ -17,8 +17,11 @@ import fastavro
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from strandline.algebra.arrow_types import arrow
 from strandline.algebra.formats import Encoding, FileFormat
 from strandline.algebra.parquet_schema import ParquetSchema
+from strandline.algebra.stored import type_of_all
+from strandline.algebra.types import parse
 from strandline.errors import DefinitionError, SourceError, first_line
 from strandline.options import CHARACTER, FLAG, TEXT, one_of, option
 from strandline.sources.kinds import Discovered, Discovery, discovered
@@ -152,11 +155,15 @@ def _note(alike: Sequence[Path], looked: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _File:
-    """What files seem to hold; ``whole``: all of them was looked at.  ``csv``: the sample that says so of CSV."""
+    """What files seem to hold; ``whole``: all of them was looked at.
+
+    ``sample``: of texts, what says so.  ``stored``: of files that say their types, those of each column.
+    """
 
     columns: Sequence[tuple[str, str | None]]
     whole: bool = True
-    csv: sampled.CsvSample | None = None
+    sample: sampled.CsvSample | sampled.JsonSample | None = None
+    stored: Sequence[Sequence[pa.DataType]] = ()
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -166,7 +173,8 @@ class _File:
     @property
     def options(self) -> Mapping[str, str]:
         """The options to read them by."""
-        return {"nulls": self.csv.null} if self.csv is not None and self.csv.null else {}
+        null = self.sample.null if isinstance(self.sample, sampled.CsvSample) else ""
+        return {"nulls": null} if null else {}
 
     @property
     def notes(self) -> Sequence[str]:
@@ -177,15 +185,19 @@ class _File:
         return [*part, *(f"{text!r} is read as NULL" for text in self.options.values())]
 
     def joined(self, other: _File) -> _File:
-        """Return what both are a sample of; of types that differ, the one that holds both, or text."""
-        if self.csv is not None and other.csv is not None:
-            return _of_csv(self.csv.joined(other.csv))
-        both = zip(self.columns, other.columns, strict=True)
-        columns = [(name, sampled.either(one, two)) for (name, one), (_, two) in both]
-        return _File(columns, self.whole and other.whole)
+        """Return what both are a sample of: columns of types that hold what is in both."""
+        match self.sample, other.sample:
+            case (sampled.CsvSample() as one, sampled.CsvSample() as two):
+                return _sampled(one.joined(two))
+            case (sampled.JsonSample() as one, sampled.JsonSample() as two):
+                return _sampled(one.joined(two))
+        stored = [[*ones, *twos] for ones, twos in zip(self.stored, other.stored, strict=True)]
+        both = zip(self.columns, other.columns, stored, strict=True)
+        columns = [(name, type_of_all(kinds) if one and two else None) for (name, one), (_, two), kinds in both]
+        return _File(columns, stored=stored)
 
 
-def _of_csv(sample: sampled.CsvSample) -> _File:
+def _sampled(sample: sampled.CsvSample | sampled.JsonSample) -> _File:
     return _File(sample.columns, sample.whole, sample)
 
 
@@ -194,19 +206,21 @@ def _looked(path: Path, encoding: Encoding, options: Looked) -> _File:
         match encoding:
             case Encoding.PARQUET:
                 with pq.ParquetFile(path) as file:
-                    return _File(ParquetSchema(file).columns)
+                    schema = ParquetSchema(file)
+                    return _File(schema.columns, stored=[[each] for each in schema.stored.types])
             case Encoding.CSV:
                 form = FileFormat(encoding, header=options.header, delimiter=options.delimiter)
-                return _of_csv(sampled.of_csv(lambda: _opened(path), form))
+                return _sampled(sampled.of_csv(lambda: _opened(path), form))
             case Encoding.JSON:
                 with _opened(path) as stream:
                     sample = stream.read(sampled.SAMPLE_BYTES)
-                columns = sampled.of_json(line for line in _lines(sample) if line.strip())
-                return _File(columns, len(sample) < sampled.SAMPLE_BYTES)
+                lines = (line for line in _lines(sample) if line.strip())
+                return _sampled(sampled.of_json(lines, whole=len(sample) < sampled.SAMPLE_BYTES))
             case Encoding.AVRO:
                 with path.open("rb") as data:
                     written = fastavro.reader(data).metadata["avro.schema"]
-                return _File(avro_columns.columns_of(written) or ())
+                columns = avro_columns.columns_of(written) or []
+                return _File(columns, stored=[[arrow(parse(name, kind))] if kind else [] for name, kind in columns])
     except Exception as error:  # damaged bytes make the libraries raise any exception
         raise SourceError(f"{path}: {first_line(error)}") from error
 

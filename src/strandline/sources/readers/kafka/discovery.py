@@ -92,7 +92,7 @@ def _columns(values: Sequence[bytes]) -> tuple[Sequence[tuple[str, str | None]],
     """Return the columns that the values show, and how they are encoded."""
     try:
         if values and all(isinstance(json.loads(value), dict) for value in values):
-            return sampled.of_json(values), MessageEncoding.JSON
+            return sampled.of_json(values).columns, MessageEncoding.JSON
     except ValueError:
         pass
     try:
