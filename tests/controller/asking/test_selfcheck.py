@@ -13,6 +13,8 @@ from strandline.client import Environment
 from strandline.compute.plan import select
 from strandline.compute.plan.scalars import windows
 from strandline.compute.rules import accumulate
+from strandline.controller.asking import selfcheck
+from strandline.controller.asking.verification import MissingErrorsError, Verification
 
 pytestmark = pytest.mark.spark
 
@@ -97,6 +99,24 @@ def test_a_wrong_rule_is_reported_within_three_ticks_and_the_view_is_right_then(
         assert any("the self-check found" in problem for problem in problems), problems
         env.tick()
         assert env.verify("v").ok
+        assert not env.explain("v").incremental
+
+
+def test_a_view_that_lacks_an_error_is_distrusted_as_one_that_lacks_a_row(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Damage: the check fails for ever, and the view goes on by the rule that lost the error."""
+
+    async def lacking(*_: object) -> Verification:
+        raise MissingErrorsError("'v' has no errors, and must have 1: division by zero")
+
+    monkeypatch.setattr(selfcheck, "verify", lacking)
+    with place.open() as env:
+        define(env)
+        env.execute("CREATE MATERIALIZED VIEW v AS SELECT k, count(*) AS n FROM t GROUP BY k")
+        env.tick()
+        env.tick()
+        assert "found that 'v' has no errors, and must have 1" in env.status()["problems"]["v"]
         assert not env.explain("v").incremental
 
 

@@ -10,7 +10,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
+from types import FunctionType, SimpleNamespace
 from typing import cast
 
 import pyspark
@@ -89,9 +89,13 @@ def test_a_session_that_has_ended_is_refused_in_one_sentence() -> None:
         adopt(cast("SparkSession", SimpleNamespace(newSession=refused)))
 
 
-def gone() -> bool:
-    """Answer as the bridge does without a JVM."""
+def refused() -> bool:
+    """Answer as whatever listens no longer."""
     raise ConnectionRefusedError(111, "Connection refused")
+
+
+gone = FunctionType(refused.__code__, {**globals(), "__name__": "py4j.clientserver"})
+"""The same, called by the bridge to the JVM."""
 
 
 @pytest.mark.parametrize("stopped", [None, lambda: True, gone], ids=["by its program", "by itself", "with its JVM"])
@@ -106,6 +110,19 @@ def test_an_application_that_has_ended_is_known_for_it(stopped: Callable[[], boo
     with pytest.raises(ConfigError, match="start it again") as ended:
         require_running(session(stopped))
     assert spark_is_gone(ended.value) is (stopped is gone)
+
+
+def test_a_connection_that_another_library_lost_is_not_taken_for_sparks() -> None:
+    """Damage: `run` waits for a signal, and hides that an endpoint refused the connection."""
+    with pytest.raises(ConnectionRefusedError) as other:
+        refused()
+    assert not spark_is_gone(other.value)
+    with pytest.raises(RuntimeError) as told:
+        try:
+            gone()
+        except ConnectionRefusedError:
+            raise RuntimeError("it was handled") from None
+    assert not spark_is_gone(told.value)
 
 
 def test_the_tests_jvm_has_the_class_path_of_the_class_archive(spark: SparkSession) -> None:
@@ -141,7 +158,7 @@ def test_a_callers_session_is_not_changed(spark: SparkSession) -> None:
 ON_A_CLUSTER = """
 import asyncio, json, sys
 from pathlib import Path
-from types import SimpleNamespace
+from types import FunctionType, SimpleNamespace
 from typing import cast
 from strandline.engine.parts.part_store import PartStore
 from strandline.engine.session.start import build

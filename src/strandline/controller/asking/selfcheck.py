@@ -21,7 +21,7 @@ from typing import Final
 
 import msgspec
 
-from strandline.controller.asking.verification import Sample, Verification, verify
+from strandline.controller.asking.verification import MissingErrorsError, Sample, Verification, verify
 from strandline.controller.core import Core
 from strandline.controller.location.items import View
 from strandline.errors import AsOfError, CollectionError, EvaluationError, FencedError, reason
@@ -127,11 +127,14 @@ class SelfCheck:
             with self.core.problems.waiting(name):
                 found = await self._verified(name, sample)
             if found is not None and not found.ok:
-                await self._distrust(name, found)
+                rows = f"{found.missing} row(s) missing and {found.extra} too many at {found.as_of}"
+                await self._distrust(name, rows)
             elif found is not None and sample is None:
                 await self._passed(name)
         except FencedError:
             raise
+        except MissingErrorsError as error:
+            await self._distrust(name, f"that {error}")
         except Exception as error:  # noqa: BLE001 - a check never stops what it checks
             self.core.problems.setdefault(name, f"the self-check failed: {reason(error)}")
 
@@ -157,12 +160,11 @@ class SelfCheck:
         if known.passed >= FIRST_CHECKS:
             await self._change(name, checked=status.fingerprint)
 
-    async def _distrust(self, name: str, found: Verification) -> None:
+    async def _distrust(self, name: str, found: str) -> None:
         """Have the view recomputed whole: the next tick opens it anew, and its step appends what is wrong with it."""
-        rows = f"{found.missing} row(s) missing and {found.extra} too many at {found.as_of}"
         await self._change(
             name,
-            distrusted=f"the self-check found {rows}; plain Spark recomputes the whole view from then on, where its "
+            distrusted=f"the self-check found {found}; plain Spark recomputes the whole view from then on, where its "
             "text has one answer. Report the text as a bug of Strandline; define the view anew to try its plan again",
         )
 

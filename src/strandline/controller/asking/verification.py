@@ -33,6 +33,10 @@ SIGNIFICANT_DIGITS: Final = 12
 order."""
 
 
+class MissingErrorsError(EvaluationError):
+    """A view has an answer where it must have errors."""
+
+
 @dataclass(frozen=True)
 class Verification:
     """What `verify` found: ``missing`` rows should be there and are not, ``extra`` ones are and should not.
@@ -87,7 +91,8 @@ async def verify(core: Core, name: str, as_of: int | None, sample: Sample | None
         AsOfError: the view or an input cannot be read at ``as_of``.
         CollectionError: the view or an input has errors then.
         DefinitionError: there is neither a view nor a materialization of this name.
-        EvaluationError: the view has no errors then, and must have some.
+        MissingErrorsError: the view has no errors then, and must have some.  It is found where plain Spark fails, too;
+            where Spark finds an answer, a row that this does not need was passed over by both.
         InvalidUsage: ``name`` is not a view.
     """
     view = core.catalog.find(name)
@@ -145,7 +150,7 @@ async def _afresh(core: Core, view: View, handles: Mapping[str, ReadHandle], kno
     """Return what the view must hold over its inputs' contents at ``known``, computed by its stages from scratch.
 
     Raises:
-        EvaluationError: it must have errors.
+        MissingErrorsError: it must have errors.
     """
     read = {each: Halves(await updates(core, handle, known, Hold(), net=True)) for each, handle in handles.items()}
     _, stages = define(view.name, view.sql, core.catalog, core.assembly.analyst)
@@ -153,7 +158,7 @@ async def _afresh(core: Core, view: View, handles: Mapping[str, ReadHandle], kno
     for errors in found.errors:
         failed = await core.engine.errors(errors)
         if failed.count:
-            raise EvaluationError(f"{view.name!r} has no errors, and must have {failed.count}: {failed.sample[0]}")
+            raise MissingErrorsError(f"{view.name!r} has no errors, and must have {failed.count}: {failed.sample[0]}")
     return found.ok
 
 

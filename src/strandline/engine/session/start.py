@@ -15,6 +15,7 @@ import signal
 import subprocess
 import sys
 import threading
+import traceback
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -148,17 +149,26 @@ def build(config: Mapping[str, str]) -> SparkSession:
 def spark_is_gone(error: BaseException) -> bool:
     """Return whether an error says that Spark's JVM no longer answers, by itself or by what caused it.
 
-    >>> spark_is_gone(ConnectionRefusedError(111, "Connection refused")), spark_is_gone(KeyError("k"))
-    (True, False)
+    A connection that anything but the bridge to the JVM has lost is another matter:
+
+    >>> spark_is_gone(ConnectionRefusedError(111, "Connection refused"))
+    False
     """
     seen: list[BaseException] = []
-    while error not in seen:
-        lost = type(error).__module__ == _BRIDGE and type(error).__name__ == "Py4JNetworkError"
-        if lost or isinstance(error, ConnectionError):
+    following: BaseException | None = error
+    while following is not None and following not in seen:
+        lost = type(following).__module__ == _BRIDGE and type(following).__name__ == "Py4JNetworkError"
+        if lost or (isinstance(following, ConnectionError) and _is_of_the_bridge(following)):
             return True
-        seen.append(error)
-        error = error.__cause__ or error.__context__ or error
+        seen.append(following)
+        following = following.__cause__ or (None if following.__suppress_context__ else following.__context__)
     return False
+
+
+def _is_of_the_bridge(error: BaseException) -> bool:
+    """Return whether code of Py4J let ``error`` through."""
+    frames = traceback.walk_tb(error.__traceback__)
+    return any(str(frame.f_globals.get("__name__")).startswith("py4j.") for frame, _ in frames)
 
 
 def require_running(session: SparkSession) -> None:
@@ -179,7 +189,7 @@ def require_running(session: SparkSession) -> None:
 
 def _has_no_jvm(error: Exception) -> bool:
     """Return whether a call that cannot fail inside the JVM failed for want of one."""
-    return spark_is_gone(error) or type(error).__module__ == _BRIDGE
+    return isinstance(error, ConnectionError) or spark_is_gone(error) or type(error).__module__ == _BRIDGE
 
 
 def stop(session: SparkSession) -> None:
