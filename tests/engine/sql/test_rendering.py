@@ -71,6 +71,22 @@ def test_a_literal_that_looks_like_a_use_stays_as_it_is() -> None:
     assert "'__get_1'" in render(written, NAMES)
 
 
+@pytest.mark.parametrize(
+    ("sql", "of_rows"),
+    [
+        ("SELECT a FROM t WHERE 10 / a > 1 AND a = 5", True),
+        ("SELECT t.a FROM t JOIN t u ON t.a = u.a", True),
+        ("SELECT a, count(*) AS n FROM t GROUP BY a HAVING 10 / a > 1", True),
+        ("SELECT a FROM t WHERE a IS NOT NULL", False),
+        ("SELECT 10 / a AS a FROM t", False),
+    ],
+)
+def test_a_condition_that_may_fail_is_asked_of_rows_and_not_of_what_is_stored(sql: str, of_rows: bool) -> None:
+    """Damage: whether a view has an error depends on which rows share a part of a file, or were withdrawn."""
+    written = render(Opaque((T,), ("t",), sql, ("a",), "only Spark can read it"), NAMES)
+    assert ("SPARK_PARTITION_ID() >= 0" in written) is of_rows
+
+
 def test_the_names_of_table_expressions_do_not_hide_a_view() -> None:
     """Damage: a frame would be read as the expression that reads it: an endless or wrong query."""
     read = Get("f", (("a", "a"),))

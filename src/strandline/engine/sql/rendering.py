@@ -13,8 +13,15 @@ See `algebra.nodes` for what each node means.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import lru_cache
+from typing import Final
+
+import sqlglot
+from sqlglot import exp
+from sqlglot.errors import SqlglotError
 
 from strandline.algebra.careful import may_fail
+from strandline.algebra.judged import certain
 from strandline.algebra.nodes import (
     Accumulate,
     Constant,
@@ -33,11 +40,14 @@ from strandline.algebra.nodes import (
     Restrict,
     UnionAll,
 )
-from strandline.algebra.scalar import Scalar, conjunction
+from strandline.algebra.scalar import Faithful, Scalar, conjunction
 from strandline.algebra.scalar import text as written
 from strandline.algebra.schema import DIFF, ERROR, TIME, quote
 from strandline.engine.sql import copies, grouping, keyed, tried
 from strandline.engine.sql.text import Text, listed
+
+TEXTS_REMEMBERED: Final = 1_000
+"""Each step renders its plan anew; the text of a query in it is read once."""
 
 
 def render(node: Node, frame_names: Mapping[str, str], *, single: bool = False) -> str:
@@ -165,15 +175,16 @@ def _next(left: list[int], node: Join, names: frozenset[str], waiting: list[Scal
     return left[0]
 
 
-def _multiset(below: Node, source: str, condition: str) -> str:
+def _multiset(below: Node, source: str, condition: str, *, asked: bool) -> str:
     """Return the plain rows that the updates of ``source`` sum up to, each as often as its count.
 
-    An expression that may fail is evaluated for all of them, whatever the query does with them: a condition that Spark
-    takes for not deterministic keeps it from moving the query's own conditions below the sum.  So it does not depend on
-    the query's plan whether a row fails.
+    An expression that may fail is evaluated for all of them, whatever the query does with them; and a condition of the
+    query that may fail (``asked``) for rows alone, not for updates, and not by the statistics of a part.  For a
+    condition that Spark takes for not deterministic keeps it from moving the query's own ones below the sum.  So it
+    depends neither on the query's plan nor on where its rows are stored whether a row fails.
     """
     columns = listed(map(quote, below.names))
-    barrier = " WHERE SPARK_PARTITION_ID() >= 0" if may_fail(below) else ""
+    barrier = " WHERE SPARK_PARTITION_ID() >= 0" if asked or may_fail(below) else ""
     grouped = f"GROUP BY {columns}" if columns else ""
     counted = (
         f"SELECT {columns}{', ' if columns else ''}SUM({DIFF}) AS {DIFF} FROM {source} WHERE {condition} {grouped}"
@@ -184,12 +195,24 @@ def _multiset(below: Node, source: str, condition: str) -> str:
 def _query(node: Opaque | Replay, sources: list[str], condition: str) -> str:
     """Return the opaque query over what its inputs are under ``condition``; its relations are defined around it."""
     relations = [
-        f"{quote(alias)} AS ({_multiset(below, source, condition)})"
+        f"{quote(alias)} AS ({_multiset(below, source, condition, asked=_has_doubtful_condition(node.sql))})"
         for alias, below, source in zip(node.aliases, node.inputs, sources, strict=True)
     ]
     columns = listed(map(quote, node.names))
     defined = "WITH " + ",\n".join(relations) + "\n" if relations else ""
     return f"{defined}SELECT {columns} FROM (\n{node.sql}\n)"
+
+
+@lru_cache(maxsize=TEXTS_REMEMBERED)
+def _has_doubtful_condition(sql: str) -> bool:
+    """Tell whether a condition of a query may fail for some row; of a query that cannot be read it may."""
+    try:
+        tree = sqlglot.parse_one(sql, dialect=Faithful)
+    except SqlglotError:
+        return True
+    conditions = [each.this for each in tree.find_all(exp.Where, exp.Having, exp.Qualify)]
+    conditions += [on for join in tree.find_all(exp.Join) if (on := join.args.get("on")) is not None]
+    return not all(map(certain, conditions))
 
 
 def _opaque(node: Opaque, sources: list[str], text: Text) -> str:
