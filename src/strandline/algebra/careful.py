@@ -19,8 +19,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from typing import Final
 
+import sqlglot
 from sqlglot import exp
+from sqlglot.errors import SqlglotError
 
 from strandline.algebra.joins import joined, reads_only
 from strandline.algebra.judged import certain, have_values, possibly, surely, tried
@@ -37,8 +41,11 @@ from strandline.algebra.nodes import (
     children,
 )
 from strandline.algebra.products import Product, Products, Values, substituted
-from strandline.algebra.scalar import Scalar, case, column, columns, is_null, number
+from strandline.algebra.scalar import Faithful, Scalar, case, column, columns, is_null, number
 from strandline.algebra.schema import RESERVED
+
+TEXTS_REMEMBERED: Final = 1_000
+"""Each step renders its plan anew; the text of a query in it is read once."""
 
 
 def careful(node: Node, where: str) -> tuple[Node, tuple[Node, ...]]:
@@ -74,6 +81,22 @@ def may_fail(node: Node) -> bool:
         case _:
             values = []
     return not all(certain(each.tree) for each in values) or any(map(may_fail, children(node)))
+
+
+@lru_cache(maxsize=TEXTS_REMEMBERED)
+def has_doubtful_condition(sql: str) -> bool:
+    """Tell whether a condition of a query that Spark answers may fail for some row; of one that cannot be read it may.
+
+    >>> has_doubtful_condition("SELECT a FROM t WHERE 10 / a > 1"), has_doubtful_condition("SELECT 10 / a AS b FROM t")
+    (True, False)
+    """
+    try:
+        tree = sqlglot.parse_one(sql, dialect=Faithful)
+    except SqlglotError:
+        return True
+    conditions = [each.this for each in tree.find_all(exp.Where, exp.Having, exp.Qualify)]
+    conditions += [on for join in tree.find_all(exp.Join) if (on := join.args.get("on")) is not None]
+    return not all(map(certain, conditions))
 
 
 @dataclass(slots=True)

@@ -13,15 +13,8 @@ See `algebra.nodes` for what each node means.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import lru_cache
-from typing import Final
 
-import sqlglot
-from sqlglot import exp
-from sqlglot.errors import SqlglotError
-
-from strandline.algebra.careful import may_fail
-from strandline.algebra.judged import certain
+from strandline.algebra.careful import has_doubtful_condition, may_fail
 from strandline.algebra.nodes import (
     Accumulate,
     Constant,
@@ -40,14 +33,11 @@ from strandline.algebra.nodes import (
     Restrict,
     UnionAll,
 )
-from strandline.algebra.scalar import Faithful, Scalar, conjunction
+from strandline.algebra.scalar import Scalar, conjunction
 from strandline.algebra.scalar import text as written
 from strandline.algebra.schema import DIFF, ERROR, TIME, quote
 from strandline.engine.sql import copies, grouping, keyed, tried
 from strandline.engine.sql.text import Text, listed
-
-TEXTS_REMEMBERED: Final = 1_000
-"""Each step renders its plan anew; the text of a query in it is read once."""
 
 
 def render(node: Node, frame_names: Mapping[str, str], *, single: bool = False) -> str:
@@ -195,24 +185,12 @@ def _multiset(below: Node, source: str, condition: str, *, asked: bool) -> str:
 def _query(node: Opaque | Replay, sources: list[str], condition: str) -> str:
     """Return the opaque query over what its inputs are under ``condition``; its relations are defined around it."""
     relations = [
-        f"{quote(alias)} AS ({_multiset(below, source, condition, asked=_has_doubtful_condition(node.sql))})"
+        f"{quote(alias)} AS ({_multiset(below, source, condition, asked=has_doubtful_condition(node.sql))})"
         for alias, below, source in zip(node.aliases, node.inputs, sources, strict=True)
     ]
     columns = listed(map(quote, node.names))
     defined = "WITH " + ",\n".join(relations) + "\n" if relations else ""
     return f"{defined}SELECT {columns} FROM (\n{node.sql}\n)"
-
-
-@lru_cache(maxsize=TEXTS_REMEMBERED)
-def _has_doubtful_condition(sql: str) -> bool:
-    """Tell whether a condition of a query may fail for some row; of a query that cannot be read it may."""
-    try:
-        tree = sqlglot.parse_one(sql, dialect=Faithful)
-    except SqlglotError:
-        return True
-    conditions = [each.this for each in tree.find_all(exp.Where, exp.Having, exp.Qualify)]
-    conditions += [on for join in tree.find_all(exp.Join) if (on := join.args.get("on")) is not None]
-    return not all(map(certain, conditions))
 
 
 def _opaque(node: Opaque, sources: list[str], text: Text) -> str:
