@@ -56,8 +56,8 @@ ENGINE_CONF: Final[Mapping[str, str]] = {
     "spark.sql.caseSensitive": "false",
     # Spark 4.3 cannot plan UNION ALL over a query that selects EXISTS (…): the constraints that it carries from one
     # side to the other name columns inside the subquery ("key not found" in UnionBase.rewriteConstraints).  And the
-    # rule of errors depends on it: a condition that Spark infers (`b IS NOT NULL` from `10 / a > b`) would drop a row on
-    # which the author's condition fails.
+    # rule of errors depends on it: a condition that Spark infers (`b IS NOT NULL` from `10 / a > b`) would drop a row
+    # on which the author's condition fails.
     "spark.sql.constraintPropagation.enabled": "false",
     # Steps are small and planned by us; re-planning between stages costs tens of milliseconds and gains nothing on
     # them.
