@@ -79,6 +79,8 @@ def test_a_literal_that_looks_like_a_use_stays_as_it_is() -> None:
         ("SELECT a, count(*) AS n FROM t GROUP BY a HAVING 10 / a > 1", True),
         ("SELECT a FROM t WHERE a IS NOT NULL", False),
         ("SELECT 10 / a AS a FROM t", False),
+        ("SELECT a FROM t LATERAL VIEW explode(array(a)) m AS b WHERE 10 / b > 1", True),
+        ("SELECT t.a FROM t, LATERAL (SELECT a FROM t u WHERE 10 / u.a > t.a) l", False),
     ],
 )
 def test_a_condition_that_may_fail_is_asked_of_rows_and_not_of_what_is_stored(sql: str, of_rows: bool) -> None:
