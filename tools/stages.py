@@ -446,7 +446,9 @@ def run_share(part: Part, draw: int, out: int | IO[bytes] | None) -> Tally:
     died: list[str] = []
     while True:
         left_out = [f"--stage-without={test}" for test in died]
-        asked = (f"--stage={stage}", f"--stage-draw={draw}", f"--junitxml={report}", f"--stage-running={running}")
+        # Tests that are dealt one by one were drawn when they were counted; of some of them another share is drawn.
+        drawn = [] if stage in DEALT_BY_TEST else [f"--stage-draw={draw}"]
+        asked = (f"--stage={stage}", *drawn, f"--junitxml={report}", f"--stage-running={running}")
         command = call_pytest(*asked, *left_out, *sorted(files))
         status = run(command, out=out, minutes=LONG_MINUTES_MAX if stage in NOT_IN_CI else STAGE_MINUTES_MAX)
         if not running.exists():

@@ -165,6 +165,25 @@ def test_the_tests_of_a_stage_that_has_several_processes_run_once_each(
     assert len(list(tmp_path.glob("ran-*"))) == 7
 
 
+@pytest.mark.parametrize("stage", ["views", "spark"])
+def test_what_is_drawn_is_what_runs_however_it_is_dealt(
+    stages: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stage: str
+) -> None:
+    """Damage: a process that gets some of the drawn cases draws again, and the run fails for want of some."""
+    markers = "\n".join(f"  {name}" for name in (*stages.STAGE_BY_MARKER, "drawn"))
+    (tmp_path / "pytest.ini").write_text(f"[pytest]\nmarkers =\n{markers}\n")
+    (tmp_path / "test_it.py").write_text(
+        f"import pytest\n@pytest.mark.{stage}\n@pytest.mark.drawn(3)\n@pytest.mark.parametrize('n', range(12))\n"
+        "def test_a(n): pass\n"
+    )
+    (tmp_path / "tools").symlink_to(ROOT / "tools")
+    monkeypatch.setattr(stages, "ROOT", tmp_path)
+    counts, _ = stages.take_census(tmp_path, 5)
+    assert [sum(counts[each].values()) for each in (stage, "long")] == [4, 8]
+    tally = stages.run_stages({stage: counts[stage]}, tmp_path, 5, quiet=True)[stage]
+    assert (tally.passed, tally.failed) == (4, 0)
+
+
 def test_what_takes_longest_begins_first_and_what_waits_stands_in_no_ones_way(stages: ModuleType, tmp_path) -> None:
     """Else the run ends with one process at work and the others idle; or all wait for servers, and none computes."""
     seconds = {"check": 1, "spark": stages.PART_S * 1.5, "unit": 7, "servers": 900, "kills": 5}
