@@ -12,6 +12,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+from lost_bridge import refused_by_the_jvm
 
 from strandline.cli import running
 from strandline.cli.running import Report, Stop, Wanted, _ticks, run
@@ -74,7 +75,7 @@ class Opening:
             if self._signalled:
                 threading.Timer(0.05, os.kill, (os.getpid(), signal.SIGTERM)).start()
             try:
-                raise ConnectionRefusedError(111, "Connection refused")
+                refused_by_the_jvm()
             except ConnectionRefusedError as error:
                 raise ConfigError("Spark does not answer") from error
         return SimpleNamespace(created=())

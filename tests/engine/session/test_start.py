@@ -10,11 +10,12 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from types import FunctionType, SimpleNamespace
+from types import SimpleNamespace
 from typing import cast
 
 import pyspark
 import pytest
+from lost_bridge import refused, refused_by_the_jvm
 from py4j import java_gateway
 from pyspark.sql import SparkSession
 
@@ -89,16 +90,9 @@ def test_a_session_that_has_ended_is_refused_in_one_sentence() -> None:
         adopt(cast("SparkSession", SimpleNamespace(newSession=refused)))
 
 
-def refused() -> bool:
-    """Answer as whatever listens no longer."""
-    raise ConnectionRefusedError(111, "Connection refused")
-
-
-gone = FunctionType(refused.__code__, {**globals(), "__name__": "py4j.clientserver"})
-"""The same, called by the bridge to the JVM."""
-
-
-@pytest.mark.parametrize("stopped", [None, lambda: True, gone], ids=["by its program", "by itself", "with its JVM"])
+@pytest.mark.parametrize(
+    "stopped", [None, lambda: True, refused_by_the_jvm], ids=["by its program", "by itself", "with its JVM"]
+)
 def test_an_application_that_has_ended_is_known_for_it(stopped: Callable[[], bool] | None) -> None:
     """Damage: a run whose JVM is dead tries every view at every tick, for ever, and nothing starts it again."""
 
@@ -109,7 +103,7 @@ def test_an_application_that_has_ended_is_known_for_it(stopped: Callable[[], boo
     require_running(session(lambda: False))
     with pytest.raises(ConfigError, match="start it again") as ended:
         require_running(session(stopped))
-    assert spark_is_gone(ended.value) is (stopped is gone)
+    assert spark_is_gone(ended.value) is (stopped is refused_by_the_jvm)
 
 
 def test_a_connection_that_another_library_lost_is_not_taken_for_sparks() -> None:
@@ -119,7 +113,7 @@ def test_a_connection_that_another_library_lost_is_not_taken_for_sparks() -> Non
     assert not spark_is_gone(other.value)
     with pytest.raises(RuntimeError) as told:
         try:
-            gone()
+            refused_by_the_jvm()
         except ConnectionRefusedError:
             raise RuntimeError("it was handled") from None
     assert not spark_is_gone(told.value)
@@ -158,7 +152,7 @@ def test_a_callers_session_is_not_changed(spark: SparkSession) -> None:
 ON_A_CLUSTER = """
 import asyncio, json, sys
 from pathlib import Path
-from types import FunctionType, SimpleNamespace
+from types import SimpleNamespace
 from typing import cast
 from strandline.engine.parts.part_store import PartStore
 from strandline.engine.session.start import build
