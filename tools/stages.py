@@ -188,9 +188,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def _left_out(config: pytest.Config, items: Iterable[pytest.Item]) -> frozenset[str]:
     """Return the tests that the seed of this run does not draw; without a seed, none."""
     seed = config.getoption("--stage-draw")
-    marked = [(item, mark) for item in items if (mark := item.get_closest_marker("drawn"))]
     if seed is None:
         return frozenset()
+    marked = [(item, mark) for item in items if (mark := item.get_closest_marker("drawn"))]
     return drawing.left_out([(item.nodeid.split("[")[0], item.nodeid, mark.args[0]) for item, mark in marked], seed)
 
 

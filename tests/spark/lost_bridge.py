@@ -6,7 +6,7 @@ from types import FunctionType
 
 
 def refused() -> bool:
-    """Answer as whatever listens no longer."""
+    """Answer as a server that no longer listens."""
     raise ConnectionRefusedError(111, "Connection refused")
 
 

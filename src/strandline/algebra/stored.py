@@ -20,7 +20,7 @@ digits on both sides of the point.  Types that a collection lacks have one form 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from enum import IntEnum
 from typing import Final
 
@@ -244,30 +244,32 @@ def type_of_all(stored: Sequence[pa.DataType]) -> str | None:
     >>> type_of_all([pa.int64(), pa.float64()]) is None
     True
     """
-    own = [type_of(each) for each in stored if not pa.types.is_null(each)] or ["string"]
-    kinds = [kind for kind in dict.fromkeys(own) if kind is not None]
-    if None in own:
+    known = [each for each in stored if not pa.types.is_null(each)] or [pa.null()]
+    own = [kind for each in known if (kind := type_of(each))]
+    if len(own) < len(known):
         return None
-    parsed = {kind: parse("", kind) for kind in (*kinds, *_decimal_of(kinds), "double")}
-    return next((kind for kind, each in parsed.items() if all(_is_held(each, s) for s in stored)), None)
+    parsed = {kind: parse("", kind) for kind in own}
+    least = [fit(parsed[kind], each) for kind, each in zip(own, known, strict=True)]
+    candidates = parsed | {kind: parse("", kind) for kind in (*_decimal_of(parsed.values()), "double")}
+    for kind, each in candidates.items():
+        if all(fit(each, there) >= needed for there, needed in zip(known, least, strict=True)):
+            return kind
+    return None
 
 
-def _is_held(kind: Type, stored: pa.DataType) -> bool:
-    """Tell whether ``kind`` holds as much of ``stored`` as that's own type does."""
-    return fit(kind, stored) >= fit(parse("", type_of(stored) or "string"), stored)
-
-
-def _decimal_of(kinds: Sequence[str]) -> Sequence[str]:
+def _decimal_of(kinds: Iterable[Type]) -> Sequence[str]:
     """Return the decimal with the digits of numbers of all ``kinds``, if there is one."""
-    parsed = [parse("", kind) for kind in kinds]
-    known = [
-        (each.precision - each.scale, each.scale) if isinstance(each, Decimal) else (_DIGITS[BITS[each.name]], 0)
-        for each in parsed
-        if isinstance(each, Decimal) or (isinstance(each, Atom) and each.name in BITS)
-    ]
-    whole, scale = (max((each[n] for each in known), default=0) for n in (0, 1))
-    fits = len(known) == len(kinds) and 0 < whole + scale <= _DECIMAL_DIGITS_MAX
-    return [f"decimal({whole + scale},{scale})"] if fits else []
+    digits = []
+    for kind in kinds:
+        match kind:
+            case Decimal(precision, scale):
+                digits.append((precision - scale, scale))
+            case Atom(name) if name in BITS:
+                digits.append((_DIGITS[BITS[name]], 0))
+            case _:
+                return []
+    whole, scale = (max(each) for each in zip(*digits, strict=True))
+    return [f"decimal({whole + scale},{scale})"] if whole + scale <= _DECIMAL_DIGITS_MAX else []
 
 
 def struct_text(fields: Sequence[tuple[str, str | None]]) -> str | None:

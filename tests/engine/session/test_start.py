@@ -82,10 +82,6 @@ def test_java_home_goes_before_the_path(tmp_path: Path) -> None:
 @pytest.mark.spark
 def test_a_session_that_has_ended_is_refused_in_one_sentence() -> None:
     """Damage: after a lost JVM a notebook gets a traceback of sockets."""
-
-    def refused() -> SparkSession:
-        raise ConnectionRefusedError(111, "Connection refused")
-
     with pytest.raises(ConfigError, match="has ended"):
         adopt(cast("SparkSession", SimpleNamespace(newSession=refused)))
 

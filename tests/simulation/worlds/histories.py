@@ -20,7 +20,7 @@ from strandline.store.unreliable import Choose
 from strandline.testing.simulation.kernel import Fate
 from worlds.campaign import deal
 from worlds.ingested import IngestedWorld
-from worlds.one_fault import OneFault, Tried, calm, pairs, tried, with_each
+from worlds.one_fault import OneFault, Share, Tried, calm, pairs, tried, with_each
 from worlds.persist import law_of
 from worlds.processors import spread
 
@@ -67,22 +67,22 @@ def judge(
     record_property("FIGURE", f"{name}.rounds-per-history {rounds / len(seeds):.1f} >=10 pass")
 
 
-def faults(perform: Perform, job: tuple[int, int, int]) -> Tried:
-    """Try one in ``every`` pairs of point and fate of the script, from the ``first`` on."""
-    patience, every, first = job
+def faults(perform: Perform, job: tuple[int, Share]) -> Tried:
+    """Try a share of the pairs of point and fate of the script, with one patience."""
+    patience, share = job
 
     def run(choose: OneFault) -> None:
         perform(choose, patience)
 
     points = calm(run)
-    these = pairs(points)[first::every]
+    these = share.of(pairs(points))
     return tried(points, these, with_each(run, points, these, lambda: LANDINGS))
 
 
 def one_fault_everywhere(name: str, perform: Perform, every: int, record_property: Any) -> None:
     """Try one in ``every`` pairs of point and fate, with either patience in turn, or all of them with both."""
     halves_of = {patience: (0, 1) if every == 1 else (n % 2,) for n, patience in enumerate(PATIENCE)}
-    jobs = [(patience, every * 2, half * every) for patience, halves in halves_of.items() for half in halves]
+    jobs = [(patience, Share(every * 2, half * every)) for patience, halves in halves_of.items() for half in halves]
     halves = list(spread(partial(faults, perform), jobs))
     for each in halves:
         assert not each.broken, each.broken

@@ -167,6 +167,10 @@ class Share(NamedTuple):
         """Return a share that is another one in each run; figures and failures name it."""
         return cls(every, secrets.randbelow(every))
 
+    def of(self, these: Sequence[tuple[int, int]]) -> Sequence[tuple[int, int]]:
+        """Return the share of ``these`` pairs."""
+        return these[self.first :: self.every]
+
     def __str__(self) -> str:
         return f"every={self.every},first={self.first}"
 
@@ -198,5 +202,5 @@ def _try(asked: tuple[Job, Share]) -> Tried:
         play(scenario, choose, patience)
 
     points = calm(run)
-    these = pairs(points)[share.first :: share.every]
+    these = share.of(pairs(points))
     return tried(points, these, with_each(run, points, these))

@@ -39,5 +39,5 @@ def try_one(asked: tuple[Job, Share]) -> Tried:
         Stage(choose, script, patience).perform()
 
     points = calm(run)
-    these = pairs(points)[share.first :: share.every]
+    these = share.of(pairs(points))
     return tried(points, these, with_each(run, points, these, landings))

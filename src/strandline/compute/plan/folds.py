@@ -31,34 +31,39 @@ def definite_folds(context: Context, node: Node, expression: exp.Expr) -> exp.Ex
         fold, condition = (fold.this, fold) if isinstance(fold, exp.Filter) else (fold, None)
         if not isinstance(fold, exp.Anonymous) or fold.name.lower() not in FOLDED or len(fold.expressions) != 1:
             return found
-        argument, gather = fold.expressions[0], "collect_list"
-        if isinstance(argument, exp.Distinct):
-            argument, gather = argument.expressions[0], "collect_set"
-        name = fold.name.lower()
-
-        def placed(aggregate: exp.Expr) -> exp.Expr:
-            for around in (condition, over):
-                if around is not None:
-                    outer = around.copy()
-                    outer.set("this", aggregate)
-                    aggregate = outer
-            return aggregate
-
+        argument, name = fold.expressions[0], fold.name.lower()
+        if distinct := isinstance(argument, exp.Distinct):
+            argument = argument.expressions[0]
         type_ = "double" if name in VARIANCES else _type(context, node, argument)
         if type_ == _WIDE:
-            terms, counted = cast(argument, "decimal(20,0)"), argument.copy()
-            if gather == "collect_set":
-                terms, counted = exp.Distinct(expressions=[terms]), exp.Distinct(expressions=[counted])
+            total, counted = (_placed(each, condition, over) for each in _exact(argument, distinct=distinct))
             template = _EXACT_MEAN if name in _MEANS else _EXACT_TRIED if name == "try_sum" else _EXACT_TOTAL
-            parts = {"total": placed(call("sum", terms)), "counted": placed(call("count", counted))}
-            return operand(filled(template, parts))
+            return operand(filled(template, {"total": total, "counted": counted}))
         if type_ not in _ROUNDED:
             return found
-        gathered = placed(call(gather, cast(argument, "double")))
+        gathered = call("collect_set" if distinct else "collect_list", cast(argument, "double"))
         template = _variance(name) if name in VARIANCES else _MEAN if name in _MEANS else _TOTAL
-        return operand(filled(template, {"summed": call("sort_array", gathered)}))
+        return operand(filled(template, {"summed": call("sort_array", _placed(gathered, condition, over))}))
 
     return replaced(expression, definite)
+
+
+def _exact(argument: exp.Expr, *, distinct: bool) -> tuple[exp.Expr, exp.Expr]:
+    """Return the exact sum of 64-bit integers, and how many there are."""
+    terms, counted = cast(argument, "decimal(20,0)"), argument.copy()
+    if distinct:
+        terms, counted = exp.Distinct(expressions=[terms]), exp.Distinct(expressions=[counted])
+    return call("sum", terms), call("count", counted)
+
+
+def _placed(aggregate: exp.Expr, *around: exp.Expr | None) -> exp.Expr:
+    """Return ``aggregate`` under the condition and over the window of another one."""
+    for each in around:
+        if each is not None:
+            outer = each.copy()
+            outer.set("this", aggregate)
+            aggregate = outer
+    return aggregate
 
 
 def _type(context: Context, node: Node, argument: exp.Expr) -> str:

@@ -91,8 +91,8 @@ async def verify(core: Core, name: str, as_of: int | None, sample: Sample | None
         AsOfError: the view or an input cannot be read at ``as_of``.
         CollectionError: the view or an input has errors then.
         DefinitionError: there is neither a view nor a materialization of this name.
-        MissingErrorsError: the view has no errors then, and must have some.  It is found where plain Spark fails, too;
-            where Spark finds an answer, a row that this does not need was passed over by both.
+        MissingErrorsError: the view has no errors then, and must have some.  They are looked for only where plain Spark
+            fails.
         InvalidUsage: ``name`` is not a view.
     """
     view = core.catalog.find(name)

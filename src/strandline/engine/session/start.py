@@ -41,6 +41,7 @@ PART_BYTES_TARGET: Final = 128 << 20
 assert HEAP_MIB_MIN <= HEAP_MIB_MAX
 _BRIDGE: Final = "py4j.protocol"
 """The module of the errors of PySpark's bridge to the JVM."""
+_PACKAGE: Final = f"{_BRIDGE.partition('.')[0]}."
 _ENDED: Final = (
     "Spark has ended, or its JVM has, and this process cannot go on without it: start it again "
     "(nothing that was acknowledged is lost)"
@@ -153,8 +154,8 @@ def spark_is_gone(error: BaseException) -> bool:
 
     A connection that anything but the bridge to the JVM has lost is another matter:
 
-    >>> spark_is_gone(ConnectionRefusedError(111, "Connection refused"))
-    False
+    >>> spark_is_gone(ConnectionRefusedError(111, "Connection refused")), spark_is_gone(KeyError("k"))
+    (False, False)
     """
     seen: list[BaseException] = []
     following: BaseException | None = error
@@ -170,7 +171,7 @@ def spark_is_gone(error: BaseException) -> bool:
 def _is_of_the_bridge(error: BaseException) -> bool:
     """Return whether code of Py4J let ``error`` through."""
     frames = traceback.walk_tb(error.__traceback__)
-    return any(str(frame.f_globals.get("__name__")).startswith("py4j.") for frame, _ in frames)
+    return any(str(frame.f_globals.get("__name__")).startswith(_PACKAGE) for frame, _ in frames)
 
 
 def require_running(session: SparkSession) -> None:

@@ -228,7 +228,7 @@ def _repeats(aggregate: Aggregate) -> bool:
         aggregate.function in ("sum", "avg")
         and not aggregate.distinct
         and not _folded(aggregate)
-        and aggregate.argument_type not in (*_SMALL, "bigint")
+        and aggregate.argument_type not in (*_SMALL, _WIDE)
     )
 
 
@@ -239,7 +239,7 @@ def _aggregate(aggregate: Aggregate, arguments: dict[Scalar, str]) -> str:
     argument = arguments[aggregate.argument]
     if _folded(aggregate):
         return _fold(aggregate, argument)
-    if aggregate.function in ("sum", "avg") and aggregate.argument_type == "bigint":
+    if aggregate.function in ("sum", "avg") and aggregate.argument_type == _WIDE:
         return _exact(aggregate, argument)
     if aggregate.distinct or aggregate.function in ("min", "max"):
         distinct = "DISTINCT " if aggregate.distinct else ""
@@ -248,8 +248,12 @@ def _aggregate(aggregate: Aggregate, arguments: dict[Scalar, str]) -> str:
         return _count(argument)
     if _repeats(aggregate):
         return f"{aggregate.function.upper()}({argument})"
-    total = f"SUM({argument} * {DIFF})"
-    return total if aggregate.function == "sum" else f"CAST({total} AS DOUBLE) / NULLIF({_count(argument)}, 0L)"
+    return _of_sum(aggregate, f"SUM({argument} * {DIFF})", _count(argument))
+
+
+def _of_sum(aggregate: Aggregate, total: str, count: str) -> str:
+    """Return a sum or average of whole numbers, by their exact sum and how many there are."""
+    return total if aggregate.function == "sum" else f"CAST({total} AS DOUBLE) / NULLIF({count}, 0L)"
 
 
 def _exact(aggregate: Aggregate, argument: str) -> str:
@@ -262,9 +266,7 @@ def _exact(aggregate: Aggregate, argument: str) -> str:
         total, count = f"SUM(DISTINCT {value})", f"COUNT(DISTINCT {argument})"
     else:
         total, count = f"SUM({value} * CAST({DIFF} AS DECIMAL(20,0)))", _count(argument)
-    if aggregate.function == "sum":
-        return f"CAST({total} AS BIGINT)"
-    return f"CAST({total} AS DOUBLE) / NULLIF({count}, 0L)"
+    return f"CAST({_of_sum(aggregate, total, count)} AS {aggregate.type})"
 
 
 def _count(argument: str) -> str:
@@ -275,12 +277,14 @@ def _folded(aggregate: Aggregate) -> bool:
     return (
         aggregate.function in ("sum", "avg")
         and aggregate.type == "double"
-        and aggregate.argument_type not in (*_SMALL, "bigint")
+        and aggregate.argument_type not in (*_SMALL, _WIDE)
     )
 
 
 _SMALL: Final = ("tinyint", "smallint", "int")
 """Integers that a count multiplies without overflow, as long as the sum has none."""
+_WIDE: Final = "bigint"
+"""The integers that have an exact sum as decimals alone."""
 
 
 def _fold(aggregate: Aggregate, argument: str) -> str:

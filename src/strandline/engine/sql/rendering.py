@@ -184,8 +184,9 @@ def _multiset(below: Node, source: str, condition: str, *, asked: bool) -> str:
 
 def _query(node: Opaque | Replay, sources: list[str], condition: str) -> str:
     """Return the opaque query over what its inputs are under ``condition``; its relations are defined around it."""
+    asked = has_doubtful_condition(node.sql)
     relations = [
-        f"{quote(alias)} AS ({_multiset(below, source, condition, asked=has_doubtful_condition(node.sql))})"
+        f"{quote(alias)} AS ({_multiset(below, source, condition, asked=asked)})"
         for alias, below, source in zip(node.aliases, node.inputs, sources, strict=True)
     ]
     columns = listed(map(quote, node.names))

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from pathlib import Path
-from typing import Final
+from typing import Final, Protocol, Self
 
 import fastavro
 import pyarrow as pa
@@ -92,21 +92,21 @@ def _alike(paths: Sequence[Path], suffix: str, options: Looked) -> Iterator[Disc
     if encoding is None:
         return
     looked = {path: _looked(path, encoding, options) for path in _some(paths)}
-    if len({each.names for each in looked.values()}) > 1:
+    if len({_names(each) for each in looked.values()}) > 1:
         looked = {path: looked.get(path) or _looked(path, encoding, options) for path in paths}
-        of = {path: each.names for path, each in looked.items()}
+        of = {path: _names(each) for path, each in looked.items()}
     else:
-        of = dict.fromkeys(paths, next(iter(looked.values())).names)
+        of = dict.fromkeys(paths, _names(next(iter(looked.values()))))
     sets: dict[tuple[str, ...], list[Path]] = {}
     for path, names in of.items():
         sets.setdefault(names, []).append(path)
     for alike in sets.values():
         seen = [looked[path] for path in alike if path in looked]
         name, where = _place(alike, paths, suffix)
-        whole = reduce(_File.joined, seen)
-        every = {"path": where, **_said(encoding, suffix, options), **whole.options}
-        notes = [_note(alike, len(seen)), *whole.notes]
-        yield discovered(name, whole.columns, every, notes, exact=encoding is Encoding.JSON)
+        sample = reduce(_joined, seen)
+        every = {"path": where, **_said(encoding, suffix, options), **_read_by(sample)}
+        notes = [_note(alike, len(seen)), *_notes(sample)]
+        yield discovered(name, sample.columns, every, notes, exact=encoding is Encoding.JSON)
 
 
 def _some(paths: Sequence[Path]) -> Sequence[Path]:
@@ -153,74 +153,86 @@ def _note(alike: Sequence[Path], looked: int) -> str:
     return there if looked == len(alike) else f"{there}, of which {looked} were looked at"
 
 
-@dataclass(frozen=True, slots=True)
-class _File:
-    """What files seem to hold; ``whole``: all of them was looked at.
+class _Sample(Protocol):
+    """What files of one encoding seem to hold."""
 
-    ``sample``: of texts, what says so.  ``stored``: of files that say their types, those of each column.
+    @property
+    def columns(self) -> list[tuple[str, str | None]]:
+        """The columns with the types to read them as; None: nothing reads it."""
+
+    @property
+    def whole(self) -> bool:
+        """Whether all of them was looked at."""
+
+    def joined(self, other: Self, /) -> Self:
+        """Return what both are a sample of; they have the same names."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Typed:
+    """What files that say their types hold: columns of these ``names``, and what each is stored as in some file.
+
+    None: nothing reads what it is stored as.
     """
 
-    columns: Sequence[tuple[str, str | None]]
+    names: Sequence[str]
+    stored: Sequence[Sequence[pa.DataType] | None]
     whole: bool = True
-    sample: sampled.CsvSample | sampled.JsonSample | None = None
-    stored: Sequence[Sequence[pa.DataType]] = ()
 
     @property
-    def names(self) -> tuple[str, ...]:
-        """The names of the columns."""
-        return tuple(name for name, _ in self.columns)
+    def columns(self) -> list[tuple[str, str | None]]:
+        """The columns with the types that hold them in every file."""
+        kinds = (None if each is None else type_of_all(each) for each in self.stored)
+        return [*zip(self.names, kinds, strict=True)]
 
-    @property
-    def options(self) -> Mapping[str, str]:
-        """The options to read them by."""
-        null = self.sample.null if isinstance(self.sample, sampled.CsvSample) else ""
-        return {"nulls": null} if null else {}
-
-    @property
-    def notes(self) -> Sequence[str]:
-        """What a person should know of them."""
-        part = (
-            [] if self.whole else [f"the types are a guess from the first {sampled.SAMPLE_BYTES >> 20} MiB of a file"]
-        )
-        return [*part, *(f"{text!r} is read as NULL" for text in self.options.values())]
-
-    def joined(self, other: _File) -> _File:
-        """Return what both are a sample of: columns of types that hold what is in both."""
-        match self.sample, other.sample:
-            case (sampled.CsvSample() as one, sampled.CsvSample() as two):
-                return _sampled(one.joined(two))
-            case (sampled.JsonSample() as one, sampled.JsonSample() as two):
-                return _sampled(one.joined(two))
-        stored = [[*ones, *twos] for ones, twos in zip(self.stored, other.stored, strict=True)]
-        both = zip(self.columns, other.columns, stored, strict=True)
-        columns = [(name, type_of_all(kinds) if one and two else None) for (name, one), (_, two), kinds in both]
-        return _File(columns, stored=stored)
+    def joined(self, other: _Typed) -> _Typed:
+        """Return what both are a sample of."""
+        both = zip(self.stored, other.stored, strict=True)
+        return _Typed(self.names, [None if one is None or two is None else [*one, *two] for one, two in both])
 
 
-def _sampled(sample: sampled.CsvSample | sampled.JsonSample) -> _File:
-    return _File(sample.columns, sample.whole, sample)
+def _names(sample: _Sample) -> tuple[str, ...]:
+    return tuple(name for name, _ in sample.columns)
 
 
-def _looked(path: Path, encoding: Encoding, options: Looked) -> _File:
+def _joined(one: _Sample, two: _Sample) -> _Sample:
+    return one.joined(two)
+
+
+def _read_by(sample: _Sample) -> Mapping[str, str]:
+    """Return the options to read files by that the sample shows."""
+    null = sample.null if isinstance(sample, sampled.CsvSample) else ""
+    return {"nulls": null} if null else {}
+
+
+def _notes(sample: _Sample) -> Sequence[str]:
+    """Return what a person should know of a sample."""
+    part = [] if sample.whole else [f"the types are a guess from the first {sampled.SAMPLE_BYTES >> 20} MiB of a file"]
+    return [*part, *(f"{text!r} is read as NULL" for text in _read_by(sample).values())]
+
+
+def _looked(path: Path, encoding: Encoding, options: Looked) -> _Sample:
     try:
         match encoding:
             case Encoding.PARQUET:
                 with pq.ParquetFile(path) as file:
                     schema = ParquetSchema(file)
-                    return _File(schema.columns, stored=[[each] for each in schema.stored.types])
+                    kinds = zip(schema.columns, schema.stored.types, strict=True)
+                    return _Typed(schema.stored.names, [[stored] if kind else None for (_, kind), stored in kinds])
             case Encoding.CSV:
                 form = FileFormat(encoding, header=options.header, delimiter=options.delimiter)
-                return _sampled(sampled.of_csv(lambda: _opened(path), form))
+                return sampled.of_csv(lambda: _opened(path), form)
             case Encoding.JSON:
                 with _opened(path) as stream:
                     sample = stream.read(sampled.SAMPLE_BYTES)
                 lines = (line for line in _lines(sample) if line.strip())
-                return _sampled(sampled.of_json(lines, whole=len(sample) < sampled.SAMPLE_BYTES))
+                return sampled.of_json(lines, whole=len(sample) < sampled.SAMPLE_BYTES)
             case Encoding.AVRO:
                 with path.open("rb") as data:
                     written = fastavro.reader(data).metadata["avro.schema"]
                 columns = avro_columns.columns_of(written) or []
-                return _File(columns, stored=[[arrow(parse(name, kind))] if kind else [] for name, kind in columns])
+                stored = [[arrow(parse(name, kind))] if kind else None for name, kind in columns]
+                return _Typed([name for name, _ in columns], stored)
     except Exception as error:  # damaged bytes make the libraries raise any exception
         raise SourceError(f"{path}: {first_line(error)}") from error
 
