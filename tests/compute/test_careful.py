@@ -152,6 +152,23 @@ def test_a_row_that_may_be_taken_away_is_an_error() -> None:
     assert _halves(kept, {"t": ROWS["t"], "u": [{"c": 0, "d": 0}]})[1] == [{"a": 6, "b": 0}]
 
 
+def test_how_many_rows_a_generator_makes_is_an_error_where_the_row_is_needed() -> None:
+    """Damage: a row fails a view that it has no part in, or is left out without any message."""
+    made = Project(T, (("b", scalar("b")), ("x", scalar("explode(sequence(1, a DIV b))"))))
+    partners = {"t": ROWS["t"], "u": [row for row in ROWS["u"] if row["d"]]}
+    met = joined((made, U), (scalar("b = d"),))
+    ok, failed = _halves(met, partners)
+    assert (sum(ok.values()), failed) == (10, []), "6 of (6, 1), 3 of (6, 2), 1 of (5, 3)"
+    assert _halves(met)[1] == [{"a": 6, "b": 0}], "the row with d = 0 is its partner"
+    assert _halves(Filter(met, scalar("c <> 3")))[1] == []
+    assert _halves(Filter(met, scalar("x > 7 AND c = 3")))[1] == [{"a": 6, "b": 0}]
+    again = Project(met, (("d", scalar("d")), ("y", scalar("explode(sequence(1, x))"))))
+    assert _halves(joined((again, Get("u", (("e", "d"),))), (scalar("d = e"),)))[1] == [{"a": 6, "b": 0}]
+    below = Project(Filter(T, scalar("a DIV b > 0")), (("b", scalar("b")), ("x", scalar("explode(sequence(1, a))"))))
+    assert _halves(joined((below, U), (scalar("b = d"),)), partners)[1] == []
+    assert _halves(joined((below, U), (scalar("b = d"),)))[1] == [{"a": 6, "b": 0}]
+
+
 def test_a_condition_over_both_sides_fails_on_pairs() -> None:
     """Damage: a pair that has no answer is left out without any message."""
     ok, failed = _halves(joined((T, U), (scalar("a = c"), scalar("b <> 2"), scalar("a DIV (b - d) > 0"))))

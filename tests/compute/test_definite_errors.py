@@ -14,12 +14,14 @@ import os
 import random
 import subprocess
 import sys
+from collections import Counter
 from dataclasses import dataclass, field
+from typing import Any
 
 import pytest
 from house import INPUTS, LAST, House, history_of
 
-from strandline.algebra import careful
+from strandline.algebra import pairs, products
 from strandline.algebra.joins import joined
 from strandline.algebra.nodes import Aggregate, Filter, Get, Negate, Node, Project, Reduce, UnionAll
 from strandline.algebra.scalar import Scalar, columns, scalar
@@ -37,6 +39,8 @@ class RandomPlans:
 
     chance: random.Random
     types: dict[str, str] = field(default_factory=dict)
+    takes_away: bool = True
+    """Whether there are anti joins."""
 
     def view(self) -> PlannedView:
         """Return a view that reads something."""
@@ -48,7 +52,8 @@ class RandomPlans:
 
     def rows(self, depth: int) -> Node:
         """Return a plan that a linear stage computes, with at least one text and one number."""
-        kinds = [self.filtered, self.projected, self.paired, self.united, self.unmatched]
+        kinds = [self.filtered, self.projected, self.paired, self.united, self.exploded]
+        kinds += [self.unmatched] if self.takes_away else []
         return self.given() if depth == 0 else self.chance.choice([*kinds, self.filtered, self.projected])(depth - 1)
 
     def given(self) -> Node:
@@ -100,6 +105,13 @@ class RandomPlans:
         if self.chance.random() < 0.5:
             values.append((self.fresh("bigint"), scalar(self.number(node))))
         return Project(node, tuple(values))
+
+    def exploded(self, depth: int) -> Node:
+        """Return several rows for each row, or none: how many may be what fails."""
+        node = self.rows(depth)
+        s, n = self.one(node, "string"), self.number(node)
+        made = scalar(f"explode(sequence(1, {n}))")
+        return Project(node, ((self.fresh("string"), scalar(s)), (self.fresh("bigint"), made)))
 
     def paired(self, depth: int) -> Node:
         left, right = self.rows(depth), self.given()
@@ -182,6 +194,21 @@ def agree(seed: int) -> int:
     return errors
 
 
+def lazily(seed: int, branches: int) -> list[tuple[Counter[tuple[Any, ...]], int]]:
+    """Return the rows of random views at each time, and how many errors, if joins of more branches are computed.
+
+    Without anti joins: a row that is taken away below a join has no part in it, and one that is not leaves two errors.
+    """
+    chance = random.Random(seed)
+    views = {f"v{n}": RandomPlans(chance, takes_away=False).view() for n in range(VIEWS)}
+    house = House(views)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(products, "PRODUCTS_MAX", branches)
+        keep(house, seed, random.Random(seed), 1)
+    halves = [house.at(name, time) for name in views for time in range(LAST + 1)]
+    return [(rows, sum(errors.values())) for rows, errors in halves]
+
+
 def told(seed: int, steps: int) -> list[str]:
     """Return what views hold at each time, as text, when they are kept in the steps that ``steps`` draws."""
     views = views_of(random.Random(seed))
@@ -195,6 +222,13 @@ def told(seed: int, steps: int) -> list[str]:
 def test_rows_and_errors_do_not_depend_on_how_a_view_was_kept(seeds: range) -> None:
     """Damage: a view has an answer or an error by chance, and two replicas correct each other for ever."""
     assert sum(map(agree, seeds)), "no row failed, so this shows nothing"
+
+
+@pytest.mark.parametrize("seeds", [range(first, first + 10) for first in range(0, 40, 10)], ids=str)
+def test_a_side_that_is_computed_below_a_join_fails_no_more_than_one_that_is_not(seeds: range) -> None:
+    """Damage: a view over many unions has errors for rows that its join drops, or for values that nothing needs."""
+    for seed in seeds:
+        assert lazily(seed, 1) == lazily(seed, products.PRODUCTS_MAX), seed
 
 
 def test_another_process_has_the_same_rows_and_errors() -> None:
@@ -211,7 +245,7 @@ def test_another_process_has_the_same_rows_and_errors() -> None:
 
 def test_a_careful_plan_that_counts_rows_which_are_out_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """Damage: the comparison sees no difference between a plan that fails and one that must not."""
-    monkeypatch.setattr(careful, "possibly", lambda _: scalar("true"))
+    monkeypatch.setattr(pairs, "possibly", lambda _: scalar("true"))
     with pytest.raises(AssertionError, match="is kept, and"):
         for seed in range(60):
             agree(seed)

@@ -338,11 +338,11 @@ class Restrict:
 
 @dataclass(frozen=True, slots=True)
 class Failing:
-    """The input's rows as errors, in one column `ERROR`: of each, some of ``expressions`` have no value.
+    """The input's rows as errors, in a column `ERROR`: of each, some of ``expressions`` have no value.
 
     An error is a JSON object: ``collection`` is ``where``, ``expression`` the ``texts`` of those that fail, ``row``
     columns of the input under the names ``((shown, column), …)``.  It depends on the row alone, so that withdrawing the
-    row also withdraws the error.
+    row also withdraws the error.  ``kept``: columns of the input beside it.
     """
 
     input: Node
@@ -350,11 +350,12 @@ class Failing:
     texts: tuple[str, ...]
     row: tuple[tuple[str, str], ...]
     where: str
+    kept: tuple[str, ...] = ()
 
     @property
     def names(self) -> tuple[str, ...]:
         """Output columns."""
-        return (ERROR,)
+        return (ERROR, *self.kept)
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,59 +3,38 @@
 `Products.of` moves all expressions up: conditions and projected values become expressions over the columns of the
 leaves, and a union becomes one product for each branch.  So nothing is evaluated before everything that may drop its
 row, or its pair of rows, is known: as lazily as any plan of Spark's can.
+
+Two things must be computed below all the same: how many rows a generator makes, and a side of a join that has too many
+branches (`PRODUCTS_MAX`).  What fails there travels on: a row of which it is not known whether it is in becomes a row
+of a second product, with its error in a column, and a value that fails a mark (`algebra.scalar.Known`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import product
-from typing import Final, TypeAlias
+from typing import Final
 
 from sqlglot import exp
 
-from strandline.algebra.judged import terms
+from strandline.algebra.judged import certain, terms
 from strandline.algebra.nodes import Constant, Filter, Get, Join, Negate, Node, Project, UnionAll
-from strandline.algebra.scalar import Scalar, column, columns, operand
-from strandline.algebra.schema import RESERVED
+from strandline.algebra.pairs import Pairs, possible
+from strandline.algebra.product import Product, substituted
+from strandline.algebra.scalar import HasValue, Known, Scalar, case, column, columns
+from strandline.algebra.schema import ERROR, RESERVED
 
 PRODUCTS_MAX: Final = 64
-"""A join of unions with more combinations of branches is not taken apart."""
-
-Values: TypeAlias = tuple[tuple[str, Scalar], ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Product:
-    """Pairs of rows of ``leaves`` (rows, where there is one leaf) that fulfil ``conditions``, and ``values`` of them.
-
-    The columns of all leaves have distinct names.  ``negative``: its rows are taken away from those of other products.
-    """
-
-    leaves: tuple[Node, ...]
-    conditions: tuple[Scalar, ...]
-    values: Values
-    negative: bool = False
-
-    def over(self, expression: Scalar) -> Scalar:
-        """Return an expression over the values as one over the columns of the leaves."""
-        return substituted(expression, dict(self.values))
-
-    def filtered(self, predicate: Scalar) -> Product:
-        """Return the rows that also fulfil ``predicate``, an expression over the values."""
-        found = (Scalar(each) for each in terms(self.over(predicate).tree))
-        return replace(self, conditions=tuple(dict.fromkeys((*self.conditions, *found))))
+"""A join of unions with more combinations of branches is not taken apart: the sides that make it more are computed."""
 
 
 @dataclass(slots=True)
 class Products:
-    """Takes plans apart.  ``leaf`` gives, for a subplan that is not taken apart, one that does not fail.
+    """Takes plans apart; ``pairs`` judges what must be computed below."""
 
-    ``shown``: by what name people know a column of a leaf.
-    """
-
-    leaf: Callable[[Node], Node]
-    shown: dict[str, str] = field(default_factory=dict)
+    pairs: Pairs
+    hidden: int = field(default=0, init=False)
 
     def of(self, node: Node) -> tuple[Product, ...]:
         """Return the products whose sum is ``node``."""
@@ -65,12 +44,9 @@ class Products:
                 values = tuple((out, Scalar(column(name))) for (name, _), out in zip(names, node.names, strict=True))
                 return (Product((replace(node, columns=tuple(names)),), (), values),)
             case Project() if any(value.generates for _, value in node.columns):
-                return tuple(self._generated(node, each) for each in self.of(node.input))
+                return tuple(made for each in self.of(node.input) for made in self._generated(node, each))
             case Project():
-                return tuple(
-                    replace(each, values=tuple((name, each.over(value)) for name, value in node.columns))
-                    for each in self.of(node.input)
-                )
+                return tuple(each.projected(node.columns) for each in self.of(node.input))
             case Filter(input=Project() as below) if any(value.generates for _, value in below.columns):
                 return self._around(node, below)
             case Filter():
@@ -78,7 +54,7 @@ class Products:
             case Negate():
                 return tuple(replace(each, negative=not each.negative) for each in self.of(node.input))
             case UnionAll():
-                return tuple(self._named(each, node.names) for below in node.inputs for each in self.of(below))
+                return tuple(_named(each, node.names) for below in node.inputs for each in self.of(below))
             case Join():
                 return self._joined(node)
             case _:
@@ -89,10 +65,9 @@ class Products:
         sides = [self.of(below) for below in node.inputs]
         count = 1
         for position, side in enumerate(sides):
-            count *= len(side)
-            if count > PRODUCTS_MAX:
-                count //= len(side)
-                sides[position] = (self._given(self.leaf(node.inputs[position])),)
+            if count * len(side) > PRODUCTS_MAX:
+                sides[position] = self._computed(side)
+            count *= len(sides[position])
         return tuple(_paired(combined, node.conditions) for combined in product(*sides))
 
     def _around(self, node: Filter, below: Project) -> tuple[Product, ...]:
@@ -109,25 +84,56 @@ class Products:
                 found = tuple(one.filtered(each) for one in found)
         return found
 
-    def _generated(self, node: Project, below: Product) -> Product:
-        """Return the rows that ``node`` makes of those of ``below``: a leaf, as their number is a value too."""
-        made = [(name, below.over(value)) for name, value in node.columns if value.generates]
-        names = [name for leaf in below.leaves for name in leaf.names]
-        arguments = [
-            (f"{RESERVED}argument_{name}_{n}", Scalar(each))
-            for name, value in made
-            for n, each in enumerate(value.tree.expressions)
-        ]
-        asked = Project(_plain(below), (*columns(names), *arguments))
-        rows = self.leaf(asked)
-        fresh = [(self._fresh(name), value) for name, value in made]
-        leaf = Project(rows, (*columns(names), *fresh))
-        renamed = {name: Scalar(column(new)) for (name, _), (new, _) in zip(made, fresh, strict=True)}
-        values = tuple((name, renamed.get(name) or below.over(value)) for name, value in node.columns)
-        return Product((leaf,), (), values, below.negative)
+    def _generated(self, node: Project, below: Product) -> tuple[Product, ...]:
+        """Return the rows that ``node`` makes of those of ``below``: their number is a value too."""
+        values = below.projected(node.columns)
+        if below.error:
+            return (values,)
+        made = [(name, value) for name, value in values.values if value.generates]
+        arguments = dict.fromkeys(Scalar(each) for _, value in made for each in value.tree.expressions)
+        rows, unknown = self.pairs.split(below)
+        rows, failed = self.pairs.tried(rows, [each for each in arguments if not certain(each.tree)], below.leaves)
+        names = below.columns
+        fresh = {name: self._fresh(name) for name, _ in made}
+        leaf = Project(rows, (*columns(names), *((fresh[name], value) for name, value in made)))
+        own = tuple((name, Scalar(column(fresh[name])) if name in fresh else value) for name, value in values.values)
+        found = Product((leaf,), (), own, below.negative)
+        unknown += failed
+        if not unknown:
+            return (found,)
+        error = self._hidden("error")
+        erring = _union([replace(each, kept=names) for each in unknown])
+        held = Project(erring, ((error, Scalar(column(ERROR))), *columns(names)))
+        return (found, Product((held,), (), values.values, error=error))
 
-    def _named(self, each: Product, names: Sequence[str]) -> Product:
-        return replace(each, values=tuple((out, value) for out, (_, value) in zip(names, each.values, strict=True)))
+    def _computed(self, side: Sequence[Product]) -> tuple[Product, ...]:
+        """Return the sum of ``side`` as a product over one leaf, and as another what of it is not known to be in."""
+        every = [pair for each in side for pair in each.values]
+        lost = {name: value for name, value in every if value.generates}
+        out = {name: self._fresh(name) for name, _ in side[0].values}
+        kept = {name: own for name, own in out.items() if name not in lost}
+        doubtful = {name for name, value in every if not (value.generates or certain(value.tree))}
+        marks = {name: self._hidden("mark") for name in out if name in doubtful}
+        values = {name: _read(own, marks.get(name)) for name, own in out.items()}
+        known: list[Node] = []
+        unknown: list[Node] = []
+        error = self._hidden("error")
+        for each in side:
+            if each.error:
+                rows = possible(each.leaves, each.conditions)
+                said = (error, Scalar(column(each.error)))
+                unknown.append(Project(rows, (said, *_marked(each, kept, marks))))
+            else:
+                rows, failed = self.pairs.split(each)
+                ok = Project(rows, tuple(_marked(each, out, marks)))
+                known.append(Negate(ok) if each.negative else ok)
+                said = (error, Scalar(column(ERROR)))
+                erring = [replace(one, kept=each.columns) for one in failed]
+                unknown += [Project(one, (said, *_marked(each, kept, marks))) for one in erring]
+        found = Product((_union(known),), (), tuple(values.items()))
+        if not unknown:
+            return (found,)
+        return (found, Product((_union(unknown),), (), tuple((values | lost).items()), error=error))
 
     def _given(self, leaf: Node) -> Product:
         names = [(self._fresh(name), name) for name in leaf.names]
@@ -138,10 +144,15 @@ class Products:
     def _fresh(self, name: str, shown: str | None = None) -> str:
         """Return a name for a column of a leaf that no other leaf has; ``shown``: as people know it."""
         fresh, n = name, 2
-        while fresh in self.shown:
+        while fresh in self.pairs.shown:
             fresh, n = f"{name}_{n}", n + 1
-        self.shown[fresh] = shown or name
+        self.pairs.shown[fresh] = shown or name
         return fresh
+
+    def _hidden(self, what: str) -> str:
+        """Return a name for a column of a leaf that no other leaf has and that people never see."""
+        self.hidden += 1
+        return f"{RESERVED}{what}_{self.hidden}"
 
 
 def _paired(sides: Sequence[Product], conditions: Iterable[Scalar]) -> Product:
@@ -151,33 +162,31 @@ def _paired(sides: Sequence[Product], conditions: Iterable[Scalar]) -> Product:
         tuple(each for side in sides for each in side.conditions),
         tuple(value for side in sides for value in side.values),
         sum(side.negative for side in sides) % 2 == 1,
+        next((side.error for side in sides if side.error), None),
     )
     for condition in conditions:
         both = both.filtered(condition)
     return both
 
 
-def _plain(given: Product) -> Node:
-    """Return the rows of a product's leaves as a plan that evaluates as it likes; its values are left out."""
-    node = given.leaves[0] if len(given.leaves) == 1 else Join(given.leaves)
-    for condition in given.conditions:
-        node = Filter(node, condition)
-    return node
+def _named(each: Product, names: Sequence[str]) -> Product:
+    return replace(each, values=tuple((out, value) for out, (_, value) in zip(names, each.values, strict=True)))
 
 
-def substituted(expression: Scalar, values: Mapping[str, Scalar]) -> Scalar:
-    """Return ``expression`` with the values in place of the columns that it names.
+def _marked(of: Product, out: Mapping[str, str], marks: Mapping[str, str]) -> Iterator[tuple[str, Scalar]]:
+    """Yield the values as columns ``out``, which cannot fail, and ``marks`` that say whether they are values at all."""
+    for name, value in of.values:
+        if name in out:
+            held = HasValue(this=value.tree.copy())
+            yield out[name], value if certain(value.tree) else Scalar(case(held, value.tree))
+            if name in marks:
+                yield marks[name], Scalar(exp.true() if certain(value.tree) else held)
 
-    >>> from strandline.algebra.scalar import scalar
-    >>> substituted(scalar("a * b"), {"a": scalar("x + 1"), "b": scalar("y")}).sql
-    '(x + 1) * y'
-    """
 
-    def put(node: exp.Expr) -> exp.Expr:
-        found = values.get(node.name) if isinstance(node, exp.Column) else None
-        if found is None or found.column == node.name:
-            return node
-        value = found.tree.copy()
-        return value if node.parent is None else operand(value)
+def _read(name: str, mark: str | None) -> Scalar:
+    """Return the expression that reads a value as `_marked` gives it."""
+    return Scalar(column(name) if mark is None else Known(this=column(name), mark=column(mark)))
 
-    return Scalar(expression.tree.copy().transform(put, copy=False))
+
+def _union(nodes: Sequence[Node]) -> Node:
+    return nodes[0] if len(nodes) == 1 else UnionAll(tuple(nodes))

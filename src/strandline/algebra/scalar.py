@@ -52,9 +52,22 @@ class HasValue(exp.Expression):
     arg_types: ClassVar[dict[str, bool]] = {"this": True}
 
 
+class Known(exp.Expression):
+    """The value ``this`` where ``mark`` is true; where it is not, the expression that was computed below has none.
+
+    So a value can be computed before it is known whether it is needed: it fails where it is read.
+    """
+
+    arg_types: ClassVar[dict[str, bool]] = {"this": True, "mark": True}
+
+
 def _guarded(generator: SparkGenerator, tree: HasValue) -> str:
     hashed = f"HEX(XXHASH64(CAST(({generator.sql(tree, 'this')}) AS STRING)))"
     return f"(TRY_TO_BINARY(IF(SPARK_PARTITION_ID() >= 0, {hashed}, ''), 'utf-8') IS NOT NULL)"
+
+
+def _known(generator: SparkGenerator, tree: Known) -> str:
+    return f"IF({generator.sql(tree, 'mark')}, {generator.sql(tree, 'this')}, RAISE_ERROR('it has no value'))"
 
 
 class Faithful(Spark):
@@ -80,6 +93,7 @@ class Faithful(Spark):
 
         TRANSFORMS: ClassVar[dict[Any, Any]] = {
             HasValue: _guarded,
+            Known: _known,
             **{kind: how for kind, how in SparkGenerator.TRANSFORMS.items() if kind not in _REWRITTEN},
         }
 
@@ -148,7 +162,10 @@ def column(name: str) -> exp.Column:
     return exp.Column(this=exp.Identifier(this=name, quoted=True))
 
 
-_WHOLE: Final = (exp.Anonymous, exp.Boolean, exp.Case, exp.Cast, exp.Column, exp.Literal, exp.Null, exp.Paren, HasValue)
+_WHOLE: Final = (
+    *(exp.Anonymous, exp.Boolean, exp.Case, exp.Cast, exp.Column, exp.Literal, exp.Null, exp.Paren),
+    *(HasValue, Known),
+)
 """The expressions that need no parentheses beside an operator."""
 
 

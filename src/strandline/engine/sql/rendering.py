@@ -79,7 +79,8 @@ def _body(node: Node, frames: Mapping[str, str], text: Text) -> str:
         case Negate():
             return f"SELECT {listed([*map(quote, node.names), TIME, f'-{DIFF} AS {DIFF}'])} FROM {below(node.input)}"
         case Failing():
-            return f"SELECT {listed([f'{tried.error(node)} AS {ERROR}', TIME, DIFF])} FROM {below(node.input)}"
+            values = [f"{tried.error(node)} AS {ERROR}", *map(quote, node.kept), TIME, DIFF]
+            return f"SELECT {listed(values)} FROM {below(node.input)}"
         case Accumulate():
             prior = None if _empty(node.prior) else below(node.prior)
             return grouping.accumulate(node, below(node.delta), prior, text)

@@ -5,30 +5,26 @@ numbers, Decimal, float, str, bool, and None for NULL.  Logic has three values. 
 mode (a division by zero, a number out of range, a text that is no number) raises `EvaluationError`, as in the engine.
 
 It knows columns, literals, ``+ - * / % DIV``, comparisons, ``<=>``, AND, OR, NOT, IS, IN (a list), BETWEEN, CASE, IF,
-COALESCE, NULLIF, GREATEST, LEAST, ABS, CAST and parentheses; anything else is `InvalidUsage`, never a guess.  Whole
-numbers are 64 bits wide wherever no CAST says otherwise.
+COALESCE, NULLIF, GREATEST, LEAST, ABS, SEQUENCE, CAST and parentheses; anything else is `InvalidUsage`, never a guess.
+Whole numbers are 64 bits wide wherever no CAST says otherwise.
 """
 
 from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Mapping, Sequence
-from decimal import ROUND_HALF_UP, Context, Decimal, InvalidOperation
+from decimal import Decimal
 from functools import cache
 from typing import Any, Final, TypeAlias
 
 from sqlglot import exp
 
-from strandline.algebra.scalar import HasValue, Scalar
-from strandline.algebra.types import decimal_digits
+from strandline.algebra.scalar import HasValue, Known, Scalar
 from strandline.errors import EvaluationError, InvalidUsage
+from strandline.testing.lists.list_casts import WIDE, Value, cast, failed, in_range
 
-Value: TypeAlias = Any
 Row: TypeAlias = Mapping[str, Value]
 Evaluator: TypeAlias = Callable[[Row], Value]
-
-BITS: Final = {"tinyint": 8, "smallint": 16, "int": 32, "integer": 32, "bigint": 64, "long": 64}
-_WIDE: Final = Context(prec=60)
 
 
 @cache
@@ -57,60 +53,6 @@ def has_value(expression: Evaluator, row: Row) -> bool:
     except EvaluationError:
         return False
     return True
-
-
-def failed(condition: str, detail: str) -> EvaluationError:
-    """Return the error of a row on which an expression fails, with Spark's name of the condition."""
-    return EvaluationError(f"a row cannot be evaluated: {condition}: {detail}")
-
-
-def cast(value: Value, type_: str) -> Value:
-    """Return ``value`` cast to ``type_`` as Spark's CAST does.
-
-    >>> cast("7", "int"), cast(Decimal("2.5"), "decimal(3,0)"), cast(True, "bigint"), cast(None, "int")
-    (7, Decimal('3'), 1, None)
-    """
-    if value is None:
-        return None
-    type_ = type_.lower()
-    if type_ in BITS:
-        return _whole(value, BITS[type_])
-    if digits := decimal_digits(type_):
-        return _decimal(value, *digits)
-    match type_:
-        case "double" | "float":
-            return float(value)
-        case "string":
-            return str(value).lower() if isinstance(value, bool) else str(value)
-        case "boolean":
-            return bool(value)
-    raise InvalidUsage(f"list_expressions cannot CAST to {type_}")
-
-
-def in_range(value: int, bits: int = 64) -> int:
-    """Return ``value``, which must fit ``bits``."""
-    if -(1 << bits - 1) <= value < 1 << bits - 1:
-        return value
-    raise failed("ARITHMETIC_OVERFLOW", f"{value} does not fit {bits} bits")
-
-
-def _whole(value: Value, bits: int) -> int:
-    try:
-        whole = int(value)
-    except (ValueError, OverflowError) as error:
-        raise failed("CAST_INVALID_INPUT", f"{value!r} is no whole number") from error
-    return in_range(whole, bits)
-
-
-def _decimal(value: Value, digits: int, scale: int) -> Decimal:
-    try:
-        exact = Decimal(str(value)) if isinstance(value, float) else Decimal(value)
-        rounded = exact.quantize(Decimal(1).scaleb(-scale), ROUND_HALF_UP, _WIDE)
-    except InvalidOperation as error:
-        raise failed("CAST_INVALID_INPUT", f"{value!r} is no decimal({digits},{scale})") from error
-    if abs(rounded) >= Decimal(10) ** (digits - scale):
-        raise failed("NUMERIC_VALUE_OUT_OF_RANGE", f"{value} does not fit decimal({digits},{scale})")
-    return rounded
 
 
 # ---- kinds of expression ---------------------------------------------------------------------------------------------
@@ -168,7 +110,7 @@ def _divided(a: Value, b: Value) -> Value:
     if b == 0:
         raise failed("DIVIDE_BY_ZERO", "division by zero")
     if isinstance(a, Decimal) or isinstance(b, Decimal):
-        return float(a) / float(b) if isinstance(a, float) or isinstance(b, float) else _WIDE.divide(a, b)
+        return float(a) / float(b) if isinstance(a, float) or isinstance(b, float) else WIDE.divide(a, b)
     return a / b
 
 
@@ -275,6 +217,8 @@ def _call(tree: exp.Anonymous) -> Evaluator:
             return _extreme(max, given)
         case "least", [_, _, *_]:
             return _extreme(min, given)
+        case "sequence", [first, last]:
+            return _sequence(first, last)
     raise InvalidUsage(f"list_expressions knows no such call: {tree.sql('spark')}")
 
 
@@ -282,6 +226,16 @@ def _nullif(left: Evaluator, right: Evaluator) -> Evaluator:
     def evaluate(row: Row) -> Value:
         a = left(row)
         return None if a is not None and a == right(row) else a
+
+    return evaluate
+
+
+def _sequence(first: Evaluator, last: Evaluator) -> Evaluator:
+    def evaluate(row: Row) -> Value:
+        start, end = first(row), last(row)
+        if start is None or end is None:
+            return None
+        return list(range(start, end + 1)) if start <= end else list(range(start, end - 1, -1))
 
     return evaluate
 
@@ -297,6 +251,17 @@ def _extreme(choose: Callable[[list[Value]], Value], given: Sequence[Evaluator])
 def _cast(tree: exp.Cast) -> Evaluator:
     below, type_ = evaluator(tree.this), tree.to.sql("spark").lower()
     return lambda row: cast(below(row), type_)
+
+
+def _known(tree: Known) -> Evaluator:
+    value, mark = evaluator(tree.this), evaluator(tree.args["mark"])
+
+    def evaluate(row: Row) -> Value:
+        if not mark(row):
+            raise failed("USER_RAISED_EXCEPTION", "the expression below has no value")
+        return value(row)
+
+    return evaluate
 
 
 def _has_value(tree: HasValue) -> Evaluator:
@@ -341,4 +306,5 @@ _KINDS: Final[dict[type[exp.Expr], Callable[[Any], Evaluator]]] = {
     exp.Cast: _cast,
     exp.Anonymous: _call,
     HasValue: _has_value,
+    Known: _known,
 }

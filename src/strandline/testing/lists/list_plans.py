@@ -16,6 +16,8 @@ from decimal import Decimal
 from itertools import pairwise
 from typing import Any, Final, TypeAlias
 
+from sqlglot import exp
+
 from strandline.algebra.nodes import (
     Accumulate,
     Aggregate,
@@ -39,7 +41,8 @@ from strandline.algebra.scalar import Scalar
 from strandline.algebra.schema import DIFF, ERROR, TIME
 from strandline.errors import CollectionError, InvalidUsage
 from strandline.sources.envelopes.keyed_spec import changed
-from strandline.testing.lists.list_expressions import Evaluator, cast, evaluator_of, has_value, in_range
+from strandline.testing.lists.list_casts import cast, in_range
+from strandline.testing.lists.list_expressions import Evaluator, evaluator_of, has_value
 
 Row: TypeAlias = dict[str, Any]
 Key: TypeAlias = tuple[Any, ...]
@@ -68,8 +71,7 @@ class Plans:
             case Constant():
                 return list(self._constant(node))
             case Project():
-                columns = [(name, evaluator_of(value)) for name, value in node.columns]
-                return [_projected(columns, row) for row in self.updates(node.input)]
+                return list(_projected(node, self.updates(node.input)))
             case Filter():
                 holds = evaluator_of(node.predicate)
                 return [row for row in self.updates(node.input) if holds(row) is True]
@@ -226,11 +228,28 @@ def _error(node: Failing, row: Row) -> Row:
     values = {shown: row[own] for shown, own in node.row}
     described = {"collection": node.where, "expression": "; ".join(failed), "row": values}
     text = json.dumps(described, separators=(",", ":"), default=str)
-    return {ERROR: text, TIME: row[TIME], DIFF: row[DIFF]}
+    return {ERROR: text, TIME: row[TIME], DIFF: row[DIFF]} | {name: row[name] for name in node.kept}
 
 
-def _projected(columns: Sequence[tuple[str, Evaluator]], row: Row) -> Row:
-    return {name: value(row) for name, value in columns} | {TIME: row[TIME], DIFF: row[DIFF]}
+def _projected(node: Project, rows: Iterable[Row]) -> Iterator[Row]:
+    """Yield the values of each row, once for each element of what it explodes."""
+    columns = [(name, evaluator_of(value)) for name, value in node.columns if not value.generates]
+    made = next(((name, evaluator_of(_exploded(value))) for name, value in node.columns if value.generates), None)
+    for row in rows:
+        values = {name: value(row) for name, value in columns} | {TIME: row[TIME], DIFF: row[DIFF]}
+        if made is None:
+            yield values
+        else:
+            name, elements = made
+            yield from (values | {name: element} for element in elements(row) or ())
+
+
+def _exploded(value: Scalar) -> Scalar:
+    """Return what is exploded; no other generator is known here."""
+    match value.tree:
+        case exp.Anonymous(this=name, expressions=[elements]) if name.lower() == "explode":
+            return Scalar(elements)
+    raise InvalidUsage(f"list_plans knows no generator but explode: {value.sql}")
 
 
 def _values(names: Iterable[str], row: Row) -> Key:
