@@ -112,8 +112,11 @@ class Recorder:
 
     @pytest.hookimpl(trylast=True)
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
-        """Keep the tests of the stages."""
-        items[:] = [item for item in items if stages.stage_of_item(item) in self.task.stages]
+        """Keep the tests of the stages; of those that are much alike, the share that one run of `make test` runs."""
+        alike = stages.left_out(items, seed=0)
+        items[:] = [
+            item for item in items if stages.stage_of_item(item) in self.task.stages and item.nodeid not in alike
+        ]
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Iterator[None]:
@@ -154,7 +157,8 @@ class Jvm:
     """
 
     STARTED: Final = (
-        "import os, sys; from strandline.engine.session.start import build; import kafka_server as kafka;"
+        "import os, sys, interpreted; os.environ['SPARK_SUBMIT_OPTS'] = interpreted.CONF_OPTIONS;"
+        "from strandline.engine.session.start import build; import kafka_server as kafka;"
         "from strandline.engine.session import kafka_jars; jar = kafka.jars('kafka-connector');"
         "s = build(kafka_jars.jars({'spark.master': 'local[2]', 'spark.driver.memory': '2g'}, jar and str(jar)));"
         "gate = s.sparkContext._gateway; print(gate.gateway_parameters.port, gate.gateway_parameters.auth_token);"
@@ -168,7 +172,7 @@ class Jvm:
     def environment(self) -> dict[str, str]:
         """Return the variables by which PySpark finds the JVM; it is started by code without mistakes."""
         if self._process is None:
-            path = os.pathsep.join(str(stages.ROOT / each) for each in ("src", "tools", "tests/servers"))
+            path = os.pathsep.join(str(stages.ROOT / each) for each in ("src", "tools", "tests/servers", "tests/spark"))
             self._process = subprocess.Popen(
                 [sys.executable, "-c", self.STARTED],
                 cwd=stages.ROOT,

@@ -170,8 +170,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Keep the tests of the stage that was asked for; write the census if that was asked for."""
-    left_out = _left_out(config, items)
-    placed = [(item, (_path(item), "long" if item.nodeid in left_out else stage_of_item(item))) for item in items]
+    seed = config.getoption("--stage-draw")
+    alike = frozenset() if seed is None else left_out(items, seed)
+    placed = [(item, (_path(item), "long" if item.nodeid in alike else stage_of_item(item))) for item in items]
     if census := config.getoption("--stage-census"):
         counts: dict[str, dict[str, int]] = {}
         for item, (path, stage) in placed:
@@ -185,11 +186,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         items[:] = kept
 
 
-def _left_out(config: pytest.Config, items: Iterable[pytest.Item]) -> frozenset[str]:
-    """Return the tests that the seed of this run does not draw; without a seed, none."""
-    seed = config.getoption("--stage-draw")
-    if seed is None:
-        return frozenset()
+def left_out(items: Iterable[pytest.Item], seed: int) -> frozenset[str]:
+    """Return the tests that ``seed`` does not draw."""
     marked = [(item, mark) for item in items if (mark := item.get_closest_marker("drawn"))]
     return drawing.left_out([(item.nodeid.split("[")[0], item.nodeid, mark.args[0]) for item, mark in marked], seed)
 

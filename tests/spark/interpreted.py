@@ -19,5 +19,6 @@ _CONF: Final = {
     "spark.executor.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
 }
 
-JAVA_OPTIONS: Final = " ".join([SHORT_LIVED_JAVA, *(shlex.quote(f"-D{key}={value}") for key, value in _CONF.items())])
+CONF_OPTIONS: Final = " ".join(shlex.quote(f"-D{key}={value}") for key, value in _CONF.items())
+JAVA_OPTIONS: Final = f"{SHORT_LIVED_JAVA} {CONF_OPTIONS}"
 """For `SPARK_SUBMIT_OPTS`: every JVM that a test starts lives for minutes at most, and runs many small plans."""
