@@ -1,8 +1,9 @@
-"""Which cases of a long test `make test` runs: a share of them, drawn anew in each run.
+"""Which long tests, and which of their cases, `make test` runs: a share of them, drawn anew in each run.
 
 A test marked ``drawn(n)`` has many cases that are much alike.  One in ``n`` of them, and one at least, runs in its
-stage; the others belong to `long` in that run.  A seed decides, which the runner prints and takes (``--draw``).
-Without a seed, as when pytest is called by hand, every case runs.
+stage; the others belong to `long` in that run.  A test marked ``seldom(n)`` is of a size, or of a benchmark: it runs
+in one run of ``n``, and belongs to `long` in the others.  A seed decides, which the runner prints and takes
+(``--draw``).  Without a seed, as when pytest is called by hand, all run.
 
 Warning: `stages.py`, a pytest plugin, imports this; it must import nothing but the standard library.
 """
@@ -31,3 +32,12 @@ def left_out(cases: Iterable[tuple[str, str, int]], seed: int) -> frozenset[str]
         first = zlib.crc32(f"{seed} {test}".encode()) % min(one_in, len(names))
         out |= {name for position, name in enumerate(names) if position % one_in != first}
     return frozenset(out)
+
+
+def put_off(tests: Iterable[tuple[str, int]], seed: int) -> frozenset[str]:
+    """Return those of ``tests`` (name, and that it runs in one run of so many) that do not run.
+
+    >>> [len(put_off([("a", 3), ("b", 3), ("c", 1)], seed)) for seed in range(6)]
+    [1, 1, 2, 2, 0, 1]
+    """
+    return frozenset(name for name, one_in in tests if zlib.crc32(f"{seed} {name}".encode()) % one_in)

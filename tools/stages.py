@@ -10,7 +10,7 @@ one.
 collects the tests first, so a test that is collected and then neither passed, failed nor was skipped makes the run
 fail: nothing is lost silently, and every skip is printed with its name and reason.
 
-Of tests with many cases that are much alike, a share is drawn (`drawing.py`).
+Of tests with many cases that are much alike, and of those of sizes and benchmarks, a share is drawn (`drawing.py`).
 
 A test that its process dies of has failed, by its name; the others of the stage are run again.  How long a test may
 take: `time_limits.py`.
@@ -51,7 +51,7 @@ import tempfile
 import threading
 import time
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -186,10 +186,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         items[:] = kept
 
 
-def left_out(items: Iterable[pytest.Item], seed: int) -> frozenset[str]:
+def left_out(items: Sequence[pytest.Item], seed: int) -> frozenset[str]:
     """Return the tests that ``seed`` does not draw."""
-    marked = [(item, mark) for item in items if (mark := item.get_closest_marker("drawn"))]
-    return drawing.left_out([(item.nodeid.split("[")[0], item.nodeid, mark.args[0]) for item, mark in marked], seed)
+    alike = [(item, mark) for item in items if (mark := item.get_closest_marker("drawn"))]
+    long = [(item, mark) for item in items if (mark := item.get_closest_marker("seldom"))]
+    return drawing.left_out(
+        [(item.nodeid.split("[")[0], item.nodeid, mark.args[0]) for item, mark in alike], seed
+    ) | drawing.put_off([(item.nodeid, mark.args[0]) for item, mark in long], seed)
 
 
 @pytest.hookimpl(tryfirst=True)

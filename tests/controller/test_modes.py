@@ -188,6 +188,7 @@ def test_another_process_reads_while_this_one_writes(filled):
     assert all(("a", 1) in eval(rows) for rows, _ in found)
 
 
+@pytest.mark.drawn(2)
 @pytest.mark.parametrize("mode", ["read", "independent"])
 def test_a_reader_answers_for_the_view_that_there_is(filled, mode):
     """Damage: a view that was made anew is answered, explained and verified as what it was when the reader opened."""

@@ -134,6 +134,7 @@ def _still_running(process: subprocess.Popen[bytes], seconds: float) -> None:
         process.wait(timeout=seconds)
 
 
+@pytest.mark.drawn(3)
 @pytest.mark.kill
 @pytest.mark.server
 def test_of_two_writers_one_of_which_is_killed_nothing_is_lost_or_doubled(

@@ -48,7 +48,7 @@ def test_the_markers_of_the_project_are_those_of_the_stages(stages: ModuleType) 
     """A marker that the stages do not know would put a test that needs a server among the unit tests."""
     settings = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["pytest"]["ini_options"]
     names = {each.partition(":")[0].partition("(")[0] for each in settings["markers"]}
-    assert names == {*stages.STAGE_BY_MARKER, "drawn"}
+    assert names == {*stages.STAGE_BY_MARKER, "drawn", "seldom"}
 
 
 def test_every_case_of_a_drawn_test_runs_sooner_or_later_and_one_of_each_test_always() -> None:
@@ -63,6 +63,14 @@ def test_every_case_of_a_drawn_test_runs_sooner_or_later_and_one_of_each_test_al
         counts = Counter(name[0] for name in each)
         assert counts["a"] in {3, 4}, each
         assert (counts["b"], counts["c"], counts["d"]) == (1, 1, 1), each
+
+
+def test_a_test_that_runs_seldom_runs_in_one_run_of_so_many() -> None:
+    """Damage: a test that costs much never runs, or all of them run at once."""
+    names = {f"test_{n}" for n in range(20)}
+    ran = [names - drawing.put_off([(name, 4) for name in names], seed) for seed in range(100)]
+    assert set().union(*ran) == names
+    assert 3 < sum(map(len, ran)) / len(ran) < 7
 
 
 def test_a_report_counts_every_test_and_gives_the_reason_of_each_skip(stages: ModuleType, tmp_path: Path) -> None:

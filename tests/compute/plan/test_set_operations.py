@@ -106,6 +106,7 @@ WIDENED: Final = [
 ]
 
 
+@pytest.mark.drawn(2)
 @pytest.mark.parametrize("sql", WIDENED)
 def test_widened_branches_have_the_rows_that_spark_gives(sql: str, laboratory: Any) -> None:
     """Damage: a widened value is another value in one branch, so that equal rows differ."""

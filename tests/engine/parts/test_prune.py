@@ -109,6 +109,7 @@ def engine(spark: SparkSession, tmp_path: Path) -> SparkEngine:
     return SparkEngine(spark.newSession(), PartStore(tmp_path))
 
 
+@pytest.mark.drawn(3)
 @pytest.mark.parametrize("kind", KINDS)
 def test_all_rows_with_the_keys_are_read_and_not_all_rows(engine: SparkEngine, kind: str) -> None:
     """Damage: a join misses rows that lie at the edge of the keys, have NULL, or were withdrawn."""

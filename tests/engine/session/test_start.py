@@ -180,6 +180,7 @@ session.stop()
 """
 
 
+@pytest.mark.seldom(3)
 @pytest.mark.spark
 def test_executors_in_other_processes_stage_the_same_batch(spark: SparkSession, tmp_path: Path) -> None:
     """Damage: what works on a laptop fails on a cluster, or stages other rows there."""

@@ -54,6 +54,7 @@ def _ids(frame: DataFrame) -> list[int]:
     return sorted(row["id"] for row in frame.collect())
 
 
+@pytest.mark.drawn(3)
 @pytest.mark.parametrize("stored", [False, True], ids=["local rows", "a file"])
 def test_the_rows_that_fail_are_found_and_the_others_keep_their_values(
     session: SparkSession, tmp_path: object, *, stored: bool

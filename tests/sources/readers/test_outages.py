@@ -137,6 +137,7 @@ def run(body: Callable[[Site], Awaitable[None]]) -> None:
     asyncio.run(whole())
 
 
+@pytest.mark.drawn(3)
 @lengths
 @pytest.mark.parametrize("how", ["stop", "kill", "freeze"])
 def test_kafka_is_away_for_a_while(kafka_broker: KafkaServer, how: str, seconds: int) -> None:
@@ -192,6 +193,7 @@ def test_a_wrong_password_of_kafka_is_said_and_can_be_replaced(kafka_broker: Kaf
     run(body)
 
 
+@pytest.mark.drawn(3)
 @lengths
 @pytest.mark.parametrize("how", ["fast", "immediate", "freeze"])
 def test_postgresql_is_away_for_a_while(postgres_server: PostgresServer, how: str, seconds: int) -> None:

@@ -49,6 +49,7 @@ def same_rows(found, wanted):
     return tables[0] == tables[1]
 
 
+@pytest.mark.drawn(2)
 @pytest.mark.parametrize("feed", ["false", "true"])
 def test_a_delta_table_becomes_a_view(spark, tmp_path, feed):
     """Damage: the view of a Delta table has a row too many, or lacks one."""
@@ -108,6 +109,7 @@ def test_an_iceberg_table_becomes_a_view(spark, tmp_path):
         assert view.num_rows == 5
 
 
+@pytest.mark.drawn(2)
 @pytest.mark.parametrize("system", ["delta", "iceberg"])
 def test_large_plain_files_are_read_by_spark_and_the_others_here(spark, tmp_path, system, monkeypatch):
     """Damage: rows differ by the way in which a file is read, or all rows of a lake pass through this process."""

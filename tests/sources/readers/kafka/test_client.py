@@ -332,6 +332,7 @@ def test_records_may_be_deleted_up_to_what_is_committed_and_no_further(make: Cal
     run(place, body)
 
 
+@pytest.mark.drawn(2)
 @pytest.mark.time_limit(240)
 @pytest.mark.parametrize("how", ["kill", "freeze"])
 def test_a_broker_that_goes_and_comes_back(kafka_broker: KafkaServer, how: str) -> None:
@@ -359,6 +360,7 @@ def test_a_broker_that_goes_and_comes_back(kafka_broker: KafkaServer, how: str) 
     run(place, body)
 
 
+@pytest.mark.drawn(2)
 @pytest.mark.parametrize("sasl", ["plain", "scram-sha-256"])
 def test_a_guarded_cluster_wants_a_password_and_a_certificate_that_is_trusted(
     make: Callable[..., Place], sasl: str

@@ -23,7 +23,7 @@ from registry_server import RegistryServer
 from strandline.client.environment import Environment
 from strandline.sources.readers.kafka import awaited
 
-pytestmark = pytest.mark.server
+pytestmark = [pytest.mark.server, pytest.mark.drawn(2)]
 names = count()
 
 
