@@ -64,7 +64,8 @@ INNER = {
     "controller": (
         ("location",),
         ("assembly", "planning", "retention", "standing", "published", "language"),
-        ("commanded",),
+        ("commanded", "health", "readers"),
+        ("writing",),
         ("core",),
         ("asking", "defining"),
     ),

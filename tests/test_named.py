@@ -220,7 +220,7 @@ def test_a_bare_name_is_one_of_its_own_room() -> None:
         "`persist/shard/machine.py`, src/strandline/client/environment.py, `shard/state.py`, `trace.py`",
         "rooms: `persist/handles/` and `tests/simulation/`, a directory `tables/` of a project",
         "`strandline.open`, `strandline.errors.ConfigError`, `materialize.feed.Feed`, `trace.due`, `persist.shard`",
-        "`Engine.stage`, inherited `Engine.merge`, assigned `Core.published_problems`, `ReadHandle.snapshot(time)`",
+        "`Engine.stage`, inherited `Engine.merge`, assigned `Health.published_problems`, `ReadHandle.snapshot(time)`",
         "a file `strandline.yml`, a setting `spark.sql.ansi.enabled`, a call `env.tick()`, a pattern `b/*.py`",
     ],
 )

@@ -103,10 +103,15 @@ class Chosen:
 
 @dataclass(eq=False, slots=True)
 class Recorder:
-    """Run the tests of some stages; keep what blocks each test that passes runs, and its seconds."""
+    """Run the tests of some stages; keep what blocks each test that passes runs, and its seconds.
+
+    What a file runs when it is imported, and its fixtures when they are set up, counts for each of its tests.
+    """
 
     task: Task
     ran: dict[str, tuple[float, bool, list[str]]] = field(default_factory=dict)
+    before: dict[str, set[str]] = field(default_factory=dict)
+    """By file: what was run before its tests."""
     seconds: float = 0.0
     passed: bool = False
 
@@ -119,9 +124,25 @@ class Recorder:
         ]
 
     @pytest.hookimpl(wrapper=True)
+    def pytest_make_collect_report(self, collector: pytest.Collector) -> Iterator[None]:
+        """Watch the import of a file."""
+        seen = _seen()
+        seen.clear()
+        done = yield
+        self.before.setdefault(collector.nodeid.split("::")[0], set()).update(seen)
+        return done
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_setup(self, item: pytest.Item) -> Iterator[None]:
+        """Watch the fixtures of a test, which may be set up once for all of a file."""
+        done = yield
+        self.before[item.nodeid.split("::")[0]] |= _seen()
+        return done
+
+    @pytest.hookimpl(wrapper=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Iterator[None]:
         """Watch one test."""
-        seen: set[str] = importlib.import_module("block_marks").seen
+        seen = _seen()
         seen.clear()
         self.seconds, self.passed = 0.0, False
         done = yield
@@ -147,7 +168,17 @@ class Recorder:
 
     def pytest_sessionfinish(self) -> None:
         """Write all down."""
-        Path(self.task.answer).write_text(json.dumps(self.ran))
+        ran = {
+            test: (seconds, spark, sorted(self.before[test.split("::")[0]].union(blocks)))
+            for test, (seconds, spark, blocks) in self.ran.items()
+        }
+        Path(self.task.answer).write_text(json.dumps(ran))
+
+
+def _seen() -> set[str]:
+    """Return the blocks that were run since this set was cleared."""
+    found: set[str] = importlib.import_module("block_marks").seen
+    return found
 
 
 class Jvm:

@@ -11,6 +11,7 @@ from datetime import date
 from decimal import Decimal
 from typing import Any, Final
 
+import kinds
 import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
@@ -119,6 +120,7 @@ class Laboratory:
     catalog: Mapping[str, Schema] = field(default_factory=lambda: CATALOG)
     times: tuple[int, ...] = TIMES
     _plans: dict[str, PlannedView] = field(default_factory=dict)
+    _forgotten: set[str] = field(default_factory=set)
     _leaves_of: dict[str, list[tuple[str, Leaf]]] = field(default_factory=dict)
 
     @property
@@ -147,12 +149,15 @@ class Laboratory:
     def plan(self, sql: str) -> PlannedView:
         """Plan a view over the catalog."""
         if sql not in self._plans:
-            self._plans[sql] = plan_view(sql, self.catalog, self.analyst)
+            planned = self._plans[sql] = plan_view(sql, self.catalog, self.analyst)
+            if sql not in self._forgotten:
+                kinds.check(sql, split(planned, "view"))
         return self._plans[sql]
 
     def forget(self, sql: str) -> None:
-        """Plan that view anew when it is asked for again."""
+        """Plan that view anew when it is asked for again, perhaps by a planner with a mistake."""
         self._plans.pop(sql, None)
+        self._forgotten.add(sql)
 
     def run(self, plan: Node, read: Mapping[str, tuple[Schema, Updates]], *, small: bool = False) -> Updates:
         """Run a plan over frames of updates, written as for a small window or not, and consolidate what it gives."""

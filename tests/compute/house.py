@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -59,6 +60,19 @@ def history_of(seed: int) -> dict[str, list[tuple[Row, int, int]]]:
     return history
 
 
+def failures_of(seed: int) -> dict[str, list[tuple[str, int, int]]]:
+    """Return updates ``(error, time, diff)`` of the inputs' own errors: they come and go, and all have left in time."""
+    chance = random.Random(f"errors {seed}")
+    found: dict[str, list[tuple[str, int, int]]] = {name: [] for name in INPUTS}
+    for name, changes in found.items():
+        for n in range(chance.choice([0, 0, 1, 2])):
+            first = chance.randrange(LAST)
+            count = chance.choice([1, 1, 2])
+            error = json.dumps({"collection": name, "reason": f"of its own {n}"})
+            changes += [(error, first, count), (error, chance.randint(first + 1, LAST), -count)]
+    return found
+
+
 class CountingEngine(ListEngine):
     """Counts the plans that failed on a row.
 
@@ -96,11 +110,14 @@ class CountingEngine(ListEngine):
 class House:
     """Two inputs and views over them, in memory.
 
-    ``queries``: the queries of these views that only Spark can run, by their texts.
+    ``queries``: the queries of these views that only Spark can run, by their texts.  ``failures``: the inputs' own
+    errors (`failures_of`).  ``forgiven``: inputs whose errors are none of the views'.
     """
 
     views: Mapping[str, PlannedView]
     queries: Mapping[str, Query] = field(default_factory=dict)
+    failures: Mapping[str, Sequence[tuple[str, int, int]]] = field(default_factory=dict)
+    forgiven: frozenset[str] = frozenset()
     engine: CountingEngine = field(init=False)
     blob: MemoryBlob = field(default_factory=MemoryBlob)
     stores: MemoryConsensus = field(default_factory=MemoryConsensus)
@@ -129,7 +146,8 @@ class House:
                 sink = Sink(self.engine, writer, stage.schema, f"{stage.name} as it is")
                 inputs = {each: readers[each] for each in stage.inputs}
                 assert all(inputs.values())
-                self.runs.append(StageRun(stage, self.engine, inputs, sink))  # type: ignore[arg-type]
+                forgiven = self.forgiven & inputs.keys()
+                self.runs.append(StageRun(stage, self.engine, inputs, sink, forgiven))  # type: ignore[arg-type]
                 readers[stage.name] = run_sync(self.client.reader(stage.name, stage.schema, stage.name))
         self.readers = readers
 
@@ -139,6 +157,11 @@ class House:
             rows = [
                 dict(zip(schema.names, row, strict=True)) | {TIME: time, DIFF: diff}
                 for row, time, diff in history[name]
+                if lower <= time < upper
+            ]
+            rows += [
+                dict.fromkeys(schema.names) | {ERROR: error, TIME: time, DIFF: diff}
+                for error, time, diff in self.failures.get(name, ())
                 if lower <= time < upper
             ]
             writer = self.writers[name]

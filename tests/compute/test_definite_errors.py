@@ -1,9 +1,9 @@
 """Rows and errors are a function of the inputs: random views over rows that fail, kept in different ways, agree.
 
 Of each history the same views are kept by two houses: one from the start, in steps of random width, reopened now and
-then; the other made later, over what the inputs hold then, and kept in steps of its own.  At each time that both know
-they have the same rows and the same errors, as many of each.  So has what another process keeps, which orders sets and
-names otherwise.
+then; the other made later, over what the inputs hold then, and kept in steps of its own.  Inputs have errors of their
+own, some of which are forgiven.  At each time that both know they have the same rows and the same errors, as many of
+each.  So has what another process keeps, which orders sets and names otherwise.
 
 Sharper than a comparison with plain Spark: a view whose care depends on how it came to a time shows here.
 """
@@ -15,11 +15,12 @@ import random
 import subprocess
 import sys
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
-from house import INPUTS, LAST, House, history_of
+from house import INPUTS, LAST, House, failures_of, history_of
 
 from strandline.algebra import pairs, products
 from strandline.algebra.joins import joined
@@ -181,7 +182,8 @@ def agree(seed: int) -> int:
     """Keep random views in two ways, and assert that they agree; return how many errors there were."""
     chance = random.Random(seed)
     views = views_of(chance)
-    one, other = House(views), House(views)
+    failures, forgiven = failures_of(seed), frozenset(name for name in INPUTS if chance.random() < 0.2)
+    one, other = (House(views, failures=failures, forgiven=forgiven) for _ in range(2))
     made = chance.randint(1, LAST - 1)
     keep(one, seed, chance, 1)
     keep(other, seed, chance, made)
@@ -191,7 +193,19 @@ def agree(seed: int) -> int:
             kept, afresh = one.at(name, time), other.at(name, time)
             assert kept == afresh, f"seed {seed}, {name} at {time}: {kept} is kept, and {afresh} afresh\n{view.plan}"
             errors += sum(kept[1].values())
+            inherited = {error for each in view.imports for error in standing(failures[each], time)}
+            excused = {error for each in forgiven for error in standing(failures[each], time)}
+            assert (inherited - excused) <= kept[1].keys(), f"seed {seed}, {name} at {time} lacks errors of its inputs"
+            assert not excused & kept[1].keys(), f"seed {seed}, {name} at {time} has errors that are forgiven"
     return errors
+
+
+def standing(failures: Iterable[tuple[str, int, int]], time: int) -> Counter[str]:
+    """Return the errors that an input has at ``time``."""
+    found: Counter[str] = Counter()
+    for error, at, diff in failures:
+        found[error] += diff if at <= time else 0
+    return +found
 
 
 def lazily(seed: int, branches: int) -> list[tuple[Counter[tuple[Any, ...]], int]]:

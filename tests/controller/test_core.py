@@ -273,9 +273,9 @@ def test_a_store_that_takes_no_note_of_problems_stops_no_tick() -> None:
     core = place.open()
     run_sync(core.tick())
     core.problems["t"] = "stuck"
-    before, core.published_problems = core.published_problems, Published(Away(), str)
+    before, core.health.published_problems = core.health.published_problems, Published(Away(), str)
     time = run_sync(core.tick())
-    core.published_problems = before
+    core.health.published_problems = before
     assert run_sync(core.tick()) > time
     assert run_sync(Published(Register(PROBLEMS, place.clock, CountingIds("look"), place.consensus), str).read()) == {
         "t": "stuck"
@@ -293,10 +293,10 @@ def test_a_damaged_list_of_problems_stops_no_tick() -> None:
     place = Place()
     core = place.open()
     core.problems["t"] = "stuck"
-    core.published_problems = Published(Damaged(), str)
+    core.health.published_problems = Published(Damaged(), str)
     time = run_sync(core.tick())
     assert run_sync(core.tick()) > time
-    assert "a byte is flipped" in core.all_problems()["(status)"]
+    assert "a byte is flipped" in core.health.problems()["(status)"]
     run_sync(core.close())
 
 
@@ -388,7 +388,7 @@ def test_what_a_clock_ahead_has_bound_is_followed_at_once_under_a_right_clock(mo
         connected.upstream.produce("0", 2)
         await right.tick()
         assert right.require_writing().instance._ingestions["u"].status.durable_records == 1
-        assert not right.all_problems()
+        assert not right.health.problems()
 
     run_sync(body())
 
@@ -438,4 +438,4 @@ def test_a_view_is_planned_once_when_it_is_created(monkeypatch: pytest.MonkeyPat
     run_sync(definitions.create_view(core, CreateView("v", "SELECT t.k AS k FROM t", Position(1, 1))))
     assert planned == ["SELECT t.k AS k FROM t"]
     run_sync(core.tick())
-    assert (core.all_problems(), len(planned)) == ({}, 1)
+    assert (core.health.problems(), len(planned)) == ({}, 1)

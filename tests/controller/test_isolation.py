@@ -88,8 +88,8 @@ def test_one_source_that_fails_stops_no_other_and_no_table(core: Core, error: Ex
     time = run_sync(core.tick())
     assert well.ticks == 1
     assert core.client.state_of("table").upper > Frontier(time)
-    assert list(core.all_problems()) == ["bad"]
-    assert str(error) in core.all_problems()["bad"]
+    assert list(core.health.problems()) == ["bad"]
+    assert str(error) in core.health.problems()["bad"]
 
 
 def test_a_source_that_recovers_has_no_problem_left(core: Core) -> None:
@@ -99,7 +99,7 @@ def test_a_source_that_recovers_has_no_problem_left(core: Core) -> None:
     run_sync(core.tick())
     bad.error = None
     run_sync(core.tick())
-    assert core.all_problems() == {}
+    assert core.health.problems() == {}
 
 
 def test_fencing_ends_the_tick(core: Core) -> None:
@@ -114,11 +114,11 @@ def test_tables_that_cannot_be_sealed_say_so(core: Core, monkeypatch: pytest.Mon
     with monkeypatch.context() as patched:
         patched.setattr(core.require_writing().transactions, "advance", away)
         run_sync(core.tick())
-    problems = core.all_problems()
+    problems = core.health.problems()
     assert problems[SHARD] == "the store does not answer"
     assert "tables cannot be sealed: the store does not answer" in problems["t"]
     run_sync(core.tick())
-    assert core.all_problems() == {}
+    assert core.health.problems() == {}
 
 
 def test_an_engine_that_has_ended_ends_the_next_tick(core: Core, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -169,9 +169,9 @@ def test_an_environment_that_cannot_learn_whether_it_was_succeeded_says_so(
         patched.setattr(core.require_writing().transactions, "advance", away)
         patched.setattr(core.catalogs._register, "read", away)
         run_sync(core.tick())
-    assert core.all_problems()[CATALOG] == "the store does not answer"
+    assert core.health.problems()[CATALOG] == "the store does not answer"
     run_sync(core.tick())
-    assert core.all_problems() == {}
+    assert core.health.problems() == {}
 
 
 def test_an_item_that_could_not_be_opened_is_opened_by_a_later_tick(
@@ -192,11 +192,11 @@ def test_an_item_that_could_not_be_opened_is_opened_by_a_later_tick(
     late = Source("late", (("k", "string"),), "late-shard", "files", {}, remap="late-remap", progress="late-progress")
     run_sync(definitions.add(core, late))
     run_sync(core.tick())
-    assert core.all_problems() == {"late": "upstream does not answer"}
+    assert core.health.problems() == {"late": "upstream does not answer"}
     ready.append(True)
     run_sync(core.tick())
     assert opened.ticks == 1
-    assert "upstream" not in core.all_problems().get("late", "")
+    assert "upstream" not in core.health.problems().get("late", "")
 
 
 def test_what_stands_still_without_a_word_is_named(core: Core) -> None:
@@ -210,7 +210,7 @@ def test_what_stands_still_without_a_word_is_named(core: Core) -> None:
     silent = Source("silent", (("k", "string"),), "silent-shard", "files", {}, remap="r", progress="p")
     run_sync(definitions.add(core, silent))
     time = run_sync(core.tick())
-    assert core.all_problems()["silent"] == f"it stands still; its upper is [0], and the tick's time [{time}]"
+    assert core.health.problems()["silent"] == f"it stands still; its upper is [0], and the tick's time [{time}]"
 
 
 def test_a_create_of_unknown_outcome_that_happened_is_opened_by_the_next_tick(
@@ -227,7 +227,7 @@ def test_a_create_of_unknown_outcome_that_happened_is_opened_by_the_next_tick(
     time = run_sync(core.tick())
     assert "u" in core.require_writing().instance._tables
     assert core.client.state_of("other").upper > Frontier(time)
-    assert core.all_problems() == {}
+    assert core.health.problems() == {}
 
 
 def test_a_create_that_happens_after_its_outcome_was_looked_up_is_refused(core: Core) -> None:
@@ -250,7 +250,7 @@ def test_a_create_that_happens_after_its_outcome_was_looked_up_is_refused(core: 
     run_sync(core.tick())
     assert all(isinstance(run_sync(stores.compare_and_set(request)), Mismatch) for request in under_way)
     assert "u" not in run_sync(core.catalogs.read()).items
-    assert core.all_problems() == {}
+    assert core.health.problems() == {}
 
 
 def _closed(core: Core, shard: str) -> bool:
@@ -274,7 +274,7 @@ def test_a_drop_of_unknown_outcome_that_happened_is_finished_by_the_next_tick(
     assert core.catalog.dropped == ()
     assert core.client.known("table") is None  # else each dropped item would cost memory until the process ends
     assert _closed(core, "table")
-    assert core.all_problems() == {}
+    assert core.health.problems() == {}
 
 
 def test_what_could_not_be_closed_is_closed_by_the_next_tick(core: Core, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -285,9 +285,9 @@ def test_what_could_not_be_closed_is_closed_by_the_next_tick(core: Core, monkeyp
     with monkeypatch.context() as patched:
         patched.setattr(core.require_writing().transactions, "close_shard", away)
         run_sync(definitions.drop(core, Drop("table", "t", if_exists=False)))
-        assert "cannot be deleted yet" in core.all_problems()["table"]
+        assert "cannot be deleted yet" in core.health.problems()["table"]
     run_sync(core.tick())
-    assert core.all_problems() == {}
+    assert core.health.problems() == {}
     assert _closed(core, "table")
 
 
@@ -314,11 +314,11 @@ def test_an_endpoint_whose_collections_stand_still_says_that_it_waits(
     bound = BoundTable("t", "t", ("k",))
     run_sync(definitions.add(core, Materialization("m", "memory", {}, (bound,), "m-1")))
     run_sync(core.tick())
-    assert core.all_problems() == {}
+    assert core.health.problems() == {}
     with monkeypatch.context() as patched:
         patched.setattr(core.require_writing().transactions, "advance", away)
         run_sync(core.tick())
-    assert "waits for its collections" in core.all_problems()["m"]
+    assert "waits for its collections" in core.health.problems()["m"]
 
 
 def with_endpoint(core: Core) -> None:
@@ -343,9 +343,9 @@ def test_a_session_that_a_dead_process_fenced_off_late_is_opened_anew_by_the_nex
     with monkeypatch.context() as patched:
         patched.setattr(KeyValueSession, "answers", fenced_off)
         run_sync(core.tick())
-    assert "fenced off by another session" in core.all_problems()["m"]
+    assert "fenced off by another session" in core.health.problems()["m"]
     run_sync(core.tick())
-    assert core.all_problems() == {}
+    assert core.health.problems() == {}
 
 
 def test_a_session_that_a_newer_environment_fenced_off_ends_the_tick(

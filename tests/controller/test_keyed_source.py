@@ -81,7 +81,7 @@ def test_over_lists_a_source_and_a_view_are_what_the_messages_say_also_after_a_r
         return run_sync(Core.open(assembly, Config(), Mode.FULL))
 
     async def read(core: Core, name: str) -> Counter[Any]:
-        reader = await core.reader(name)
+        reader = await core.readers.of(name)
         found = listed(await snapshot(core, reader, reader.state.upper.at - 1, Hold())).rows
         counted: Counter[Any] = Counter()
         for row in found:

@@ -38,7 +38,7 @@ class Held:
         self.core = core
         self.place = place
         self.said: list[dict[str, str]] = []
-        core.overdue = lambda waits: self.said.append(dict(waits))
+        core.health.overdue = lambda waits: self.said.append(dict(waits))
         self._changes = 0
 
     async def published(self) -> dict[str, str | None]:
@@ -80,7 +80,7 @@ async def holding(where: Callable[[Core], tuple[Any, str]], of: str = "") -> Asy
     gate.set()
     await ticking
     assert await found.published() == {}
-    assert core.waits() == {}
+    assert core.health.waits(core.require_writing().instance) == {}
     await core.close()
 
 
@@ -184,11 +184,11 @@ def test_a_board_that_cannot_be_written_is_said_all_the_same() -> None:
                 async def fail(change: object, error: Exception = error) -> None:
                     raise error
 
-                register = at.core.published_problems._register
-                at.core.published_problems._register = type("Failing", (), {"update": staticmethod(fail)})()
+                register = at.core.health.published_problems._register
+                at.core.health.published_problems._register = type("Failing", (), {"update": staticmethod(fail)})()
                 assert await at.after(SHORT_MS + 1) == {}
                 assert at.said[-1].keys() == ITEMS | {"transactions"}
-                at.core.published_problems._register = register
+                at.core.health.published_problems._register = register
 
     asyncio.run(scenario())
 

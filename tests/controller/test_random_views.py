@@ -168,7 +168,7 @@ def _halves(env: Environment, name: str) -> tuple[Counter[str], Counter[str]]:
     """Return the rows and the errors of a collection as it is now."""
 
     async def ask(half: Half) -> Counter[str]:
-        reader = await env._core.reader(name)
+        reader = await env._core.readers.of(name)
         rows = await updates(env._core, reader, await latest([reader]), Hold(), half)
         counted: Counter[str] = Counter()
         for row in (await env._core.engine.collect(rows)).to_pylist():

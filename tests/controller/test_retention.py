@@ -56,7 +56,7 @@ def contents(core: Core, name: str, at: int | None = None) -> dict[str, int]:
     """What a collection holds at a time (default: the last), row by row."""
 
     async def read() -> dict[str, int]:
-        reader = await core.reader(name)
+        reader = await core.readers.of(name)
         time = await latest([reader]) if at is None else at
         found: dict[str, int] = {}
         for row in listed(await snapshot(core, reader, time, Hold())).rows:
@@ -76,7 +76,7 @@ def test_since_follows_at_the_distance_of_the_policy(name: str) -> None:
     found = state(core, name)
     last = found.upper.at - 1
     assert last - 5 * HOURS <= found.since.at <= last - 4 * HOURS
-    assert core.all_problems() == {}
+    assert core.health.problems() == {}
 
 
 def test_internal_stages_and_remaps_keep_no_history() -> None:
@@ -115,7 +115,7 @@ def test_a_view_that_was_idle_when_its_process_ended_goes_on() -> None:
     run_sync(core.close())
     core = open_core(replace(place, assembly=replace(place.assembly, ids=CountingIds("again"))), keep_history="0")
     go_on(core, place, 2, done)
-    assert not {"totals", "highest"} & core.all_problems().keys()
+    assert not {"totals", "highest"} & core.health.problems().keys()
 
 
 def test_a_past_that_is_released_is_refused_with_since_and_policy() -> None:
@@ -201,13 +201,13 @@ def test_a_view_that_stands_still_goes_on_from_where_it_stood_however_long_that_
     engine.down = True
     for core, place in zip(cores, (well, ill), strict=True):
         go_on(core, place, 60, 40)
-    assert "matched" in cores[1].all_problems()
+    assert "matched" in cores[1].health.problems()
     stood = state(cores[1], "matched").upper
     assert state(cores[1], "items").since < stood < state(cores[1], "items").upper
     engine.down = False
     for core, place in zip(cores, (well, ill), strict=True):
         go_on(core, place, 20, 100)
-    assert cores[1].all_problems() == {}
+    assert cores[1].health.problems() == {}
     for name in ("totals", "matched", "highest"):
         assert contents(cores[1], name) == contents(cores[0], name)
     assert state(cores[1], "items").since > stood, "what it no longer needs is released"
@@ -230,9 +230,9 @@ def test_a_query_that_was_answered_holds_no_past() -> None:
     place = over_lists()
     core = open_core(place, "0")
     done = go_on(core, place, 20)
-    run_sync(core.holding_reader("totals"))
+    run_sync(core.readers.holding("totals"))
     done = go_on(core, place, 20, done)
-    run_sync(core.beat())
+    run_sync(core.readers.beat())
     go_on(core, place, 5, done)
     found = state(core, "totals")
     assert found.since.at >= found.upper.at - 7 * HOURS
@@ -257,7 +257,7 @@ def test_what_was_dropped_is_held_no_more() -> None:
     done = go_on(core, place, 20)
     run_sync(definitions.drop(core, Drop("materialized view", "matched", if_exists=False)))
     go_on(core, place, 20, done)
-    assert core.all_problems() == {}
+    assert core.health.problems() == {}
 
 
 def view(name: str, imports: tuple[str, ...], stages: dict[str, str]) -> View:
@@ -310,5 +310,5 @@ def test_a_project_changes_how_long_history_is_kept_in_place(tmp_path: Path) -> 
     for clause, kept in ((" KEEP HISTORY FOR '2 days'", "2 days"), ("", "4 hours")):
         (tmp_path / "tables" / "items.sql").write_text(f"CREATE TABLE items ({ITEMS}){clause}")
         assert run_sync(apply(core, load(tmp_path))).created == ()
-        assert run_sync(core.reader("items")).kept == kept
+        assert run_sync(core.readers.of("items")).kept == kept
     assert core.catalog.collection("items").shard == shard

@@ -124,7 +124,7 @@ class Site:
 
     async def rows(self, name: str) -> list[int]:
         """Return the values that a source has."""
-        reader = await self.core.reader(name)
+        reader = await self.core.readers.of(name)
         upper = (await reader.refresh()).upper.at
         found = listed(await snapshot(self.core, reader, upper - 1, Hold())).rows if upper else []
         return sorted(row["value"] for row in found for _ in range(row[DIFF]))
@@ -151,18 +151,18 @@ def test_a_probe_is_waited_for_no_longer_than_an_interval_and_its_answer_is_take
         assert await site.tick() == 0, "it is not waited for again"
         assert await site.rows("sound") == [1, 2], "the other source goes on"
         assert await site.rows("slow") == []
-        problems = site.core.all_problems()
+        problems = site.core.health.problems()
         assert problems.keys() == {"slow"}
         assert problems["slow"].startswith(SILENT), problems
         assert (site.gate.asked, site.gate.most) == (1, 1), "it is asked once"
         said = dict(problems)
         await site.tick()
-        assert site.core.all_problems() == said, "what is said does not change while nothing does"
+        assert site.core.health.problems() == said, "what is said does not change while nothing does"
         site.gate.answers.set()
         await others()
         assert await site.tick() < TICK_MS / 10
         assert await site.rows("slow") == [1, 2], "the answer that came meanwhile is bound"
-        assert site.core.all_problems() == {}
+        assert site.core.health.problems() == {}
         site.upstreams["slow"].produce("p", 3)
         await site.tick()
         await site.tick()
@@ -197,7 +197,7 @@ def test_a_refusal_after_a_long_silence_is_said_and_nothing_is_read_until_upstre
         site.gate.answers.set()
         await others()
         await site.tick()
-        said = site.core.all_problems()["slow"]
+        said = site.core.health.problems()["slow"]
         assert said.startswith(SILENT), said
         assert said.endswith("the upstream does not answer"), said
         assert len(site.slow.reads) == reads, "it was not read from"
@@ -206,7 +206,7 @@ def test_a_refusal_after_a_long_silence_is_said_and_nothing_is_read_until_upstre
             await others()
             await site.tick()
         assert await site.rows("slow") == [1, 2, 3]
-        assert site.core.all_problems() == {}
+        assert site.core.health.problems() == {}
 
     run(body)
 
@@ -219,7 +219,7 @@ def test_a_commit_that_is_not_answered_holds_up_nothing_either() -> None:
         waited = [await site.tick() for _ in range(4)]
         assert sum(waited) <= TICK_MS, waited
         assert await site.rows("sound") == [1, 2]
-        assert site.core.all_problems()["slow"].startswith(SILENT)
+        assert site.core.health.problems()["slow"].startswith(SILENT)
         assert site.gate.most == 1
         site.gate.answers.set()
         for _ in range(3):
@@ -227,7 +227,7 @@ def test_a_commit_that_is_not_answered_holds_up_nothing_either() -> None:
             await site.tick()
         assert site.upstreams["slow"].forgotten == Offsets({"p": 2})
         assert await site.rows("slow") == [1, 2]
-        assert site.core.all_problems() == {}
+        assert site.core.health.problems() == {}
 
     run(body)
 
@@ -238,7 +238,7 @@ def test_ending_a_source_ends_the_question() -> None:
     async def body(site: Site) -> None:
         await site.tick()
         assert site.gate.waiting == 1
-        await site.core.stop(site.core.catalog.items["slow"])
+        await site.core.require_writing().stop(site.core.catalog.items["slow"])
         assert site.gate.waiting == 0
 
     run(body)
@@ -257,7 +257,7 @@ def test_a_question_that_fails_unexpectedly_is_the_sources_problem() -> None:
         site.gate.answers.set()
         await others()
         await site.tick()
-        assert "a fault" in site.core.all_problems()["slow"]
+        assert "a fault" in site.core.health.problems()["slow"]
         assert await site.rows("sound") == [1, 2]
 
     run(body)
@@ -277,7 +277,7 @@ def test_an_upstream_that_refuses_at_once_is_no_silent_one() -> None:
 
         site.slow.upstream_frontier = refused  # type: ignore[method-assign]
         assert await site.tick() == 0
-        assert site.core.all_problems()["slow"] == "upstream has no leader now"
+        assert site.core.health.problems()["slow"] == "upstream has no leader now"
         assert await site.rows("slow") == [1, 2, 3]
 
     run(body)

@@ -61,7 +61,7 @@ def contents(core: Core, name: str, time: int) -> dict[str, int]:
 
     async def read() -> dict[str, int]:
         found: dict[str, int] = {}
-        for row in listed(await snapshot(core, await core.reader(name), time, Hold())).rows:
+        for row in listed(await snapshot(core, await core.readers.of(name), time, Hold())).rows:
             key = str({k: v for k, v in row.items() if not k.startswith("__")})
             found[key] = found.get(key, 0) + row["__diff"]
         return {key: count for key, count in found.items() if count}
@@ -178,7 +178,7 @@ def test_what_is_commanded_again_runs_on_and_what_is_commanded_otherwise_is_ende
     assert instance.runs("matched")
     run_sync(core.tick())
     assert instance.runs("totals")
-    assert core.all_problems() == {}
+    assert core.health.problems() == {}
 
 
 class Bank:

@@ -69,7 +69,7 @@ async def filled(place: Place) -> Core:
         frame = updates(table.schema, [{"k": k, "x": x, "__time": 0} for k, x in rows])
         await core.commit([Change(table, frame, False, len(rows))], None)
         await core.tick()
-    assert core.all_problems() == {}
+    assert core.health.problems() == {}
     return core
 
 
@@ -119,7 +119,7 @@ def test_status_shows_how_far_a_transaction_is_while_it_goes_on(tmp_path: Path) 
 
         core.require_writing().instance.watch = watch
         await core.tick()
-        assert core.all_problems() == {}
+        assert core.health.problems() == {}
         assert ("Extending", {"read": 2, "about": 3, "sent": 0}) in seen
         assert seen[-1] == ("Storing", {"read": 3, "about": 3, "sent": 3})
         assert (await status.status(core))["materializations"]["out"]["moving"] == {"read": 0, "about": 0, "sent": 0}

@@ -248,7 +248,7 @@ async def grown(place: Place, ticks: int, *, kept_ticks: int = KEPT_TICKS) -> di
             tenth.read += place.read() - read
             if n % max(1, ticks // TENTHS // SAMPLES) == 0:
                 tenth.stored.append(place.stored())
-        problems = core.all_problems()
+        problems = core.health.problems()
         assert not problems, f"the environment has problems: {problems}"
         kept = await _kept(core)
     finally:

@@ -264,7 +264,7 @@ class _Run:
 async def _wrong(env: Measured, name: str, seen: _Seen, theirs: pa.Table) -> str:
     """Return how a view differs from what it should hold; empty if it does not."""
     seen.ours = None
-    if problem := env.core.all_problems().get(name):
+    if problem := env.core.health.problems().get(name):
         return f"stands still: {problem}"
     try:
         ours = await env.rows(name)

@@ -123,7 +123,7 @@ class Measured:
             compiled=self._work.compiled() - compiled,
             waves=len({depths[name] for name in steps}),
             steps=len(steps),
-            problems=self.core.all_problems(),
+            problems=self.core.health.problems(),
         )
         begun = time.perf_counter()
         await self.core.merge()
@@ -132,7 +132,7 @@ class Measured:
 
     async def rows(self, name: str, as_of: int | None = None) -> pa.Table:
         """Return the contents of a collection (None: the latest), every row as often as it is there."""
-        reader = await self.core.reader(name)
+        reader = await self.core.readers.of(name)
         at = await reads.latest([reader]) if as_of is None else as_of
         _, contents = await reads.multiset(self.core, name, reader, at, Hold())
         return await self._engine.collect(contents)

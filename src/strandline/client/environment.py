@@ -149,7 +149,7 @@ class Environment:
             if not self._behind(ts):
                 return
             if self._uppers() == before if timeout is None else waited >= timeout:
-                problems = "; ".join(f"{n}: {p}" for n, p in sorted(self._core.all_problems().items()))
+                problems = "; ".join(f"{n}: {p}" for n, p in sorted(self._core.health.problems().items()))
                 raise AsOfError(f"view {behind[0]!r} is not past {ts} yet" + (f" ({problems})" if problems else ""))
             waited += self._timed(partial(self._pause, pause_s if timeout is None else min(pause_s, timeout - waited)))
 
@@ -184,7 +184,7 @@ class Environment:
         arguments.text(name, "the collection's name")
 
         async def look() -> Collection:
-            reader = await self._core.reader(name)
+            reader = await self._core.readers.of(name)
             state = await reader.refresh()
             return Collection(reader.name, reader.schema, state.since.at, state.upper.at, self._access)
 
@@ -251,7 +251,7 @@ class Environment:
 
         It is made as `watch` says.
         """
-        self._core.overdue = call
+        self._core.health.overdue = call
 
     def inspect(self, name: str) -> dict[str, Any]:
         """Return what the shard of a collection (or a shard by its id) is: state, batches, holders, bytes."""

@@ -64,7 +64,7 @@ def open(  # noqa: A001  # the public name is `strandline.open`
         loop.stop()
         assembly.close()
         raise
-    loop.repeat(assembly.clock, BEAT_MS / 1000, core.beat)
+    loop.repeat(assembly.clock, BEAT_MS / 1000, core.readers.beat)
     loop.repeat(assembly.clock, MERGE_EVERY_S, core.merge)
     loop.repeat(assembly.clock, WATCH_EVERY_S, core.watch)
     return Environment(Access(core, assembly, loop))

@@ -35,7 +35,7 @@ class Collection:
         core = self._access.core
 
         async def read() -> Rows:
-            reader = await core.holding_reader(self.name)
+            reader = await core.readers.holding(self.name)
             at = time if time is not None else await reads.latest([reader])
             return await core.engine.multiset(await reads.snapshot(core, reader, at, hold))
 
@@ -50,7 +50,7 @@ class Collection:
         core, hold = self._access.core, Hold()
 
         async def read() -> Rows:
-            reader = await core.holding_reader(self.name)
+            reader = await core.readers.holding(self.name)
             whole = Frontier(lower) == reader.state.since
             plan = partial(reader.history, upper) if whole else partial(reader.changes, lower, upper)
             contents, rows = await read_definitely(core.engine, reader, plan)

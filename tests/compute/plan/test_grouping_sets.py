@@ -19,6 +19,7 @@ SETS: Final = {
     "a key in all": "SELECT upper(shop) AS u, product FROM sales GROUP BY 1, ROLLUP (upper(shop), 2)",
     "sets": "SELECT shop, product, count(*) AS n FROM sales GROUP BY GROUPING SETS ((shop), (shop, product), product)",
     "a total alone": "SELECT count(*) AS n, sum(qty) AS s FROM sales GROUP BY GROUPING SETS (())",
+    "a total twice": "SELECT count(*) AS n, sum(qty) AS s FROM sales GROUP BY GROUPING SETS ((), ())",
     "a set twice": "SELECT shop, count(*) AS n FROM sales GROUP BY GROUPING SETS ((shop), (shop), (), ())",
     "combined": "SELECT shop, product, qty, count(*) AS n FROM sales GROUP BY shop, CUBE (product), ROLLUP (qty)",
     "nested": "SELECT shop, product, qty, grouping_id() AS g, count(*) AS n FROM sales"

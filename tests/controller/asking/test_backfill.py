@@ -79,7 +79,7 @@ async def insert(core: Core, table: str, rows: list[dict[str, Any]]) -> None:
 async def ticked(core: Core) -> None:
     """Tick; nothing may have a problem."""
     await core.tick()
-    assert core.all_problems() == {}
+    assert core.health.problems() == {}
 
 
 @pytest.fixture
@@ -167,7 +167,7 @@ def test_a_backfill_that_dies_in_the_middle_is_finished_or_never_began(
                 patched.setattr(core.catalogs, "change", change)
             with pytest.raises(Died):
                 await backfill(core, "out", "orders", apply=True)
-                await core._reconcile()
+                await core.require_writing().reconcile()
                 task = core.require_writing().instance._tasks["out"]
                 await task.open()
                 patched.setattr(task._session, "_commit", dies(when.startswith("before"), task._session._commit))

@@ -14,7 +14,7 @@ from strandline.controller.asking.selfcheck import FIRST_CHECKS, PARTS, SHARE, S
 from strandline.controller.asking.verification import Sample, Verification
 from strandline.controller.core import Core
 from strandline.controller.location.items import View
-from strandline.errors import FencedError, Unavailable
+from strandline.errors import AsOfError, FencedError, Unavailable
 from strandline.instance.problems import Problems
 from strandline.instance.reports import ViewStatus
 from strandline.testing.doubles import HandClock
@@ -105,3 +105,13 @@ def test_a_check_that_cannot_be_made_is_a_problem_and_no_failure(monkeypatch: py
     world.error = FencedError("another environment has taken over")
     with pytest.raises(FencedError):
         world.ticks(1)
+
+
+def test_a_check_that_could_not_read_its_view_does_not_vouch_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Damage: a plan that was never compared is trusted for ever."""
+    world = World(monkeypatch, checked="")
+    world.error = AsOfError("nothing is complete yet")
+    for change in range(1, FIRST_CHECKS + 2):
+        world.rows = change
+        world.ticks(1)
+    assert (len(world.asked), world.changes, world.core.problems) == (2 * (FIRST_CHECKS + 1), 0, {})

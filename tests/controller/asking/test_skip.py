@@ -68,7 +68,7 @@ class Place:
 
 async def read(core: Core, name: str, time: int | None = None) -> list[int]:
     """Return the values that a collection has at ``time`` (None: the latest)."""
-    reader = await core.reader(name)
+    reader = await core.readers.of(name)
     at = await reads.latest([reader]) if time is None else time
     rows = listed(await core.engine.multiset(await reads.snapshot(core, reader, at, Hold()))).rows
     return sorted(row["x" if name == "v" else "value"] for row in rows)
@@ -94,7 +94,7 @@ def test_what_the_operator_dismisses_heals_the_source_its_views_and_its_endpoint
         assert await read(core, "v") == [10]
         with duckdb.connect(str(path), read_only=True) as connection:
             assert connection.execute("SELECT k, x FROM v").fetchall() == [(0, 10)]
-        assert not core.all_problems()
+        assert not core.health.problems()
         for time in (began, done["dismissed_at"] - 1):
             with pytest.raises(CollectionError):
                 await read(core, "s", time)

@@ -60,7 +60,7 @@ def test_what_upstream_keeps_goes_with_the_source(place: Keeping) -> None:
     assert place.released == ["one"]
     run_sync(core.tick())
     assert (place.released, core.catalog.left, core.catalog.dropped) == (["one"], (), ())
-    assert (core.all_problems(), core.client.known(progress)) == ({}, None)
+    assert (core.health.problems(), core.client.known(progress)) == ({}, None)
 
 
 def test_a_source_that_was_never_read_is_released_too(place: Keeping) -> None:
@@ -79,16 +79,16 @@ def test_an_upstream_that_is_away_is_named_and_asked_by_the_next_environment(pla
     do(core, *DROPS, "DROP CONNECTION here")
     for _ in range(3):
         run_sync(core.tick())
-        (problem,) = core.all_problems().values()
+        (problem,) = core.health.problems().values()
         assert problem == "source 'bank' was dropped, and upstream was not released: slot 'x' is left there"
     run_sync(core.close())
     core = place.open()
-    assert len(core.all_problems()) == 1
+    assert len(core.health.problems()) == 1
     run_sync(core.close())
     place.away = False
     core = place.open()
     run_sync(core.tick())
-    assert (place.released, core.all_problems(), core.catalog.left, core.catalog.dropped) == (["one"], {}, (), ())
+    assert (place.released, core.health.problems(), core.catalog.left, core.catalog.dropped) == (["one"], {}, (), ())
 
 
 def test_a_store_that_did_not_answer_is_asked_again_by_the_next_tick(
@@ -104,10 +104,10 @@ def test_a_store_that_did_not_answer_is_asked_again_by_the_next_tick(
     with monkeypatch.context() as patched:
         patched.setattr(core.client, "records", fails)
         do(core, *DROPS)
-        (problem,) = core.all_problems().values()
+        (problem,) = core.health.problems().values()
         assert problem.endswith("upstream was not released: the store is away")
     run_sync(core.tick())
-    assert (place.released, core.catalog.left, core.all_problems()) == (["one"], (), {})
+    assert (place.released, core.catalog.left, core.health.problems()) == (["one"], (), {})
 
 
 def test_a_second_drop_gives_up_what_a_server_that_is_gone_keeps(place: Keeping) -> None:
@@ -120,7 +120,7 @@ def test_a_second_drop_gives_up_what_a_server_that_is_gone_keeps(place: Keeping)
     do(core, DROPS[1])
     assert len(core.catalog.left) == 2
     do(core, DROPS[1])
-    assert (core.all_problems(), core.catalog.left, core.catalog.dropped) == ({}, (), ())
+    assert (core.health.problems(), core.catalog.left, core.catalog.dropped) == ({}, (), ())
 
 
 def test_a_release_that_could_not_be_noted_is_made_again(place: Keeping, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -132,11 +132,11 @@ def test_a_release_that_could_not_be_noted_is_made_again(place: Keeping, monkeyp
         raise Unavailable("the store is away")
 
     with monkeypatch.context() as patched:
-        patched.setattr(core, "give_up", fails)
+        patched.setattr(core.require_writing(), "give_up", fails)
         with pytest.raises(Unavailable):
             do(core, DROPS[1])
     run_sync(core.tick())
-    assert (place.released, core.catalog.left, core.all_problems()) == (["one", "one"], (), {})
+    assert (place.released, core.catalog.left, core.health.problems()) == (["one", "one"], (), {})
 
 
 def test_a_process_that_dies_after_the_drop_leaves_it_to_the_next(place: Keeping) -> None:
@@ -173,13 +173,13 @@ def test_a_drop_that_is_repeated_asks_upstream_before_it_gives_up(
         raise Unavailable("the store is away")
 
     with monkeypatch.context() as patched, pytest.raises(Unavailable):
-        patched.setattr(core, "stop", fails)
+        patched.setattr(core.require_writing(), "stop", fails)
         do(core, text)
     place.away = True
     do(core, text)
-    assert len(core.catalog.left) == len(core.all_problems()) == 1
+    assert len(core.catalog.left) == len(core.health.problems()) == 1
     do(core, text)
-    assert (place.released, core.catalog.left, core.all_problems()) == ([], (), {})
+    assert (place.released, core.catalog.left, core.health.problems()) == ([], (), {})
 
 
 def test_upstreams_are_asked_at_the_same_time() -> None:

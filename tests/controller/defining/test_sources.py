@@ -74,7 +74,7 @@ def do(core: Core, *texts: str) -> None:
 
 def read(core: Core, name: str) -> list[int]:
     """Return the values that a collection has now."""
-    handle = run_sync(core.reader(name))
+    handle = run_sync(core.readers.of(name))
     time = run_sync(reads.latest([handle]))
     rows = run_sync(core.engine.multiset(run_sync(reads.snapshot(core, handle, time, Hold()))))
     return sorted(row["value"] for row in listed(rows).rows)
@@ -97,7 +97,7 @@ def test_a_source_reads_what_its_connection_says(place: Place) -> None:
     place.one.produce("0", 1, 2)
     run_sync(core.tick())
     assert read(core, "s") == [1, 2]
-    assert core.all_problems() == {}
+    assert core.health.problems() == {}
     run_sync(core.close())
     again = place.open()
     place.one.produce("0", 3)
@@ -206,12 +206,12 @@ def test_the_tables_of_a_source_are_collections_that_it_feeds(place: Place) -> N
     place.one.produce("p", 10, 20)
     do(core, HERE, BANK)
     run_sync(core.tick())
-    assert core.all_problems() == {}, "a source that feeds nothing yet is no problem"
+    assert core.health.problems() == {}, "a source that feeds nothing yet is no problem"
     do(core, ACCOUNTS, PAYMENTS)
     do(core, "CREATE MATERIALIZED VIEW v AS SELECT p.value AS value FROM payments p")
     time = run_sync(core.tick())
     assert (read(core, "accounts"), read(core, "payments"), read(core, "v")) == ([1], [10, 20], [10, 20])
-    assert core.all_problems() == {}
+    assert core.health.problems() == {}
     frontiers = core.require_writing().instance.report().frontiers
     assert {frontiers[name] for name in ("accounts", "payments", "v")} == {Frontier(time + 1)}
     found = run_sync(status(core))
@@ -220,7 +220,7 @@ def test_the_tables_of_a_source_are_collections_that_it_feeds(place: Place) -> N
     with pytest.raises(InvalidUsage, match="'accounts' is a table that source 'bank' feeds"):
         core.table("accounts")
     with pytest.raises(DefinitionError, match="source 'bank' is no collection; its tables are: accounts, payments"):
-        run_sync(core.reader("bank"))
+        run_sync(core.readers.of("bank"))
 
 
 def test_a_table_that_comes_or_goes_leaves_the_others_as_they_are(place: Place) -> None:
@@ -234,15 +234,15 @@ def test_a_table_that_comes_or_goes_leaves_the_others_as_they_are(place: Place) 
     do(core, PAYMENTS)
     place.one.produce("a", 2)
     run_sync(core.tick())
-    assert (read(core, "accounts"), core.all_problems()) == ([1, 2], {})
+    assert (read(core, "accounts"), core.health.problems()) == ([1, 2], {})
     do(core, "DROP TABLE accounts")
     place.one.produce("p", 20)
     run_sync(core.tick())
-    assert core.all_problems() == {}
+    assert core.health.problems() == {}
     assert core.client.known(shard) is None or shard not in core.catalog.dropped
     do(core, "DROP TABLE payments", "DROP SOURCE bank", "DROP CONNECTION here")
     run_sync(core.tick())
-    assert (core.all_problems(), core.catalog.items, core.catalog.dropped) == ({}, {}, ())
+    assert (core.health.problems(), core.catalog.items, core.catalog.dropped) == ({}, {}, ())
 
 
 def test_what_cannot_be_opened_can_be_dropped(place: Place) -> None:
@@ -250,10 +250,10 @@ def test_what_cannot_be_opened_can_be_dropped(place: Place) -> None:
     core = place.open()
     do(core, HERE.replace("one", "three"), BANK, ACCOUNTS, PAYMENTS)
     run_sync(core.tick())
-    assert core.all_problems()["bank"] == "there is no server 'three'"
+    assert core.health.problems()["bank"] == "there is no server 'three'"
     do(core, "DROP TABLE payments", "DROP TABLE accounts", "DROP SOURCE bank", "DROP CONNECTION here")
     run_sync(core.tick())
-    assert (core.all_problems(), core.catalog.items, core.catalog.dropped) == ({}, {}, ())
+    assert (core.health.problems(), core.catalog.items, core.catalog.dropped) == ({}, {}, ())
 
 
 def test_a_table_that_stands_still_says_that_its_source_does(place: Place) -> None:
@@ -263,12 +263,12 @@ def test_a_table_that_stands_still_says_that_its_source_does(place: Place) -> No
     run_sync(core.tick())
     place.one.down = True
     run_sync(core.tick())
-    problems = core.all_problems()
+    problems = core.health.problems()
     assert problems["bank"] == "the upstream does not answer"
     assert "its source 'bank' stands still: the upstream does not answer" in problems["accounts"]
     place.one.down = False
     run_sync(core.tick())
-    assert core.all_problems() == {}
+    assert core.health.problems() == {}
 
 
 def test_a_table_that_upstream_lacks_is_refused_at_once_if_upstream_answers(place: Place) -> None:
@@ -282,7 +282,7 @@ def test_a_table_that_upstream_lacks_is_refused_at_once_if_upstream_answers(plac
     place.one.down = True
     do(core, ACCOUNTS)
     run_sync(core.tick())
-    assert core.all_problems()["accounts"]
+    assert core.health.problems()["accounts"]
     do(core, "DROP TABLE accounts", "DROP SOURCE bank", "DROP CONNECTION here")
     do(core, "CREATE CONNECTION here TO lists (server = one, password = 'env:NOT_SET_HERE')", BANK, ACCOUNTS)
 
@@ -302,11 +302,11 @@ def test_a_table_that_upstream_lacks_stands_still_alone(place: Place) -> None:
         run_sync(core.tick())
         place.clock.now += 1_000
     assert read(core, "accounts") == [1, 3, 4]
-    assert core.all_problems()["payments"] == "upstream has no table 'p' now"
-    assert "accounts" not in core.all_problems()
+    assert core.health.problems()["payments"] == "upstream has no table 'p' now"
+    assert "accounts" not in core.health.problems()
     place.kinds.missing.clear()
     run_sync(core.tick())
-    assert (read(core, "payments"), core.all_problems()) == ([2], {})
+    assert (read(core, "payments"), core.health.problems()) == ([2], {})
 
 
 def test_what_died_between_defining_a_table_and_feeding_it_is_fed_by_the_next_tick(place: Place) -> None:
@@ -318,7 +318,7 @@ def test_what_died_between_defining_a_table_and_feeding_it_is_fed_by_the_next_ti
     late = SourceTable("late", core.catalog.collection("accounts").columns, "late-shard", "bank", "p")
     run_sync(core.catalogs.change(core.require_writing().epoch, lambda catalog: catalog.with_item(late)))
     run_sync(core.tick())
-    assert core.all_problems() == {}
+    assert core.health.problems() == {}
     assert read(core, "late") == [10]
     assert core.require_writing().retention.holds(late)
 
@@ -334,7 +334,7 @@ def test_a_connection_that_is_replaced_is_used_at_once(place: Place) -> None:
     place.two.produce("a", 7)
     do(core, "CREATE OR REPLACE CONNECTION here TO lists (server = two)")
     run_sync(core.tick())
-    assert (read(core, "s"), read(core, "accounts"), core.all_problems()) == ([1, 2, 7], [7], {})
+    assert (read(core, "s"), read(core, "accounts"), core.health.problems()) == ([1, 2, 7], [7], {})
 
 
 def test_a_connection_that_is_replaced_by_its_like_is_opened_anew(place: Place) -> None:
@@ -346,7 +346,7 @@ def test_a_connection_that_is_replaced_by_its_like_is_opened_anew(place: Place) 
     do(core, HERE.replace("CREATE", "CREATE OR REPLACE"))
     place.one.produce("0", 1)
     run_sync(core.tick())
-    assert (read(core, "s"), len(place.kinds.opened), core.all_problems()) == ([1], before + 1, {})
+    assert (read(core, "s"), len(place.kinds.opened), core.health.problems()) == ([1], before + 1, {})
 
 
 def test_a_source_that_cannot_be_closed_keeps_no_other_one_from_the_new_connection(
@@ -367,7 +367,7 @@ def test_a_source_that_cannot_be_closed_keeps_no_other_one_from_the_new_connecti
     do(core, "CREATE OR REPLACE CONNECTION here TO lists (server = two)")
     assert len(ended) == 2
     run_sync(core.tick())
-    assert (read(core, "s"), read(core, "t"), core.all_problems()) == ([1], [1], {})
+    assert (read(core, "s"), read(core, "t"), core.health.problems()) == ([1], [1], {})
 
 
 def test_errors_of_a_table_are_its_own_and_can_be_dismissed(place: Place) -> None:
@@ -397,12 +397,13 @@ def test_a_source_stands_still_with_more_errors_than_it_may_hold(place: Place) -
     do(core, HERE, f"CREATE SOURCE s {COLUMNS} FROM list (connection = here, errors_max = 1, on_error = continue)")
     place.one.produce("0", 1, None)
     run_sync(core.tick())
-    assert (read(core, "s"), core.all_problems()) == ([1], {})
+    assert (read(core, "s"), core.health.problems()) == ([1], {})
     place.one.produce("0", None, 2)
     run_sync(core.tick())
     run_sync(core.tick())
     assert (
-        "it holds 2 errors and errors_max is 1, so nothing more is read; look at s_errors" in core.all_problems()["s"]
+        "it holds 2 errors and errors_max is 1, so nothing more is read; look at s_errors"
+        in core.health.problems()["s"]
     )
     place.one.produce("0", 3)
     upper = core.require_writing().instance.report().frontiers["s"]
@@ -410,7 +411,7 @@ def test_a_source_stands_still_with_more_errors_than_it_may_hold(place: Place) -
     assert core.require_writing().instance.report().frontiers["s"] == upper, "it reads nothing more"
     run_sync(skip(core, "s", None, apply=True))
     run_sync(core.tick())
-    assert (read(core, "s"), core.all_problems()) == ([1, 2, 3], {})
+    assert (read(core, "s"), core.health.problems()) == ([1, 2, 3], {})
 
 
 def test_a_budget_and_a_connection_may_change_in_a_project_and_nothing_else(place: Place, tmp_path) -> None:
@@ -436,11 +437,11 @@ def test_a_budget_and_a_connection_may_change_in_a_project_and_nothing_else(plac
     place.two.produce("0", None)
     run_sync(core.tick())
     run_sync(core.tick())
-    assert "errors_max is 0" in core.all_problems()["s"]
+    assert "errors_max is 0" in core.health.problems()["s"]
     raised = files["sources/s.yml"].replace("errors_max: 0", "errors_max: 1")
     assert applied(sources__s_yml=raised, connections__here_yml="to: lists\noptions: {server: two}") == ()
     run_sync(core.tick())
-    assert (core.all_problems(), place.kinds.opened[-1].upstream) == ({}, place.two)  # type: ignore[attr-defined]
+    assert (core.health.problems(), place.kinds.opened[-1].upstream) == ({}, place.two)  # type: ignore[attr-defined]
     with pytest.raises(DefinitionError, match=r"sources/s.yml: 's' was created with list and the options .*topic 't'"):
         applied(sources__s_yml=raised.replace("topic: t", "topic: u"))
     with pytest.raises(DefinitionError, match=r"sources/bank.sql: 'accounts' was created with the reference 'a' of"):

@@ -67,7 +67,7 @@ def stored(path: Path) -> list[tuple[Any, ...]]:
 
 async def read(core: Core, name: str, time: int) -> int:
     """Return how many rows a collection has at ``time``."""
-    rows = await reads.snapshot(core, await core.reader(name), time, Hold())
+    rows = await reads.snapshot(core, await core.readers.of(name), time, Hold())
     return sum(row["__diff"] for row in listed(rows).rows)
 
 
@@ -90,16 +90,16 @@ def test_a_read_of_what_has_errors_says_which_how_many_and_since_when() -> None:
                 assert (str(again), again.since) == (str(caught.value), began)
             assert await read(core, name, began - 1) == 2
             with pytest.raises(CollectionError):
-                await reads.refuse_changes(core, await core.reader(name), 1, last)
-            await reads.refuse_changes(core, await core.reader(name), 1, began)
+                await reads.refuse_changes(core, await core.readers.of(name), 1, last)
+            await reads.refuse_changes(core, await core.readers.of(name), 1, began)
             found = (await status.status(core))["collections"][name]
             assert (found["errors"]["rows"], found["errors"]["since"], found["problem"]) == (2, began, None)
         healed = await change(core, [(3, 0), (4, 0)], deletes=True)
         assert await read(core, "above", healed) == 3
         assert (await status.status(core))["collections"]["q"]["errors"] == {"rows": 0, "first": [], "since": None}
         with pytest.raises(CollectionError):
-            await reads.refuse_changes(core, await core.reader("q"), last, healed + 1)
-        await reads.refuse_changes(core, await core.reader("q"), healed, healed + 1)
+            await reads.refuse_changes(core, await core.readers.of("q"), last, healed + 1)
+        await reads.refuse_changes(core, await core.readers.of("q"), healed, healed + 1)
 
     asyncio.run(body())
 
@@ -134,10 +134,10 @@ def test_a_materialization_of_what_has_had_errors_from_its_start_waits_for_the_f
         await core.tick()
         await define(core, f"CREATE MATERIALIZATION out INTO duckdb OPTIONS (path '{path}') AS late TO q KEY (k)")
         await core.tick()
-        assert "'late' has errors since" in core.all_problems()["out"]
+        assert "'late' has errors since" in core.health.problems()["out"]
         await change(core, [(4, 0)], deletes=True)
         assert stored(path) == [(1, 12), (2, 6)]
-        assert not core.all_problems()
+        assert not core.health.problems()
 
     asyncio.run(body())
 
@@ -151,7 +151,7 @@ def test_a_materialization_may_continue_with_the_good_rows(tmp_path: Path) -> No
         await define(core, f"CREATE MATERIALIZATION out INTO duckdb OPTIONS {options} AS q KEY (k)")
         await change(core, [(4, 0), (5, 5)])
         assert stored(path) == [(1, 12), (2, 6), (5, 2)]
-        assert not core.all_problems()
+        assert not core.health.problems()
         item = core.catalog.find("out")
         assert isinstance(item, Materialization)
         assert item.endpoint_options == {"path": str(path)}

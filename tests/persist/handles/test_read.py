@@ -129,6 +129,7 @@ def test_changes_of_a_time_that_is_unknown_or_compacted_are_refused(place):
     with pytest.raises(AsOfError, match="compacted"):
         run_sync(reader(place).changes(0, 3))
     assert place.rows(run_sync(reader(place).changes(0, 6))) == [["a", 1, 1]]
+    assert place.rows(run_sync(reader(place).changes(0, 4))) == [["a", 1, 1]], "its last time is since"
 
 
 def test_a_history_begins_with_the_contents_at_since(place):
@@ -140,6 +141,12 @@ def test_a_history_begins_with_the_contents_at_since(place):
         run_sync(reader(place).history(7))
     with pytest.raises(AsOfError, match="compacted"):
         run_sync(reader(place).history(3))
+
+
+def test_a_history_has_the_updates_of_the_first_time(place):
+    """Damage: what a collection began with is missing from its history."""
+    place.append(place.writer(), 0, 2, [["a", 0, 1], ["b", 1, 1]])
+    assert place.rows(run_sync(reader(place).history(2))) == [["a", 0, 1], ["b", 1, 1]]
 
 
 def test_a_listener_gets_each_update_after_its_time_once(place):

@@ -124,6 +124,7 @@ def test_a_notice_that_does_not_apply_changes_nothing_and_asks_to_fetch(place, w
         "without a diff": notice_of("s", first.seqno, bytes(DIFF_BYTES_MAX + 1)),
     }[wrong]
     assert machine.heard(notice) is False
+    assert machine.metrics.corruption_errors == (wrong in {"damaged", "of another version", "of another shard"})
     assert handle.state is before
     assert run_sync(handle.refresh()) == writer.state
 

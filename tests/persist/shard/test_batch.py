@@ -77,4 +77,6 @@ def test_cutting_narrows_and_retiming_moves_on():
     assert (moved.lower, moved.upper, moved.parts[0].window) == (Frontier(4), Frontier(9), Window(advance=4))
     with pytest.raises(InvalidUsage, match="cannot be cut"):
         narrowed(moved, Frontier(5), Frontier(6))
+    with pytest.raises(InvalidUsage, match="cannot be cut"):
+        narrowed(staged(4, 9, InlinePart(b"", 1), InlinePart(b"", 1, Window(advance=4))), Frontier(5), Frontier(6))
     assert retimed(whole, Frontier(0), Frontier(12)) == staged(0, 12, InlinePart(b"", 1))

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from strandline.errors import CorruptionError, Determinate, Indeterminate, InvalidUsage, Unavailable
 from strandline.frontier.antichain import Frontier
-from strandline.persist.shard import codec
+from strandline.persist.shard import codec, machine
 from strandline.persist.shard.machine import CAS_RETRIES_MAX, Machine
 from strandline.persist.shard.state import (
     Appended,
@@ -150,6 +150,16 @@ def test_a_process_that_is_far_behind_catches_up(place):
     for at in range(300):
         place.append(writer, at, at + 1)
     run_sync(place.consensus.truncate("s", writer.state.rollups[-1].seqno + 1))
+    assert run_sync(reader.refresh()) == writer.state
+
+
+@pytest.mark.parametrize("missed", [2, 3, 4, 7])
+def test_a_process_that_missed_about_as_many_versions_as_are_read_at_once_catches_up(place, monkeypatch, missed):
+    """Damage: a reader that asks for what is new gets a part of it, and takes it for all."""
+    monkeypatch.setattr(machine, "SCAN_LIMIT", 3)
+    reader, writer = (place.writer(client=place.client()) for _ in range(2))
+    for at in range(missed):
+        place.append(writer, at, at + 1)
     assert run_sync(reader.refresh()) == writer.state
 
 

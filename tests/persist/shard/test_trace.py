@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from strandline.errors import CorruptionError
+from strandline.errors import CorruptionError, InvalidUsage
 from strandline.frontier.antichain import EMPTY, MINIMUM, TIME_MAX, Frontier
 from strandline.persist.shard.batch import INLINE_SHARD_BYTES_MAX, NOTHING, Batch, BlobPart, Digest, InlinePart, Staged
 from strandline.persist.shard.invariants import check
@@ -270,3 +270,13 @@ def test_everything_may_cancel():
     after, _ = apply_merge(state, Merge(plan.inputs, empty))
     assert [b.parts for b in after.batches] == [()]
     check(state, replace(after, seqno=8))
+
+
+def test_a_merge_cannot_go_behind_what_one_of_its_inputs_was_advanced_to():
+    """Damage: times that were added up once are told apart again, by whatever order the parts came in."""
+    output = Staged(Frontier(0), Frontier(2), (), 0, 0, NOTHING, plain=False, since=Frontier(3))
+    for since in ((3, 4), (4, 3), (4, 4)):
+        inputs = tuple(batch(at, 0, since=each) for at, each in enumerate(since))
+        with pytest.raises(InvalidUsage, match="cannot undo"):
+            Merge(inputs, output)
+    Merge((batch(0, 0, since=3), batch(1, 0, since=2)), output)

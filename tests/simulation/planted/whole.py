@@ -404,7 +404,7 @@ async def said_for_ever(self: Core) -> None:
         self.overdue(waits)
         with suppress(StrandlineError):
             await Published(self.published_problems._register, str).publish(
-                waits | self.all_problems(), self.require_writing().epoch
+                waits | self.health.problems(), self.require_writing().epoch
             )
 
 

@@ -126,7 +126,7 @@ class Instance:
         made, before = await self._made(), await self._uppers(core)
         time = await self._ticked(core, self._watched(core) if world.watched else core.tick())
         after = await self._uppers(core)
-        problems, now = core.all_problems(), await self._made()
+        problems, now = core.health.problems(), await self._made()
         there = {name: upper for name, upper in before.items() if made[name] == now.get(name)}  # not defined anew
         if CATALOG in problems:  # a CREATE whose answer was lost may have defined an item that is not known yet
             there = {name: upper for name, upper in there.items() if name in core.catalog.items}
@@ -152,7 +152,7 @@ class Instance:
             while time is None:
                 await core.client.clock.sleep(WATCH_EVERY_S)
                 said: dict[str, str] = {}
-                core.overdue = said.update
+                core.health.overdue = said.update
                 running, elapsed_ms = time is None, world.simulation.now_ms - begun
                 items = core.catalog.items.keys()  # an answer that was lost may add to them meanwhile
                 await core.watch()
@@ -310,7 +310,7 @@ class Instance:
             return
         item = world.one_of("asked for", collections)
         try:
-            handle = await core.reader(item.name)
+            handle = await core.readers.of(item.name)
             time = await reads.latest([handle])
             _, found = await reads.relations_at(core, [item.name.lower()], time, Hold())
             rows = await core.engine.collect(found[item.name.lower()][1])
@@ -353,7 +353,7 @@ class Instance:
             time = await self._ticked(core, core.tick())
         uppers = await self._uppers(core)
         behind = {name: upper for name, upper in uppers.items() if upper <= time}
-        problems, excused = core.all_problems(), await world.observer.excused()
+        problems, excused = core.health.problems(), await world.observer.excused()
         require(
             "L2",
             behind.keys() <= excused and problems.keys() == excused,

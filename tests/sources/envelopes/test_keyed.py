@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections import Counter
+from collections.abc import Iterator
 
 import pytest
 from hypothesis import given, settings
@@ -16,6 +17,7 @@ from strandline.errors import DefinitionError
 from strandline.persist.client import PersistClient
 from strandline.persist.handles.contents import Half
 from strandline.persist.handles.read import contents
+from strandline.sources.envelopes import keyed
 from strandline.sources.envelopes.choice import envelope_of, sort_of
 from strandline.sources.ingest import Ingestion
 from strandline.sources.reader import Keyed
@@ -26,6 +28,21 @@ from strandline.store.memory import MemoryBlob, MemoryConsensus
 from strandline.testing.doubles import CountingIds, Crash, Fuse, HandClock
 from strandline.testing.lists.list_engine import ListEngine, listed
 from strandline.testing.upstreams.keyed_log import KEY, SCHEMA, KeyedLog, KeyedLogReader, Said
+
+
+@pytest.fixture(autouse=True, scope="module", params=["looked up", "pruned", "read"])
+def way(request: pytest.FixtureRequest) -> Iterator[str]:
+    """How the rows that are held of a step's keys are found."""
+    with pytest.MonkeyPatch.context() as patch:
+        if request.param != "looked up":
+            patch.setattr(ListEngine, "lookup", nothing)
+        if request.param == "pruned":
+            patch.setattr(keyed, "PRUNE_ROWS_MIN", 0)
+        yield request.param
+
+
+async def nothing(*_: object, **__: object) -> None:
+    """Look nothing up."""
 
 
 class Place:

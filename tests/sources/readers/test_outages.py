@@ -78,11 +78,11 @@ class Site:
         await self.core.tick()
         self.took.append(time.monotonic() - began)
         await self.clock.sleep(max(0.0, 1 - (time.monotonic() - began)))
-        return self.core.all_problems()
+        return self.core.health.problems()
 
     async def ids(self, name: str) -> list[int]:
         """Return the ids that a collection holds."""
-        handle = await self.core.reader(name)
+        handle = await self.core.readers.of(name)
         rows = await self.core.engine.multiset(
             await reads.snapshot(self.core, handle, await reads.latest([handle]), Hold())
         )
@@ -108,7 +108,7 @@ class Site:
         """
         self.took.clear()
         began, used, ticks = time.monotonic(), time.process_time(), 0
-        before = await self.core.reader("healthy")
+        before = await self.core.readers.of("healthy")
         upper = before.state.upper
         problems: dict[str, str] = {}
         while time.monotonic() < began + seconds or ticks < 2 or said not in problems[source]:

@@ -45,5 +45,5 @@ def progress(core: Core) -> dict[str, Any]:
             for name, task in report.tasks.items()
         },
         "notices": core.notices(),
-        "problems": core.all_problems(),
+        "problems": core.health.problems(),
     }

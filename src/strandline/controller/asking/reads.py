@@ -88,7 +88,7 @@ async def relations_at(
 
     What is read is kept by ``hold``.  Raises `AsOfError` if one cannot be read at ``as_of``.
     """
-    handles = {name: await core.holding_reader(_base(core, name)) for name in names}
+    handles = {name: await core.readers.holding(_base(core, name)) for name in names}
     time = as_of if as_of is not None else await latest(handles.values())
     return time, {name: await multiset(core, name, handles[name], time, hold) for name in names}
 

@@ -47,7 +47,7 @@ async def skip(core: Core, name: str, as_of: int | None, *, apply: bool) -> dict
         core.catalog.collection(name)  # which says what the tables of a source are, if it has some
         raise unknown("source", name, (n for n, item in core.catalog.items.items() if isinstance(item, Fed)))
     upper = await _caught_up(core, source) if apply else None
-    reader = await core.reader(source.name)
+    reader = await core.readers.of(source.name)
     latest = await reads.latest([reader])
     time = latest if as_of is None else as_of
     seen = await error_half.tally(core.engine, reader, time)

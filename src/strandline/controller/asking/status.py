@@ -39,9 +39,9 @@ async def status(core: Core) -> dict[str, Any]:
     catalog = core.catalog
     report = None if core.writing is None else core.writing.instance.report()
     if report is None:
-        problems, notices = await core.published_problems.read(), await core.published_notices.read()
+        problems, notices = await core.health.published_problems.read(), await core.health.published_notices.read()
     else:
-        problems, notices = core.all_problems(), core.notices()
+        problems, notices = core.health.problems(), core.notices()
     writers = await _writers(core.client.notifier)
     persists, theirs = live.split(writers or {})
     counted = theirs if core.writing is None else core.live()

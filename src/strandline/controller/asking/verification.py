@@ -103,8 +103,8 @@ async def verify(core: Core, name: str, as_of: int | None, sample: Sample | None
         raise InvalidUsage(
             f"{view.name!r} is a {type(view).__name__.lower()}; only views are computed, so only they are verified"
         )
-    reader = await core.reader(name)
-    handles = {name: await core.reader(name) for name in view.imports}
+    reader = await core.readers.of(name)
+    handles = {name: await core.readers.of(name) for name in view.imports}
     time = as_of if as_of is not None else await latest([reader])
     # A view is only ever ahead of its inputs because another writer wrote to it: then what is known of them has to do.
     known = time if as_of is not None else min(time, await latest(handles.values())) if handles else time
@@ -169,7 +169,7 @@ async def verify_state(core: Core, name: str) -> list[Verification]:
     """
     view = core.catalog.collection(name)
     assert isinstance(view, View), f"{name!r} is not a view"
-    handles = {each: await core.reader(each) for each in view.imports}
+    handles = {each: await core.readers.of(each) for each in view.imports}
     _, stages = define(view.name, view.sql, core.catalog, core.assembly.analyst, distrusted=bool(view.distrusted))
     found = []
     for stage in stages[:-1]:
@@ -202,7 +202,7 @@ async def verify_endpoint(core: Core, name: str) -> Verification:
         raise AsOfError(f"materialization {item.name!r} has committed nothing yet")
     found = []
     for binding in bindings(item, core.catalog):
-        reader = await core.reader(binding.collection)
+        reader = await core.readers.of(binding.collection)
         wanted = await updates(core, reader, position - 1, Hold())
         with core.engine.aside(reader.schema, time=position - 1) as aside:
             await endpoint.contents(binding, aside.add)

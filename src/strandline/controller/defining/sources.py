@@ -48,8 +48,10 @@ async def create_connection(core: Core, statement: statements.CreateConnection) 
     for name in core.catalog.dependents(statement.name):
         source = core.catalog.items[name.lower()]
         async with core.problems.of(source.name.lower()):  # it is out of ticks even if upstream does not hear of it
-            await core.stop(source)  # also if the text is the same: a reference may lead to another password now
-        await core.start(source)
+            await core.require_writing().stop(
+                source
+            )  # also if the text is the same: a reference may lead to another password now
+        await core.require_writing().start(source)
 
 
 def _check_again(core: Core, after: Catalog, name: str) -> None:

@@ -274,10 +274,7 @@ def _timed(found: pa.Table, time: int) -> pa.Table:
 def _can_arrange(old: Contents, columns: Sequence[str]) -> bool:
     """Tell whether rows of ``old`` can be added up here, and looked up by ``columns`` as Spark would compare them."""
     target = inline.update_schema(old.schema)
-    if not inline.can_group(target.empty_table()):
-        return False
-    collated = {column.name for column in old.schema if "collate" in column.type.lower()}
-    return not collated.intersection(columns) and all(family(target.field(name).type) for name in columns)
+    return inline.can_group(target.empty_table()) and all(family(target.field(name).type) for name in columns)
 
 
 def _wanted(kinds: Sequence[pa.DataType], keys: Sequence[pa.Table], *, nulls: bool) -> Hashes | None:

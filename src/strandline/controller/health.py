@@ -1,0 +1,94 @@
+"""The health of an environment: what stands in the way of each item, or what it waits for, for people who look.
+
+Other processes read it in registers of the location (`published.py`).  It decides nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+
+from strandline.controller.location.catalog import CatalogStore
+from strandline.controller.location.items import Collected, SharedSource, View
+from strandline.controller.published import NOTICES, PROBLEMS, Published
+from strandline.controller.standing import standing, waiting
+from strandline.errors import StrandlineError
+from strandline.frontier.antichain import Frontier
+from strandline.instance.instance import Instance
+from strandline.instance.problems import Problems
+from strandline.persist.client import PersistClient
+from strandline.persist.handles.register import Register
+from strandline.persist.together.transactions import SHARD as TRANSACTIONS
+
+MERGES = "(merges)"
+"""What problems of the large merges beside ticks are noted under."""
+STATUS = "(status)"
+"""The same for the lists by which other processes read problems and notices."""
+TICK = "(tick)"
+"""What a tick that has not ended is under way as."""
+
+
+class Health:
+    """What is known of the items of one environment, from memory; a writer publishes it."""
+
+    def __init__(self, client: PersistClient, catalogs: CatalogStore, problems: Problems) -> None:
+        self._client = client
+        self._catalogs = catalogs
+        self._problems = problems
+        self.published_problems = Published(Register(PROBLEMS, client.clock, client.ids, client.consensus), str)
+        self.published_notices = Published(Register(NOTICES, client.clock, client.ids, client.consensus), list[str])
+        self._standing: dict[str, str] = {}  # what is behind the last tick without a problem of its own
+        self.time: int | None = None
+        """The time of the tick that runs, once it has one."""
+        self.overdue: Callable[[Mapping[str, str]], None] = lambda _: None
+        """Called with what a tick that runs long waits for, as often as that is looked at; must not raise or block."""
+
+    def problems(self) -> dict[str, str]:
+        """Return what stands in the way of each item, or of the transactions, by its name.
+
+        That is what was met here since it was opened: at ticks, and when shards were compacted and collected.
+        """
+        owners = {TRANSACTIONS: TRANSACTIONS}
+        items = self._catalogs.current.items
+        for name, item in items.items():
+            if isinstance(item, Collected | SharedSource):
+                owners |= dict.fromkeys(item.shards, name)
+        found = {name: item.distrusted for name, item in items.items() if isinstance(item, View)}
+        found = {name: why for name, why in found.items() if why} | self._standing | self._problems
+        for shard, problem in self._client.problems().items():
+            if (owner := owners.get(shard)) is not None:  # else it was dropped
+                found[owner] = "; ".join(filter(None, (found.get(owner), f"shard {shard!r}: {problem}")))
+        return found
+
+    async def publish(self, instance: Instance, epoch: int, time: int) -> None:
+        """Learn what is behind the tick that ended at ``time``; let other processes read all that is known."""
+        report = instance.report()
+        self._standing = standing(self._catalogs.current, self._problems, report.frontiers, Frontier(time))
+        async with self._problems.of(STATUS):
+            await self.published_problems.publish(self.problems(), epoch)
+            await self.published_notices.publish(report.notices, epoch)
+            self._problems.note(STATUS, "")
+
+    def waits(self, instance: Instance) -> dict[str, str]:
+        """Return what each item waits for, once a tick, or what is done between two, runs for `problems.LONG_S`."""
+        known = {name: each for name, each in self._problems.under_way.items() if name != MERGES}
+        if all([each.short.left_s() > 0 for each in known.values()]):  # noqa: C419 - each looks
+            return {}
+        tick = known.pop(TICK, None)
+        under_way = {name: since for name, since in instance.under_way().items() if name not in {MERGES, TICK}}
+        if tick is None:
+            return waiting((), (), under_way, 0)
+        items, behind = self._catalogs.current.items, set(self._catalogs.current.items)
+        if self.time is not None:
+            behind &= standing(self._catalogs.current, {}, instance.report().frontiers, Frontier(self.time)).keys()
+        return waiting(items, behind, under_way, tick.since_ms)
+
+    async def watch(self, instance: Instance, epoch: int) -> None:
+        """Publish what a tick that runs long waits for: beside ticks, often enough.
+
+        Raises nothing: at the latest the end of the tick publishes problems.
+        """
+        if waits := self.waits(instance):
+            self.overdue(waits)
+            with suppress(StrandlineError):
+                await self.published_problems.publish(waits | self.problems(), epoch, lambda: not self.waits(instance))

@@ -1,0 +1,94 @@
+"""Reading handles of an environment's collections, and the leases of those that hold what they hand out."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+
+from strandline.controller.location.catalog import CatalogStore
+from strandline.controller.location.config import Config, Mode
+from strandline.controller.location.items import Collected
+from strandline.controller.retention import policy_of
+from strandline.errors import AsOfError, StoreError, StrandlineError, Unavailable
+from strandline.frontier.antichain import Frontier, as_time
+from strandline.instance.instance import unopened
+from strandline.persist.client import PersistClient
+from strandline.persist.handles.read import ReadHandle
+
+
+class Readers:
+    """One handle for each shard that was asked for, and another one for each that is held."""
+
+    def __init__(self, client: PersistClient, catalogs: CatalogStore, config: Config, mode: Mode) -> None:
+        self._client = client
+        self._catalogs = catalogs
+        self._config = config
+        self._mode = mode
+        self._known: dict[str, ReadHandle] = {}  # by shard
+        self._held: dict[str, ReadHandle] = {}
+
+    async def of(self, name: str) -> ReadHandle:
+        """Return the reading handle of a collection.
+
+        Raises `DefinitionError` with candidates if there is no such collection.
+        """
+        item = self._catalogs.current.collection(name)
+        if item.shard not in self._known:
+            reader = await self._client.reader(item.shard, item.schema, item.name, kept=self._kept(item))
+            if reader is None:
+                raise unopened(item.name)
+            self._known[item.shard] = reader
+        self._known[item.shard].kept = self._kept(item)  # that may have changed since
+        return self._known[item.shard]
+
+    async def holding(self, name: str) -> ReadHandle:
+        """Return a reading handle of a collection that holds what it hands out, where this mode may hold anything.
+
+        Raises as `of`.
+        """
+        if self._mode is Mode.INDEPENDENT:
+            return await self.of(name)
+        item = self._catalogs.current.collection(name)
+        known = self._held.get(item.shard)
+        if known is not None:
+            try:
+                await _beat(known)
+            except AsOfError:  # this process slept for longer than its lease
+                del self._held[item.shard]
+            else:
+                return known
+        reader = await self._client.leased_reader(item.shard, item.schema, item.name, kept=self._kept(item))
+        if reader is None:
+            raise unopened(item.name)
+        self._held[item.shard] = reader
+        return reader
+
+    async def beat(self) -> None:
+        """Renew the leases of the readers that hold something, and release the past that none of them may read."""
+        for shard, reader in list(self._held.items()):
+            try:
+                await _beat(reader)
+            except AsOfError:
+                self._held.pop(shard, None)
+            except StrandlineError:
+                continue  # the next beat may come through
+
+    def forget(self, shard: str) -> None:
+        """Forget the handle of a shard that was dropped."""
+        self._known.pop(shard, None)
+
+    async def close(self) -> None:
+        """Give up all leases; one that cannot be given up ends by itself."""
+        with suppress(StoreError, Unavailable):
+            for reader in self._held.values():
+                await reader.close()
+
+    def _kept(self, item: Collected) -> str:
+        return policy_of(item, self._config).text
+
+
+async def _beat(reader: ReadHandle) -> None:
+    """Show that a reader is there; what it handed out is held by the versions that it is in, whatever since is.
+
+    How long history stays is for the environment that writes to say: a reader holds what it may be planning now.
+    """
+    await reader.downgrade_since(Frontier(max(0, as_time(reader.state.upper) - 1)))

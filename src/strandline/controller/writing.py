@@ -1,0 +1,150 @@
+"""What an environment that writes keeps running: the items of its catalog, and nothing else.
+
+An item is opened where its last incarnation left it.  What keeps it from opening is its own problem; the other items go
+on, and every tick tries again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, field
+
+import msgspec
+
+from strandline.controller.assembly import Assembly
+from strandline.controller.commanded import Plans, command, commands, runs_in
+from strandline.controller.location.catalog import Catalog, CatalogStore
+from strandline.controller.location.config import Config
+from strandline.controller.location.dropped import close, release
+from strandline.controller.location.items import Collected, Connection, Item, SharedSource, SourceTable, View
+from strandline.controller.location.oracle import Oracle
+from strandline.controller.planning import Definition, define, stage_shards
+from strandline.controller.retention import Retention
+from strandline.instance.instance import Instance
+from strandline.instance.problems import Problems
+from strandline.persist.client import PersistClient
+from strandline.persist.together.transactions import Transactions
+
+CATALOG = "catalog"
+"""What problems of knowing the catalog, and of closing what it dropped, are noted under."""
+
+
+@dataclass
+class Writing:
+    """What only the environment that writes has, under one epoch, and what it has run.
+
+    ``forget`` is called with each shard that was closed because its item was dropped.
+    """
+
+    epoch: int
+    transactions: Transactions
+    oracle: Oracle
+    instance: Instance
+    retention: Retention
+    assembly: Assembly
+    client: PersistClient
+    catalogs: CatalogStore
+    config: Config
+    problems: Problems
+    forget: Callable[[str], None]
+    plans: Plans = field(default_factory=Plans)
+    asked: set[str] = field(default_factory=set)
+    """Dropped sources, by their readers' shards, whose upstream was asked here in vain."""
+    _reconciled: Catalog | None = None  # the catalog that the instance runs; None: a tick is to find out
+
+    async def start(self, item: Item) -> None:
+        """Open an item of the catalog under this epoch; what keeps it from opening is its problem."""
+        name = runs_in(item)
+        async with self.problems.of(name):
+            if isinstance(item, View) and self.plans.get(item) is None:
+                item = await self._planned(item)
+            await self._run(name)
+            self.oracle.passed(self.instance.bound)  # else nothing is bound until the clock gets there
+            if isinstance(item, Collected | SharedSource):
+                await self.retention.hold(item)
+            self.problems.note(name, "")
+
+    async def stop(self, item: Item) -> None:
+        """Take an item out of ticks: it was dropped, or is started anew.  Raises what an endpoint raises."""
+        self.problems.pop(item.name.lower(), None)
+        if not isinstance(item, SourceTable):
+            await self.instance.stop(item.name.lower())
+            return
+        async with self.problems.of(item.source):  # which goes on without it, or cannot be opened anyway
+            await self._run(item.source)
+
+    async def reconcile(self) -> None:
+        """Have run what the catalog holds, and nothing else, what is read before what reads it; close what was dropped.
+
+        So the next tick opens what could not be opened, and does what a CREATE or DROP of unknown outcome came to.
+        """
+        async with self.problems.of(CATALOG):
+            await self.catalogs.settle(self.epoch)
+            if (catalog := self.catalogs.current) is not self._reconciled:
+                self.plans.keep(catalog)
+                await self.instance.end(commands(catalog, self.plans, self.config))
+                self._reconciled = catalog
+            if self.catalogs.current.dropped or self.catalogs.current.left:
+                await self.close_dropped()
+            self.problems.note(CATALOG, "")
+        for item in list(self.catalogs.current.items.values()):
+            if not (self._runs(item) and self.retention.holds(item)):
+                await self.start(item)
+
+    async def close_dropped(self) -> None:
+        """Close what was dropped, here or by a process that died meanwhile; what cannot be closed now is a problem.
+
+        An upstream that keeps something still is not asked again here: one that is gone must not delay each tick.
+        """
+        catalog = self.catalogs.current
+        if asked := [left for left in catalog.left if left.progress not in self.asked]:
+            have = self.assembly
+            found = await release(asked, catalog, have.connectors, self.client, self.epoch, have.together)
+            self.asked |= found.kept.keys()
+            for shard, problem in (found.kept | found.unasked).items():
+                self.problems.note(shard, problem)
+            if found.gone:
+                await self.give_up(found.gone)
+        dropped = self.catalogs.current.dropped
+        closed, problems = await close(dropped, self.transactions)
+        for shard in dropped:
+            self.problems.note(shard, problems.get(shard, ""))
+        if closed:
+            await self.catalogs.change(self.epoch, lambda catalog: catalog.closed(closed))
+        for shard in closed:
+            self.forget(shard)
+
+    async def give_up(self, released: AbstractSet[str]) -> None:
+        """Ask upstreams no more for what they keep for dropped sources, named by their readers' shards."""
+        await self.catalogs.change(self.epoch, lambda catalog: catalog.released(released))
+        for shard in released:
+            self.problems.note(shard, "")
+
+    async def _run(self, name: str) -> None:
+        """Have the instance run what the item ``name`` is now; a source whose table it is runs anew."""
+        item = self.catalogs.current.items.get(name)
+        wanted = None if item is None else command(item, self.catalogs.current, self.plans, self.config)
+        if wanted is None:
+            await self.instance.stop(name)
+        else:
+            await self.instance.start(name, wanted)
+
+    async def _planned(self, view: View) -> View:
+        """Plan a view; return it as it is in the catalog from then on: with a shard for each stage of this plan."""
+        catalog, have = self.catalogs.current, self.assembly
+        planned, stages = define(view.name, view.sql, catalog, have.analyst, distrusted=bool(view.distrusted))
+        shards = stage_shards(stages, catalog, have.ids)
+        if (shards, planned.imports) != (view.stages, view.imports):  # the version that defined it planned otherwise
+            before, view = view, msgspec.structs.replace(view, stages=shards, imports=planned.imports)
+            after = view
+            await self.catalogs.change(self.epoch, lambda catalog: catalog.with_changed(before, after))
+        self.plans.put(Definition(view, planned, stages))
+        return view
+
+    def _runs(self, item: Item) -> bool:
+        """Return whether what is to be run for an item is open."""
+        nothing = isinstance(item, Connection) or (
+            isinstance(item, SharedSource) and not self.catalogs.current.fed_by(item.name)
+        )
+        return nothing or self.instance.runs(runs_in(item))
