@@ -39,6 +39,12 @@ QUERIES: Final = {
     " p.product = s.product)",
     "a scalar subquery": "SELECT s.qty, (SELECT max(cost) FROM products p WHERE p.product = s.product) AS c"
     " FROM sales s",
+    "columns that have other names outside": "SELECT t.a, count(*) AS n, sum(t.b) AS s"
+    " FROM (SELECT shop, qty FROM sales) AS t(a, b) GROUP BY t.a",
+    "a total beside a constant": "SELECT count(*) AS n, max(qty) AS m, 1 AS c FROM sales",
+    "membership by two columns": "SELECT shop, qty FROM sales WHERE (shop, qty) IN (SELECT shop, size FROM shops)",
+    "membership by two columns, one of another type": "SELECT shop, qty FROM sales"
+    " WHERE (shop, qty) IN (SELECT shop, size + 0.0 FROM shops)",
     "a lambda with a column's name": "SELECT transform(array(1), qty_2 -> qty_2 + z.qty)[0] AS t FROM sales s"
     " JOIN sales z ON z.shop = s.shop",
 }

@@ -75,9 +75,11 @@ def test_a_stage_whose_input_knows_nothing_yet_says_so() -> None:
 def test_no_change_evaluates_nothing(shop: Workshop) -> None:
     """Damage: an idle tick costs a job for each view."""
     before = shop.engine.evaluated
+    appends = {name: run.sink.counters.appends for name, run in shop.runs.items()}
     shop.write()
     assert set(shop.tick().moved) == {"v", "w", "x"}
     assert shop.engine.evaluated == before
+    assert all(run.sink.counters.appends == appends[name] + 1 for name, run in shop.runs.items())
 
 
 def test_nor_after_a_restart(shop: Workshop) -> None:

@@ -15,7 +15,7 @@ from functools import cached_property, reduce
 from typing import Any, ClassVar, Final
 
 import sqlglot
-from sqlglot import exp
+from sqlglot import TokenType, exp
 from sqlglot.dialects.spark import Spark
 from sqlglot.generators.spark import SparkGenerator
 from sqlglot.parsers.spark import SparkParser
@@ -83,6 +83,10 @@ class Faithful(Spark):
         ARRAY_CONSTRUCTORS: ClassVar[dict[str, Any]] = {}
         JOINS_HAVE_EQUAL_PRECEDENCE = False  # a comma stays a comma, and does not become a CROSS JOIN
         ADD_JOIN_ON_TRUE = False
+        # Of GROUP BY ALL UNION (…) the parenthesis would be the argument of a call.
+        QUERY_MODIFIER_TOKENS: ClassVar[set[TokenType]] = SparkParser.QUERY_MODIFIER_TOKENS | set(
+            SparkParser.SET_OPERATIONS
+        )
 
         def _warn_unsupported(self) -> None:
             """Refuse text that is not a query: sqlglot would parse it as a command, and log a warning."""

@@ -83,6 +83,10 @@ def test_a_source_snapshots_a_view_hydrates_and_then_they_follow(core: Core, ups
     assert [found(core, name)["phase"] for name in ("accounts", "v", "t")] == ["snapshotting", "hydrating", "following"]
     assert found(core, "accounts")["first"] == {"rows": 0, "about": None, "ms": None}
     assert found(core, "accounts")["lag"] == {"ms": None, "rows": 0}
+    assert [found(core, name)["updates"] for name in ("accounts", "v")] == [0, 0]
+    here, core.writing = core.writing, None
+    assert found(core, "accounts")["first"] is None, "another process that cannot be asked may know"
+    core.writing = here
     assert progress(core)["first"]["accounts"] == {"phase": "snapshotting", "rows": 0, "about": None}
     upstream.down = False
     run_sync(core.tick())

@@ -17,9 +17,9 @@ def bound_of(tree: exp.Expr, name: str) -> exp.Expr | None:
     """Return the value of the column ``name`` that ``tree`` compares a column with; None if that is not all it does.
 
     >>> from strandline.algebra.scalar import scalar, text
-    >>> several = ("`b` < `a`", "(`a` - INTERVAL '1' DAY >= `b`)", "`b` = `a`")
+    >>> several = ("`b` < `a`", "(`a` - INTERVAL '1' DAY >= `b`)", "`b` = `a`", "`b` < `a` / INTERVAL '1' DAY")
     >>> [None if (found := bound_of(scalar(each).tree, "a")) is None else text(found) for each in several]
-    ['`a`', "`a` - INTERVAL '1' DAY", None]
+    ['`a`', "`a` - INTERVAL '1' DAY", None, None]
     """
     compared: exp.Expr = tree.unnest()
     if not isinstance(compared, exp.LT | exp.LTE | exp.GT | exp.GTE):

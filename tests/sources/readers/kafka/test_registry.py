@@ -81,7 +81,9 @@ def test_a_registry_that_wants_a_password_gets_it_and_messages_do_not(server: Re
     assert asyncio.run(client(server, **right).schemas([number])) == {number: '"string"'}
 
 
-@pytest.mark.parametrize("url", ["ftp://x", "registry:8081", "http://user:pw@x", "http://x:port"])
+@pytest.mark.parametrize(
+    "url", ["ftp://x", "registry:8081", "http://user:pw@x", "http://x:port", "http:///x", "http://x:0"]
+)
 def test_a_url_that_is_none_is_refused_and_not_shown(url: str) -> None:
     """Damage: a password in a URL is printed."""
     with pytest.raises(ConfigError, match="registry_url is http://host:port") as refused:

@@ -43,8 +43,8 @@ def filled(template: exp.Expr, holes: Mapping[str, exp.Expr]) -> exp.Expr:
     """Return a copy of ``template`` with a copy of a tree in place of each column that is named like a hole.
 
     >>> from strandline.algebra.scalar import call, text
-    >>> text(filled(parsed("size(hole) > 0"), {"hole": call("f", column("a"))}))
-    'SIZE(F(`a`)) > 0'
+    >>> text(filled(parsed("size(hole) > b"), {"hole": call("f", column("a"))}))
+    'SIZE(F(`a`)) > b'
     """
 
     def fill(node: exp.Expr) -> exp.Expr:
