@@ -273,7 +273,7 @@ def test_everything_may_cancel():
 
 
 def test_a_merge_cannot_go_behind_what_one_of_its_inputs_was_advanced_to():
-    """Damage: times that were added up once are told apart again, by whatever order the parts came in."""
+    """Damage: times that were added up once are distinct again, by whatever order the parts came in."""
     output = Staged(Frontier(0), Frontier(2), (), 0, 0, NOTHING, plain=False, since=Frontier(3))
     for since in ((3, 4), (4, 3), (4, 4)):
         inputs = tuple(batch(at, 0, since=each) for at, each in enumerate(since))
