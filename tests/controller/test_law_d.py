@@ -26,8 +26,8 @@ FARTHEST = "local-cluster[2,1,1024], days in one step"
 @pytest.mark.time_limit(900)
 @pytest.mark.parametrize(
     ("days", "names"),
-    [(3, (REFERENCE, FARTHEST)), pytest.param(14, tuple(CONFIGURATIONS), marks=pytest.mark.slow)],
-    ids=["3 days", "14 days"],
+    [(5, (REFERENCE, FARTHEST)), pytest.param(14, tuple(CONFIGURATIONS), marks=pytest.mark.slow)],
+    ids=["5 days", "14 days"],
 )
 def test_the_views_updates_are_identical_whatever_the_partitioning_and_the_batching(
     days: int, names: tuple[str, ...], tmp_path: Path

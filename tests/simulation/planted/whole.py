@@ -8,7 +8,7 @@ Trap: these know the rooms' private names on purpose; when one of them goes, the
 
 from __future__ import annotations
 
-from contextlib import suppress
+from contextlib import AsyncExitStack, suppress
 from dataclasses import replace
 from typing import Any, Final
 
@@ -25,17 +25,18 @@ from strandline.compute.sink import actor as sinking
 from strandline.compute.sink.actor import Sink
 from strandline.compute.sink.correction import Correction, Updates
 from strandline.compute.step import StageRun
-from strandline.controller import core as core_module
-from strandline.controller import retention
-from strandline.controller.core import Core
+from strandline.controller import health, retention
+from strandline.controller.health import Health
 from strandline.controller.location.catalog import Catalog
 from strandline.controller.published import Published
+from strandline.controller.writing import Writing
 from strandline.errors import StrandlineError
 from strandline.frontier.antichain import Frontier, as_time
 from strandline.frontier.gauge import Offsets
 from strandline.instance import error_half, tables
 from strandline.instance.dataflows import Dataflows
 from strandline.instance.feeds import CollectionFeed
+from strandline.instance.instance import Instance
 from strandline.instance.problems import Problems
 from strandline.materialize.log import RecoveryLog
 from strandline.materialize.protocol.task import Checkpoint
@@ -373,8 +374,8 @@ def remap_let_go(collections: Any, policies: Any, upper: Any, limits: Any) -> An
     return wanted | {remap: Frontier(max(0, end.at - 1)) for remap, end in ends.items() if end and end.at}
 
 
-@bug("an item that could not be opened is not opened again", (Core, "_reconcile"))
-async def never_opened_again(self: Core) -> None:
+@bug("an item that could not be opened is not opened again", (Writing, "reconcile"))
+async def never_opened_again(self: Writing) -> None:
     """Leave it for the next environment."""
 
 
@@ -385,33 +386,31 @@ def problem_kept(self: Problems, name: str, problem: str) -> None:
         self[name] = problem
 
 
-@bug("what stands still without a problem of its own is not reported", (core_module, "standing"))
+@bug("what stands still without a problem of its own is not reported", (health, "standing"))
 def silence(*_: object) -> dict[str, str]:
     """Say nothing."""
     return {}
 
 
-@watched_bug("a tick that runs long names only what it has begun", (core_module, "waiting"))
+@watched_bug("a tick that runs long names only what it has begun", (health, "waiting"))
 def turn_unsaid(items: Any, behind: Any, under_way: Any, tick_ms: int) -> dict[str, str]:
     """Leave out whose turn is to come."""
     return dict.fromkeys(under_way, "it is under way")
 
 
-@watched_bug("what a tick said while it ran stays published", (Core, "watch"))
-async def said_for_ever(self: Core) -> None:
+@watched_bug("what a tick said while it ran stays published", (Health, "watch"))
+async def said_for_ever(self: Health, instance: Instance, epoch: int) -> None:
     """Publish it in a way that the next tick does not know of."""
-    if waits := self.waits():
+    if waits := self.waits(instance):
         self.overdue(waits)
         with suppress(StrandlineError):
-            await Published(self.published_problems._register, str).publish(
-                waits | self.health.problems(), self.require_writing().epoch
-            )
+            await Published(self.published_problems._register, str).publish(waits | self.problems(), epoch)
 
 
 @bug("one source's failure ends the tick of all", (Problems, "of"))
 def failure_shared(self: Problems, name: str) -> Any:
     """Let it through."""
-    return core_module.AsyncExitStack()
+    return AsyncExitStack()
 
 
 @bug("a look-up of a new side leaves out what the window adds", (step_plans, "planned"))

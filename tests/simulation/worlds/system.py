@@ -17,7 +17,7 @@ from laws.logs import WatchedConsensus
 from laws.views import Attempt, Observer
 from strandline.compute import costs, step
 from strandline.controller import core as core_module
-from strandline.controller import retention
+from strandline.controller import retention, writing
 from strandline.controller.assembly import Assembly
 from strandline.controller.defining import definitions
 from strandline.errors import Unavailable
@@ -247,7 +247,7 @@ class World:
             mock.patch.object(problems, "LONG_S", LONG_S),
             mock.patch.object(resume, "PERIOD_MS", RESUME_MS),
             mock.patch.object(core_module, "PersistClient", partial(PersistClient, rollup_every=self.rollup_every)),
-            mock.patch.object(core_module, "define", define),
+            mock.patch.object(writing, "define", define),
             mock.patch.object(definitions, "define", define),
         ):
             yield
