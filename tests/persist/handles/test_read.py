@@ -130,6 +130,8 @@ def test_changes_of_a_time_that_is_unknown_or_compacted_are_refused(place):
         run_sync(reader(place).changes(0, 3))
     assert place.rows(run_sync(reader(place).changes(0, 6))) == [["a", 1, 1]]
     assert place.rows(run_sync(reader(place).changes(0, 4))) == [["a", 1, 1]], "its last time is since"
+    with pytest.raises(AsOfError, match="compacted"):
+        run_sync(reader(place).changes(0, 1))
 
 
 def test_a_history_begins_with_the_contents_at_since(place):
