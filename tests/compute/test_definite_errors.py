@@ -131,7 +131,8 @@ class RandomPlans:
 
     def united(self, depth: int) -> Node:
         names = (self.fresh("string"), self.fresh("bigint"))
-        branches = [self.rows(depth), self.rows(0)]
+        other = self.rows(0)
+        branches = [self.rows(depth), self.grouped(other) if self.chance.random() < 0.3 else other]
         values = [(scalar(self.one(each, "string")), scalar(self.number(each))) for each in branches]
         return UnionAll(
             tuple(Project(e, tuple(zip(names, v, strict=True))) for e, v in zip(branches, values, strict=True))

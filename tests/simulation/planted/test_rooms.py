@@ -48,6 +48,7 @@ def test_without_a_bug_the_script_breaks_no_law() -> None:
     assert not try_one(((STRANGER, 64), Share(MOVE_EVERY))).broken
 
 
+@pytest.mark.time_limit(600)
 def test_without_a_bug_the_same_worlds_break_no_law() -> None:
     """Damage: the laws fail for a reason of their own, and prove nothing about the bugs."""
     for model in (FED, COMING):
