@@ -130,6 +130,12 @@ def test_changes_of_a_time_that_is_unknown_or_compacted_are_refused(place):
         run_sync(reader(place).changes(0, 3))
     assert place.rows(run_sync(reader(place).changes(0, 6))) == [["a", 1, 1]]
     assert place.rows(run_sync(reader(place).changes(0, 4))) == [["a", 1, 1]], "its last time is since"
+
+
+def test_changes_of_the_first_time_are_refused_once_it_is_mixed_with_the_second(place):
+    """Damage: what a collection began with is taken for what it held a moment later."""
+    place.append(place.writer(), 0, 6, [["a", 0, 1]])
+    hold_at(place, Frontier(1))
     with pytest.raises(AsOfError, match="compacted"):
         run_sync(reader(place).changes(0, 1))
 
