@@ -142,7 +142,7 @@ def test_a_collection_has_a_policy_of_its_own() -> None:
     assert long.since.at < long.upper.at - 48 * HOURS
     run_sync(core.close())
     reopened = open_core(replace(place, assembly=replace(place.assembly, ids=CountingIds("again"))))
-    assert [reopened.kept(reopened.catalog.collection(n)) for n in ("short", "long", "items")] == [
+    assert [reopened.readers.kept(reopened.catalog.collection(n)) for n in ("short", "long", "items")] == [
         "0",
         "2 days",
         "4 hours",
@@ -173,7 +173,7 @@ def test_a_policy_that_a_project_changes_holds_for_what_is_there() -> None:
     for policy in ("1 hour", "10 days", None):
         apply_with(policy)
         item = core.catalog.collection("k")
-        assert (item.keep_history, core.kept(item)) == (policy, policy or "4 hours")
+        assert (item.keep_history, core.readers.kept(item)) == (policy, policy or "4 hours")
     with pytest.raises(DefinitionError, match=r"tables/k.sql: KEEP HISTORY FOR: 'x' is no .*\(at line 3, column 9\)"):
         apply_with("x")
 
@@ -298,7 +298,7 @@ def test_catalogs_of_before_have_the_environments_policy() -> None:
         known = msgspec.to_builtins(item)
         del known["keep_history"]
         assert msgspec.convert(known, type(item)).keep_history is None
-        assert core.kept(item) == "4 hours"
+        assert core.readers.kept(item) == "4 hours"
 
 
 def test_a_project_changes_how_long_history_is_kept_in_place(tmp_path: Path) -> None:

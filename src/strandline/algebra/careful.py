@@ -147,9 +147,8 @@ class _Careful:
     def _known(self, product: Product, values: Values) -> Node:
         """Return ``values`` of the pairs that are surely in; collect those of which one fails, and the unknown ones."""
         outputs = product.projected(values).values
-        needed = tuple(dict.fromkeys(value for _, value in outputs if not certain(value.tree)))
         rows, unknown = self.pairs.split(product)
-        rows, failed = self.pairs.tried(rows, needed, product.leaves)
+        rows, failed = self.pairs.tried(rows, [value for _, value in outputs], product.leaves)
         ok = Project(rows, outputs)
         self.errors += [*unknown, *(map(Negate, failed) if product.negative else failed)]
         return Negate(ok) if product.negative else ok

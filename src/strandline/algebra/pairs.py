@@ -9,7 +9,7 @@ from typing import Final
 from sqlglot import exp
 
 from strandline.algebra.joins import joined, reads_only
-from strandline.algebra.judged import have_values, possibly, surely, tried
+from strandline.algebra.judged import certain, have_values, possibly, surely, tried
 from strandline.algebra.nodes import Failing, Filter, Join, Node, Project
 from strandline.algebra.product import Product, substituted
 from strandline.algebra.scalar import Known, Scalar, column, columns
@@ -46,11 +46,12 @@ class Pairs:
         return rows, unknown
 
     def tried(self, rows: Node, values: Sequence[Scalar], leaves: Sequence[Node]) -> tuple[Node, list[Failing]]:
-        """Return the rows for which all ``values`` have a value, and the others."""
-        if not values:
+        """Return the rows for which all ``values`` have a value, and the others, if one of them may have none."""
+        doubtful = tuple(dict.fromkeys(value for value in values if not certain(value.tree)))
+        if not doubtful:
             return rows, []
-        failed = self.failing(Filter(rows, negated(have_values(values))), values, leaves)
-        return Filter(rows, have_values(values)), [failed]
+        failed = self.failing(Filter(rows, negated(have_values(doubtful))), doubtful, leaves)
+        return Filter(rows, have_values(doubtful)), [failed]
 
     def failing(self, rows: Node, expressions: Sequence[Scalar], leaves: Sequence[Node]) -> Failing:
         """Return the errors of ``rows``: of those leaves that the expressions read."""

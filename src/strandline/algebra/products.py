@@ -90,9 +90,9 @@ class Products:
         if below.error:
             return (values,)
         made = [(name, value) for name, value in values.values if value.generates]
-        arguments = dict.fromkeys(Scalar(each) for _, value in made for each in value.tree.expressions)
+        arguments = [Scalar(each) for _, value in made for each in value.tree.expressions]
         rows, unknown = self.pairs.split(below)
-        rows, failed = self.pairs.tried(rows, [each for each in arguments if not certain(each.tree)], below.leaves)
+        rows, failed = self.pairs.tried(rows, arguments, below.leaves)
         names = below.columns
         fresh = {name: self._fresh(name) for name, _ in made}
         leaf = Project(rows, (*columns(names), *((fresh[name], value) for name, value in made)))
@@ -119,17 +119,16 @@ class Products:
         unknown: list[Node] = []
         error = self._hidden("error")
         for each in side:
+            erring: list[Node]
             if each.error:
-                rows = possible(each.leaves, each.conditions)
-                said = (error, Scalar(column(each.error)))
-                unknown.append(Project(rows, (said, *_marked(each, kept, marks))))
+                erring = [possible(each.leaves, each.conditions)]
             else:
                 rows, failed = self.pairs.split(each)
                 ok = Project(rows, tuple(_marked(each, out, marks)))
                 known.append(Negate(ok) if each.negative else ok)
-                said = (error, Scalar(column(ERROR)))
                 erring = [replace(one, kept=each.columns) for one in failed]
-                unknown += [Project(one, (said, *_marked(each, kept, marks))) for one in erring]
+            columns_of = ((error, Scalar(column(each.error or ERROR))), *_marked(each, kept, marks))
+            unknown += [Project(rows, columns_of) for rows in erring]
         found = Product((_union(known),), (), tuple(values.items()))
         if not unknown:
             return (found,)

@@ -28,7 +28,7 @@ from strandline.controller.location.items import Collected, SourceTable, Table, 
 from strandline.controller.location.oracle import Oracle
 from strandline.controller.location.tenure import Claim, abandon, admit
 from strandline.controller.readers import Readers
-from strandline.controller.retention import RELEASING, Retention, policy_of
+from strandline.controller.retention import RELEASING, Retention
 from strandline.controller.writing import CATALOG, Writing
 from strandline.errors import (
     AsOfError,
@@ -322,10 +322,6 @@ class Core:
         if not instance.runs(name.lower()):
             raise Unavailable(f"table {item.name!r} is not open yet: {self.problems.get(name.lower(), 'try again')}")
         return collection(item, self.config)
-
-    def kept(self, item: Collected) -> str:
-        """Return for how long the history of a collection is kept, as its author wrote it."""
-        return policy_of(item, self.config).text
 
     def schemas(self) -> Mapping[str, Schema]:
         """The schema of every collection, by name."""

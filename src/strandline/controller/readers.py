@@ -33,11 +33,11 @@ class Readers:
         """
         item = self._catalogs.current.collection(name)
         if item.shard not in self._known:
-            reader = await self._client.reader(item.shard, item.schema, item.name, kept=self._kept(item))
+            reader = await self._client.reader(item.shard, item.schema, item.name, kept=self.kept(item))
             if reader is None:
                 raise unopened(item.name)
             self._known[item.shard] = reader
-        self._known[item.shard].kept = self._kept(item)  # that may have changed since
+        self._known[item.shard].kept = self.kept(item)  # that may have changed since
         return self._known[item.shard]
 
     async def holding(self, name: str) -> ReadHandle:
@@ -56,7 +56,7 @@ class Readers:
                 del self._held[item.shard]
             else:
                 return known
-        reader = await self._client.leased_reader(item.shard, item.schema, item.name, kept=self._kept(item))
+        reader = await self._client.leased_reader(item.shard, item.schema, item.name, kept=self.kept(item))
         if reader is None:
             raise unopened(item.name)
         self._held[item.shard] = reader
@@ -82,7 +82,8 @@ class Readers:
             for reader in self._held.values():
                 await reader.close()
 
-    def _kept(self, item: Collected) -> str:
+    def kept(self, item: Collected) -> str:
+        """Return for how long the history of a collection is kept, as its author wrote it."""
         return policy_of(item, self._config).text
 
 

@@ -107,7 +107,7 @@ def _collection(core: Core, item: Collected, state: ShardState | None) -> dict[s
         "updates": 0 if state is None else sum(b.rows for b in state.batches),
         "parts": 0 if state is None else sum(len(b.parts) for b in state.batches),
         "sort": [] if state is None else list(state.sort),
-        "keep_history": core.kept(item),
+        "keep_history": core.readers.kept(item),
         "merge_due": 0 if state is None else _merge_due(state),
     }
 

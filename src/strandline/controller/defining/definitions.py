@@ -161,17 +161,17 @@ async def drop(core: Core, statement: statements.Drop) -> None:
     name = statement.name.lower()
     left = frozenset(each.progress for each in core.catalog.left if each.name.lower() == name)
     if left and statement.kind == "source" and core.catalog.find(name) is None:
-        if given_up := left & core.require_writing().asked:
-            await core.require_writing().give_up(given_up)
-        await core.require_writing().close_dropped()
+        if given_up := left & writing.asked:
+            await writing.give_up(given_up)
+        await writing.close_dropped()
         return
     with within(statement.at):
         item = _droppable(core, statement)
     if item is None:
         return
     await core.catalogs.change(writing.epoch, lambda catalog: catalog.without(name))
-    await core.require_writing().stop(item)
-    await core.require_writing().close_dropped()
+    await writing.stop(item)
+    await writing.close_dropped()
 
 
 def _droppable(core: Core, statement: statements.Drop) -> Item | None:
@@ -241,7 +241,7 @@ async def add(core: Core, item: Item) -> None:
     """Put ``item`` into the catalog, and open it."""
     writing = core.require_writing()
     await core.catalogs.change(writing.epoch, lambda catalog: catalog.with_item(item))
-    await core.require_writing().start(item)
+    await writing.start(item)
 
 
 def taken(core: Core, statement: statements.Create, kind: type | UnionType) -> bool:

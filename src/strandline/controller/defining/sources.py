@@ -44,14 +44,13 @@ async def create_connection(core: Core, statement: statements.CreateConnection) 
     with within(statement.at):
         for name in core.catalog.dependents(statement.name):
             _check_again(core, after, name)
-    await core.catalogs.change(core.require_writing().epoch, lambda catalog: catalog.with_item(made))
+    writing = core.require_writing()
+    await core.catalogs.change(writing.epoch, lambda catalog: catalog.with_item(made))
     for name in core.catalog.dependents(statement.name):
         source = core.catalog.items[name.lower()]
         async with core.problems.of(source.name.lower()):  # it is out of ticks even if upstream does not hear of it
-            await core.require_writing().stop(
-                source
-            )  # also if the text is the same: a reference may lead to another password now
-        await core.require_writing().start(source)
+            await writing.stop(source)  # also if the text is the same: a reference may lead to another password now
+        await writing.start(source)
 
 
 def _check_again(core: Core, after: Catalog, name: str) -> None:
