@@ -48,7 +48,7 @@ FLOOR = {room: number for number, rooms in enumerate(FLOORS) for room in rooms}
 INNER = {
     "persist": (("notices",), ("shard",), ("handles",), ("upkeep",), ("client",), ("together",), ("fsck",)),
     "store": (
-        ("clock", "consensus", "keys", "seal", "secret", "blob"),
+        ("beside", "clock", "consensus", "keys", "seal", "secret", "blob"),
         ("blob_kinds", "consensus_kinds", "memory", "system", "unreliable"),
     ),
     "materialize": (("protocol",), ("driver", "feed", "log", "spool", "stores"), ("drivers", "runtime")),
@@ -160,8 +160,10 @@ TAKES_NODES_APART = (
 
 #: The rooms that command an instance and read its reports, and what of it they never see.
 BEFORE_THE_INSTANCE = ("controller", "client")
-INSIDE_THE_INSTANCE = frozenset({"strandline.instance.dataflows", "strandline.instance.feeds"})
-RUNS_THERE = frozenset(f"{dash}{name}" for name in ("dataflows", "tables", "ingestions", "tasks") for dash in ("", "_"))
+INSIDE_THE_INSTANCE = frozenset(
+    f"strandline.instance.running.{name}" for name in ("dataflows", "deliveries", "feeds", "lanes", "sources", "views")
+)
+RUNS_THERE = frozenset(f"{dash}{name}" for name in ("deliveries", "sources", "tables", "views") for dash in ("", "_"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -502,14 +504,14 @@ def looks_inside(module: str, text: str) -> list[str]:
 def test_controller_and_instance_meet_in_commands_calls_and_reports() -> None:
     """Damage: what the controller takes hold of in the instance can never run in another process."""
     assert [each for name, path in modules().items() for each in looks_inside(name, path.read_text())] == []
-    shown = {name for name in vars(Instance(*[Mock()] * 4)) if not name.startswith("_")}
+    shown = {name for name in vars(Instance(*[Mock(lanes=1)] * 4)) if not name.startswith("_")}
     assert shown == {"watch"}, "what an instance runs is private; give it a call, or its report a value"
 
 
 @pytest.mark.parametrize(
     "text",
     [
-        "from strandline.instance.dataflows import Dataflows",
+        "from strandline.instance.running.dataflows import Dataflows",
         "from strandline.instance import feeds",
         "def f(core):\n    return core.require_writing().instance.dataflows",
         "def f(instance):\n    return instance._tables['t']",

@@ -204,7 +204,8 @@ def test_closing_goes_on_after_an_endpoint_that_fails() -> None:
     place, tasks = Place(), {"one": Stuck(), "two": Stuck()}
     assembly, loop = place.assembly(), LoopThread()
     core = loop.run(Core.open(assembly, Config(), Mode.FULL))
-    core.require_writing().instance._tasks.update(cast("dict[str, Task]", tasks))
+    for name, task in tasks.items():
+        core.require_writing().instance._deliveries.add(name, cast("Task", task))
     env = Environment(Access(core, assembly, loop))
     with pytest.raises(Unavailable, match="endpoint is gone"):
         env.close()
@@ -387,7 +388,7 @@ def test_what_a_clock_ahead_has_bound_is_followed_at_once_under_a_right_clock(mo
         right = await opened()
         connected.upstream.produce("0", 2)
         await right.tick()
-        assert right.require_writing().instance._ingestions["u"].status.durable_records == 1
+        assert right.require_writing().instance._sources.open["u"].ingestion.status.durable_records == 1
         assert not right.health.problems()
 
     run_sync(body())

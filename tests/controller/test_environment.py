@@ -125,7 +125,7 @@ def test_an_environment_opened_again_goes_on_where_it_was_without_recomputing(pl
         before = env.tick()
     with place.open() as env:
         after = env.tick()
-        report = env._core.require_writing().instance._last_tick
+        report = env._core.require_writing().instance._views.report
 
         assert after > before
         assert not report.stepped, "nothing changed, so nothing may be computed"

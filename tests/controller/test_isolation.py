@@ -76,7 +76,8 @@ async def away(*_: object) -> None:
 
 def source(core: Core, name: str, ingestion: Failing) -> None:
     """Let ``ingestion`` take part in ticks."""
-    core.require_writing().instance._ingestions[name] = cast("Ingestion", ingestion)
+    command = RunIngestion(name, (), "", {}, "", "")
+    core.require_writing().instance._sources.add(name, command, cast("Ingestion", ingestion))
 
 
 @pytest.mark.parametrize("error", FAILURES, ids=lambda error: type(error).__name__)

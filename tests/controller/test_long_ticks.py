@@ -88,7 +88,7 @@ def test_a_tick_that_waits_for_a_step_names_every_item() -> None:
     """Damage: a job hangs for five minutes, and `status` shows views that stand still as if all were well."""
 
     async def scenario() -> None:
-        async with holding(lambda core: (core.writing.instance._dataflows.runs_of("matched")[-1], "step")) as at:
+        async with holding(lambda core: (core.writing.instance._views.dataflows.runs_of("matched")[-1], "step")) as at:
             assert await at.after(SHORT_MS) == {}
             found = await at.after(1)
             assert found.keys() == ITEMS
@@ -103,7 +103,7 @@ def test_a_tick_that_waits_for_a_source_names_what_reads_it_too() -> None:
     """Damage: an operator looks at the view that nothing is wrong with."""
 
     async def scenario() -> None:
-        async with holding(lambda core: (core.writing.instance._ingestions["events"], "tick")) as at:
+        async with holding(lambda core: (core.writing.instance._sources.open["events"].ingestion, "tick")) as at:
             found = await at.after(SHORT_MS + 1)
             assert found["events"] == f"what was begun for it at {BEGUN} has not returned yet"
             assert found["matched"] == f"it waits for its turn in the tick that began at {BEGUN}"

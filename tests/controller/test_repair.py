@@ -27,7 +27,7 @@ def _start(place: Place) -> Environment:
 
 
 def _runs(env: Environment) -> Any:
-    return env._core.require_writing().instance._dataflows.runs_of("sales")
+    return env._core.require_writing().instance._views.dataflows.runs_of("sales")
 
 
 def test_a_row_planted_while_it_runs_is_found_and_gone_after_the_next_step(place: Place, rows: Rows) -> None:

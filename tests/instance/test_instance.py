@@ -15,7 +15,7 @@ from strandline.controller.core import Core
 from strandline.controller.location.config import Config, Mode
 from strandline.errors import FencedError, SourceError
 from strandline.frontier.antichain import Frontier, as_time
-from strandline.instance.commands import Collection, Command, Output, RunDataflow, RunIngestion
+from strandline.instance.commands import Advance, Collection, Command, Output, RunDataflow, RunIngestion
 from strandline.instance.instance import Equipment, Instance
 from strandline.instance.problems import Problems
 from strandline.sources.question import PATIENT
@@ -105,7 +105,7 @@ def test_a_view_without_a_history_waits_until_the_instance_may_write() -> None:
     waiting = beside(core, may_write=False)
     report = run_sync(waiting.maintain(Frontier(time + 1)))
     assert "may not write yet" in report.problem("totals")
-    assert all(run.sink.fresh and run.sink.desired is None for run in waiting._dataflows.runs)
+    assert all(run.sink.fresh and run.sink.desired is None for run in waiting._views.dataflows.runs)
     waiting.allow_writes()
     run_sync(waiting.maintain(Frontier(time + 1)))
     assert as_time(upper(core, "totals")) == time + 1
@@ -130,7 +130,7 @@ def test_a_read_only_instance_binds_and_delivers_nothing() -> None:
     for name, command in commanded(core).items():
         run_sync(waiting.start(name, command))
     before = {name: upper(core, name) for name in ("items", "events")}
-    run_sync(waiting.ingest(as_time(before["items"]) + 5))
+    run_sync(waiting.ingest(Advance(as_time(before["items"]) + 5)))
     run_sync(waiting.deliver())
     assert {name: upper(core, name) for name in before} == before
 
@@ -139,7 +139,7 @@ def test_what_the_stage_that_is_furthest_behind_must_read_is_needed() -> None:
     """Damage: a shard that two views read is released as far as the faster one needs it, and the other goes wrong."""
     core = open_core(over_lists())
     instance, items = core.require_writing().instance, core.catalog.collection("items").shard
-    readers = [run for run in instance._dataflows.runs if items in run.reads]
+    readers = [run for run in instance._views.dataflows.runs if items in run.reads]
     assert len(readers) > 1
     assert instance.needed()[items] == readers[0].needed > Frontier(1)
     for behind in readers:
@@ -159,7 +159,7 @@ def test_a_report_has_the_views_whose_shards_have_a_history() -> None:
     views = instance.report().views
     assert views.keys() == {"totals", "matched", "highest"}
     assert {each.fingerprint for each in views.values()} == {
-        instance._dataflows.runs_of(name)[-1].sink.fingerprint for name in views
+        instance._views.dataflows.runs_of(name)[-1].sink.fingerprint for name in views
     }
     assert views["highest"].rows > 0
 
@@ -168,9 +168,9 @@ def test_what_is_commanded_again_runs_on_and_what_is_commanded_otherwise_is_ende
     """Damage: every tick opens every sink anew; or a view goes on with a plan that was found wrong."""
     core = open_core(over_lists())
     instance, wanted = core.require_writing().instance, commanded(core)
-    runs = instance._dataflows.runs
+    runs = instance._views.dataflows.runs
     run_sync(instance.end(wanted))
-    assert instance._dataflows.runs == runs
+    assert instance._views.dataflows.runs == runs
     totals = wanted["totals"]
     assert isinstance(totals, RunDataflow)
     run_sync(instance.end({**wanted, "totals": replace(totals, conf={"spark.sql.ansi.enabled": "false"})}))
@@ -223,7 +223,7 @@ def test_each_collection_that_a_source_feeds_is_known_by_its_name() -> None:
     core = open_core(over_lists())
     instance, _ = of_bank(core, "accounts", "owners")
     time = as_time(upper(core, "items"))
-    run_sync(instance.ingest(time))
+    run_sync(instance.ingest(Advance(time)))
     report = instance.report()
     wanted = {"accounts": Frontier(time + 1), "owners": Frontier(time + 1), "bank": Frontier(time + 1)}
     assert report.frontiers == wanted
@@ -245,11 +245,11 @@ def test_a_table_that_cannot_be_copied_is_a_problem_of_its_own_and_of_its_source
     instance, bank = of_bank(core, "accounts", "owners")
     bank.refused = "public.owners"
     time = as_time(upper(core, "items"))
-    run_sync(instance.ingest(time))
+    run_sync(instance.ingest(Advance(time)))
     assert instance.report().frontiers == {"accounts": Frontier(time + 1), "owners": Frontier(0), "bank": Frontier(0)}
     assert dict(instance._problems) == dict.fromkeys(("owners", "bank"), "relation public.owners was dropped")
     bank.refused = ""
-    run_sync(instance.ingest(time + 1))
+    run_sync(instance.ingest(Advance(time + 1)))
     assert dict(instance._problems) == {}
     assert instance.report().frontiers["owners"] == Frontier(time + 2)
 
@@ -259,11 +259,11 @@ def test_a_source_that_gets_another_table_starts_anew_and_reads_nothing_again() 
     core = open_core(over_lists())
     instance, bank = of_bank(core, "accounts")
     time = as_time(upper(core, "items"))
-    run_sync(instance.ingest(time))
+    run_sync(instance.ingest(Advance(time)))
     wanted = bank_of("accounts", "owners")
     run_sync(instance.end({"bank": wanted}))
     assert not instance.runs("bank")
     run_sync(instance.start("bank", wanted))
-    run_sync(instance.ingest(time + 1))
+    run_sync(instance.ingest(Advance(time + 1)))
     assert instance.report().frontiers["owners"] == Frontier(time + 2)
     assert bank.upstream.delivered == {("public.accounts", "log", 0): 1, ("public.owners", "log", 0): 1}

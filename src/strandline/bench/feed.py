@@ -26,6 +26,7 @@ class Feed:
     rate: int
     seconds: float
     durable: list[float] = field(default_factory=list)
+    _stopped: threading.Event = field(default_factory=threading.Event)
 
     @property
     def files(self) -> int:
@@ -39,7 +40,11 @@ class Feed:
 
     def run(self) -> None:
         """Write the files, each at its time."""
-        paced(self.files, FILE_ROWS / self.rate, self._write, self.durable)
+        paced(self.files, FILE_ROWS / self.rate, self._write, self.durable, self._stopped)
+
+    def stop(self) -> None:
+        """Write no more files."""
+        self._stopped.set()
 
     def _write(self, number: int) -> None:
         lines = map(self.text, range(number * FILE_ROWS, (number + 1) * FILE_ROWS))
@@ -51,13 +56,20 @@ class Feed:
         hidden.rename(self.folder / f"{number:06}.csv")
 
 
-def paced(count: int, every_s: float, put: Callable[[int], object], durable: list[float]) -> None:
-    """Call ``put`` with each number at its time, and note in ``durable`` when it returned.
+def paced(
+    count: int,
+    every_s: float,
+    put: Callable[[int], object],
+    durable: list[float],
+    stopped: threading.Event | None = None,
+) -> None:
+    """Call ``put`` with each number at its time, and note in ``durable`` when it returned; until ``stopped``.
 
     A call that is late does not make others late.
     """
-    pause, begun = threading.Event(), time.perf_counter()
+    pause, begun = stopped or threading.Event(), time.perf_counter()
     for number in range(count):
-        pause.wait(max(0.0, begun + number * every_s - time.perf_counter()))
+        if pause.wait(max(0.0, begun + number * every_s - time.perf_counter())):
+            return
         put(number)
         durable.append(time.perf_counter())

@@ -163,6 +163,28 @@ def freshness(
 
 
 @app.command()
+def alive(
+    context: typer.Context,
+    rate: RateOption = 200,
+    seconds: Annotated[
+        float, typer.Option(metavar="S", min=1.0, help="For how long views are followed undisturbed.")
+    ] = 30.0,
+    views: Annotated[int, typer.Option(metavar="N", min=1, help="How many views follow.")] = 10,
+    rows: Annotated[int, typer.Option(metavar="N", min=1, help="How many rows the large view joins.")] = 300_000,
+    matches: Annotated[int, typer.Option(metavar="N", min=1, help="With how many of them each.")] = 400,
+    directory: DirectoryOption = None,
+    json: JsonOption = True,
+) -> None:
+    """Measure how fresh views are while another one is computed for the first time."""
+    from strandline.bench.alive import measure_alive
+
+    def measure(session: SparkSession, place: Path) -> dict[str, Any]:
+        return measure_alive(session, place, rate=rate, seconds=seconds, views=views, rows=rows, matches=matches)
+
+    _bench(context, "alive", directory, measure, json=json)
+
+
+@app.command()
 def consistency(
     context: typer.Context,
     rate: RateOption = 500,

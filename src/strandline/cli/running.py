@@ -1,5 +1,8 @@
 """`strandline run`: apply the project, then tick until a signal or a limit.
 
+Ticks come at their interval, whatever takes longer: a view that is computed for the first time, a source that reads its
+snapshot, an endpoint that is silent.  These go on beside the ticks, and everything else keeps its freshness.
+
 After SIGTERM or SIGINT the current tick finishes, then the environment is closed: status 0.  A supervisor may send the
 signal to Spark's JVM too.  Then the tick cannot finish and is given up: status 0 as well, whichever of the two ends
 first.  A second signal ends the process at once, which is as safe as a SIGKILL: the next `run` continues from the
@@ -90,7 +93,7 @@ def _ticks(env: Environment, wanted: Wanted, stop: Stop, report: Report) -> Exit
     while not stop.asked:
         begun = time.monotonic()
         try:
-            complete = env.tick(wait=wanted.once)
+            complete = env.tick(wait=wanted.once, timeout=None if wanted.once else wanted.tick_ms / 1000)
         except (StoreError, Unavailable) as error:
             if wanted.once:
                 raise
@@ -100,7 +103,8 @@ def _ticks(env: Environment, wanted: Wanted, stop: Stop, report: Report) -> Exit
             report.ticked(complete, time.monotonic() - begun, progress)
             if stop.asked:  # what Spark could not finish is no problem of an item
                 break
-            if wanted.once or (wanted.until is not None and complete >= wanted.until):
+            passed = wanted.until is not None and complete >= wanted.until and not progress["late"]
+            if wanted.once or passed:
                 return report.ended(progress["problems"])
         stop.wait(wanted.tick_ms / 1000 - (time.monotonic() - begun))
     return Exit.OK
@@ -162,7 +166,7 @@ class Report:
         self.say("running", **({"created": ",".join(created)} if created else {}))
 
     def ticked(self, complete: int, seconds: float, progress: dict[str, Any]) -> None:
-        """A tick has ended: everything without a problem is complete at ``complete``."""
+        """A tick has ended: everything that is not late and has no problem is complete at ``complete``."""
         if self._output.json:
             self._output.result({"time": complete, "seconds": round(seconds, 4), **progress}, "")
         read = sum(source["read_records"] for source in progress["sources"].values())
@@ -173,6 +177,7 @@ class Report:
         else:
             self.idle(complete)
         self._read = read
+        self._say_begun()
         problems = progress["problems"]
         for name in sorted(problems.keys() | self._problems.keys()):
             if problems.get(name) != self._problems.get(name):

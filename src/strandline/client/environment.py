@@ -32,7 +32,9 @@ from strandline.errors import (
 )
 from strandline.frontier.antichain import MINIMUM, Frontier
 from strandline.instance.beginnings import Beginning
+from strandline.instance.loop import Loop
 from strandline.materialize.runtime import Status
+from strandline.persist.shard.patience import Deadline
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -45,7 +47,7 @@ class Environment:
         self._access = access
         self._core = access.core
         self._run = access.run
-        self._checks = SelfCheck(access.core)
+        self._checks = Loop(access.assembly.beside, SelfCheck(access.core).turn)
 
     def __enter__(self) -> Self:
         return self
@@ -120,17 +122,28 @@ class Environment:
 
     # ---- going on ----------------------------------------------------------------------------------------------------
 
-    def tick(self, ts: int | None = None, *, wait: bool = False) -> int:
+    def tick(self, ts: int | None = None, *, wait: bool = False, timeout: float | None = None) -> int:
         """Ingest sources, advance every view and endpoint to one new time, and return it.
 
         An upstream that does not answer within ``tick_ms`` stalls its source until it does; ``wait`` waits for its
         answer.  Between ticks views are checked within a small budget (`controller/asking/selfcheck.py`).
 
+        ``timeout``: return after so many seconds at the latest.  What is on its way then goes on beside whatever the
+        caller does next, and later ticks with a timeout do not wait for it; `progress` names it (``late``).
+
         Raises `FencedError` if another environment has taken over, `ConfigError` if Spark has ended: then no tick of
         this environment brings anything on.
         """
-        time = self._run(self._core.tick(arguments.maybe_time(ts, "ts"), wait=wait))
-        self._run(self._checks.turn())
+        at = arguments.maybe_time(ts, "ts")
+        if timeout is not None:
+            arguments.seconds(timeout, "timeout")
+        return self._run(self._ticked(at, wait=wait, timeout=timeout))
+
+    async def _ticked(self, ts: int | None, *, wait: bool, timeout: float | None) -> int:
+        deadline = None if timeout is None else Deadline(self._core.assembly.clock, timeout)
+        time = await self._core.tick(ts, wait=wait, deadline=deadline)
+        self._checks.wake()
+        await self._checks.rest(deadline)
         return time
 
     def sync(self, ts: int, timeout: float | None = None) -> None:
@@ -221,7 +234,7 @@ class Environment:
         found = self._verified(name, as_of)
         if found.ok or not repair:
             return found
-        definitions.audit(self._core, name)
+        self._run(definitions.audit(self._core, name))
         self.tick()
         again = self._verified(name, None)
         return replace(again, repaired=again.ok)

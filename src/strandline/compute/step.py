@@ -40,6 +40,8 @@ from strandline.plane.engine import Engine
 
 SMALL_ROWS_MAX: Final = 200_000
 """A window with fewer input updates than this is likely to give a result that fits in one small part."""
+LONG_ROWS_MIN: Final = 200_000
+"""A step that reads more updates than this may take so long that no other stage is to wait for it."""
 ANEW: Final = "anew"
 """What `Done.window` says of a step that computed the stage anew."""
 
@@ -102,6 +104,7 @@ class StageRun:
         self._counted: _Seen | None = None  # the last window that was looked at
         self._looked_up: int | None = None  # where the last window began for which something was looked up
         self._how = Done(0)  # what is known of the step under way
+        self._anew_again = False  # whether the last step computed anew what it could have brought on
         self.costs = Costs()
         """What its steps took."""
         self.last: Done | None = None
@@ -160,6 +163,21 @@ class StageRun:
             if not (upper <= known or (name in quiet_inputs and stands <= known)):
                 return False
         return not self._may_change(lower, as_time(upper))
+
+    async def takes_long(self, upper: Frontier) -> bool:
+        """Return whether the next step takes long, by metadata alone: much has changed, or much is computed anew."""
+        upper = meet((upper, self.known()))
+        if self.input_updates <= LONG_ROWS_MIN or as_time(upper) == 0 or not self.sink.may_write:
+            return False
+        if not self.sink.known:
+            await self.sink.open()
+        lower, stands = self.sink.desired, self.sink.writer.state.upper
+        if self.sink.fresh or lower is None:
+            return stands < upper
+        if upper <= Frontier(lower):
+            return False
+        changes = sum(each.rows for each in self._changes(lower, as_time(upper)).values())
+        return changes > LONG_ROWS_MIN or (changes > 0 and self._anew_again)
 
     def standing(self, upper: Frontier) -> str:
         """Say what keeps the shard before ``upper``; empty if it is there."""
@@ -281,6 +299,7 @@ class StageRun:
             way = next((way for way in possible if way not in failed), possible[-1])
             if failed or care is not Care.PLAIN:
                 self._failed = as_time(upper)
+            self._anew_again = way.anew and not begin.rebuild
             try:
                 rows_read = await self._go(way, begin, as_time(upper))
             except EvaluationError:

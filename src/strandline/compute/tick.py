@@ -48,15 +48,34 @@ class TickReport:
     failed: dict[str, Exception] = field(default_factory=dict)
     standing: dict[str, str] = field(default_factory=dict)
 
+    def add(self, later: TickReport) -> None:
+        """Add what has happened afterwards, to these stages or to others."""
+        for name in {*later.moved, *later.stepped, *later.failed, *later.standing}:
+            self.failed.pop(name, None)
+            self.standing.pop(name, None)
+        self.moved += later.moved
+        for name, done in later.stepped.items():
+            before = self.stepped[name].rows_read if name in self.stepped else 0
+            self.stepped[name] = replace(done, rows_read=before + done.rows_read)
+        self.failed |= later.failed
+        self.standing |= later.standing
+
     def problem(self, name: str) -> str:
         """Return what stands in the way of the stage ``name``; empty if nothing does."""
         return reason(self.failed[name]) if name in self.failed else self.standing.get(name, "")
 
 
 async def tick(
-    client: PersistClient, engine: Engine, runs: Sequence[StageRun], upper: Frontier, together: SideBySide
+    client: PersistClient,
+    engine: Engine,
+    runs: Sequence[StageRun],
+    upper: Frontier,
+    together: SideBySide,
+    aside: Callable[[StageRun], None] | None = None,
 ) -> TickReport:
     """Bring ``runs`` up to ``upper`` as far as their inputs are known.
+
+    ``aside``: is given each stage whose step takes long; such a stage is not stepped.
 
     Raises `FencedError` if a newer epoch has taken over; every other failure is one stage's, and in the report.
     """
@@ -66,7 +85,7 @@ async def tick(
     for whole, above in pairwise([*order, []]):
         level = [run for run in whole if run.name not in report.stepped and run.name not in report.failed]
         quiet = {run.name: run for run in level if run.quiet(upper, frozenset(waiting))}
-        active = [run for run in level if run.name not in quiet]
+        active = [run for run in level if run.name not in quiet and not await _set_aside(run, upper, aside)]
         waiting |= quiet  # with what they read: only so is it known whether that is moved
         if any(name in waiting for run in active for name in run.inputs):
             await _move(client, waiting, upper, report)
@@ -76,6 +95,16 @@ async def tick(
         if run.name not in report.failed and (standing := run.standing(upper)):
             report.standing[run.name] = standing
     return report
+
+
+async def _set_aside(run: StageRun, upper: Frontier, aside: Callable[[StageRun], None] | None) -> bool:
+    try:
+        if aside is None or not await run.takes_long(upper):
+            return False
+    except StrandlineError:
+        return False  # its step meets that, too
+    aside(run)
+    return True
 
 
 def levels(runs: Sequence[StageRun]) -> list[list[StageRun]]:

@@ -17,7 +17,7 @@ from strandline.compute.tick import SideBySide
 from strandline.controller.location.tenure import Processes
 from strandline.instance.connections import Connectors, Drivers
 from strandline.plane.engine import Engine
-from strandline.sources.question import Beside
+from strandline.store.beside import Beside
 from strandline.store.blob import Blob
 from strandline.store.clock import Clock, Ids
 from strandline.store.consensus import Consensus

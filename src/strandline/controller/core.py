@@ -41,8 +41,9 @@ from strandline.errors import (
 from strandline.frontier.antichain import Frontier, as_time
 from strandline.instance import live
 from strandline.instance.beginnings import Beginning
-from strandline.instance.commands import Collection
-from strandline.instance.instance import Equipment, Instance
+from strandline.instance.commands import Advance, Collection
+from strandline.instance.equipment import Equipment
+from strandline.instance.instance import Instance
 from strandline.instance.problems import Problems
 from strandline.instance.tables import Change, Statement
 from strandline.persist.client import PersistClient
@@ -50,6 +51,7 @@ from strandline.persist.handles.location import KEY as LOCATION
 from strandline.persist.handles.register import Register
 from strandline.persist.notices.notify import LocalNotifier, Notifier, Polling
 from strandline.persist.notices.push import PushClient, PushServer
+from strandline.persist.shard.patience import Deadline
 from strandline.persist.together.transactions import SHARD as TRANSACTIONS
 from strandline.persist.together.transactions import open_transactions
 from strandline.sources.question import Patience
@@ -203,26 +205,27 @@ class Core:
 
     # ---- going on ----------------------------------------------------------------------------------------------------
 
-    async def tick(self, ts: int | None = None, *, wait: bool = False) -> int:
+    async def tick(self, ts: int | None = None, *, wait: bool = False, deadline: Deadline | None = None) -> int:
         """Bring everything to one new time and return it.
 
         An item that cannot follow stands still and has a problem; the others go on.  ``wait``: for every upstream's
-        answer, however long that takes; else for an interval.
+        answer, however long that takes; else for an interval.  ``deadline``: when to return at the latest; what is on
+        its way then goes on, and what was on its way before is not waited for.
 
         Raises `FencedError` if another environment has taken over, `ConfigError` if the engine has ended for good.
         """
         with self.problems.waiting(TICK):
             self.health.time = None
-            return await self._tick(ts, wait=wait)
+            return await self._tick(ts, deadline, wait=wait)
 
-    async def _tick(self, ts: int | None, *, wait: bool) -> int:
+    async def _tick(self, ts: int | None, deadline: Deadline | None, *, wait: bool) -> int:
         if self.problems:  # those of an engine that has ended no tick would mend
             await self.engine.require_running()
         writing = self.require_writing()
         await writing.reconcile()
-        time = await self.ingest(ts, wait=wait)
-        await self.maintain()
-        await self.deliver()
+        time = await self.ingest(ts, wait=wait, deadline=deadline)
+        await self.maintain(deadline)
+        await self.deliver(deadline)
         await self._confirm()
         await self._release_history(time)
         await self.health.publish(writing.instance, writing.epoch, time)
@@ -242,22 +245,28 @@ class Core:
         if self.writing is not None:
             await self.health.watch(self.writing.instance, self.writing.epoch)
 
-    async def ingest(self, ts: int | None = None, *, step: bool = True, wait: bool = False) -> int:
-        """Bind a new time everywhere and return it; ``step``: make sources' data durable too; ``wait``: see `tick`."""
+    async def ingest(
+        self, ts: int | None = None, *, step: bool = True, wait: bool = False, deadline: Deadline | None = None
+    ) -> int:
+        """Bind a new time everywhere and return it; ``step``: make sources' data durable too; ``wait``: see `tick`.
+
+        ``deadline``: see `Instance.ingest`.
+        """
         writing = self.require_writing()
         time = self.health.time = writing.oracle.next(ts)
-        await writing.instance.ingest(time, step=step, wait=wait)
+        await writing.instance.ingest(Advance(time, step=step, wait=wait), deadline)
         return time
 
-    async def maintain(self) -> TickReport:
-        """Step every stage of every view up to where its inputs are known."""
+    async def maintain(self, deadline: Deadline | None = None) -> TickReport:
+        """Step every stage of every view up to where its inputs are known; ``deadline``: see `Instance.ingest`."""
         writing = self.require_writing()
-        return await writing.instance.maintain(Frontier(writing.oracle.floor))
+        return await writing.instance.maintain(Frontier(writing.oracle.floor), deadline)
 
-    async def deliver(self) -> None:
-        """Let every endpoint follow its collections."""
-        ended = await self.require_writing().instance.deliver()
-        for name, error in ended.items():
+    async def deliver(self, deadline: Deadline | None = None) -> None:
+        """Let every endpoint follow its collections; ``deadline``: see `Instance.ingest`."""
+        instance = self.require_writing().instance
+        await instance.deliver(deadline)
+        for name, error in instance.ended().items():
             async with self.problems.of(name):
                 await self.catalogs.confirm(self.require_writing().epoch)
                 # The location is ours, so a dead session's Open has landed.

@@ -63,7 +63,8 @@ class Health:
     async def publish(self, instance: Instance, epoch: int, time: int) -> None:
         """Learn what is behind the tick that ended at ``time``; let other processes read all that is known."""
         report = instance.report()
-        self._standing = standing(self._catalogs.current, self._problems, report.frontiers, Frontier(time))
+        going_on = instance.going_on()
+        self._standing = standing(self._catalogs.current, self._problems, report.frontiers, Frontier(time), going_on)
         async with self._problems.of(STATUS):
             await self.published_problems.publish(self.problems(), epoch)
             await self.published_notices.publish(report.notices, epoch)
@@ -76,7 +77,7 @@ class Health:
             return {}
         tick = known.pop(TICK, None)
         under_way = {name: since for name, since in instance.under_way().items() if name not in {MERGES, TICK}}
-        if tick is None:
+        if tick is None or tick.short.left_s() > 0:
             return waiting((), (), under_way, 0)
         items, behind = self._catalogs.current.items, set(self._catalogs.current.items)
         if self.time is not None:

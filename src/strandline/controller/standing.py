@@ -8,6 +8,7 @@ runs long, `waiting` says the same of it.
 from __future__ import annotations
 
 from collections.abc import Container, Iterable, Mapping
+from types import MappingProxyType
 
 from strandline.controller.location.catalog import Catalog
 from strandline.controller.location.items import (
@@ -28,17 +29,25 @@ def standing(
     problems: Mapping[str, str],
     frontiers: Mapping[str, Frontier],
     time: Frontier,
+    going_on: Mapping[str, int | None] = MappingProxyType({}),
 ) -> dict[str, str]:
     """Return why each item that has none of ``problems`` is not complete at ``time``.
 
     ``frontiers`` are by the item's name: a collection's upper, or the time before which an endpoint has everything.
+    ``going_on``: the items that are on their way to ``time``, and since when that takes long (None: it does not).  They
+    stand still, and so does what reads them, only once it does.
     """
     found = {}
+    awaited = _awaited(catalog, going_on)
     for name, item in catalog.items.items():
         if name in problems or isinstance(item, Connection | SharedSource):  # what the latter feeds stands, not it
             continue
         frontier = frontiers.get(name, MINIMUM)
         if not frontier <= time:
+            continue
+        if name in awaited:
+            if (since := going_on[awaited[name]]) is not None:
+                found[name] = _begun(since) if awaited[name] == name else f"it waits for {awaited[name]!r}"
             continue
         if isinstance(item, Materialization):
             found[name] = f"it waits for its collections; it has come to {frontier.at}, and the tick's time {time}"
@@ -46,6 +55,18 @@ def standing(
             why = _why(item, problems)
             found[name] = f"{why}; its upper is {frontier}, and the tick's time {time}"
     return found
+
+
+def _awaited(catalog: Catalog, going_on: Mapping[str, int | None]) -> dict[str, str]:
+    """Return, for each item that is on its way or reads one that is, which one that is: first those that take long."""
+    found: dict[str, str] = {}
+    for name in sorted(going_on, key=lambda each: going_on[each] is None):
+        found = dict.fromkeys(catalog.downstream(name), name) | found
+    return found
+
+
+def _begun(since_ms: int) -> str:
+    return f"what was begun for it at {utc_text(since_ms)} has not returned yet"
 
 
 def _why(item: Collected, problems: Mapping[str, str]) -> str:
@@ -65,5 +86,5 @@ def waiting(items: Iterable[str], behind: Container[str], under_way: Mapping[str
     tick = f"the tick that began at {utc_text(tick_ms)}"
     turns = {name: f"its turn in {tick}" if name in behind else f"the end of {tick}" for name in items}
     return {name: f"it waits for {turn}" for name, turn in turns.items()} | {
-        name: f"what was begun for it at {utc_text(since)} has not returned yet" for name, since in under_way.items()
+        name: _begun(since) for name, since in under_way.items()
     }

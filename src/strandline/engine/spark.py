@@ -46,7 +46,7 @@ from strandline.engine.parts.prune import reach
 from strandline.engine.parts.scan import Scanner
 from strandline.engine.parts.staging import Stager, is_whole
 from strandline.engine.prepared.plans import Asked, Plans, are_few
-from strandline.engine.session.start import require_running
+from strandline.engine.session.start import cancel_jobs, require_running, tag_jobs
 from strandline.engine.sql import answers, edits, error_half
 from strandline.engine.sql.edits import Edit
 from strandline.engine.sql.rendering import render
@@ -67,6 +67,7 @@ ANSWER_CONF: Final = (
 JOBS_MAX: Final = 8
 """Concurrent calls into Spark; more only queue inside it."""
 _GIVEN: Final = "given"
+_opened = itertools.count()
 _T = TypeVar("_T")
 
 
@@ -79,7 +80,8 @@ class SparkEngine:
         self._stager = Stager(session, store)
         self._scanner = Scanner(session, store)
         self._rewriter = Rewriter(store, self._scanner, self._stager)
-        self._workers = ThreadPoolExecutor(JOBS_MAX, thread_name_prefix="strandline-spark")
+        self._tag = f"strandline-{next(_opened)}"  # of the jobs that are begun here
+        self._workers = ThreadPoolExecutor(JOBS_MAX, "strandline-spark", partial(tag_jobs, session, self._tag))
         self._plans = Plans(session)
         self._arrangements = Arrangements(self._scanner.tables, self._workers)
         self._shared = Shared()
@@ -102,7 +104,8 @@ class SparkEngine:
         return self._arrangements.budget
 
     def close(self) -> None:
-        """Wait for the calls under way and refuse new ones.  The session is its builder's to stop."""
+        """Cancel the jobs under way, wait for the calls and refuse new ones.  The session is its builder's to stop."""
+        cancel_jobs(self._session, self._tag)
         self._workers.shutdown()
         self._plans.close()
 

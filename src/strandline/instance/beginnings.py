@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from strandline.frontier.antichain import MINIMUM
 from strandline.instance.commands import Output
-from strandline.instance.dataflows import Dataflows
+from strandline.instance.running.dataflows import Dataflows
 from strandline.sources.ingest import Ingestion
 
 SNAPSHOTTING = "snapshotting"

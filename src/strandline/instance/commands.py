@@ -98,6 +98,18 @@ class RunMaterialization:
     continues: bool
 
 
+@dataclass(frozen=True, slots=True)
+class Advance:
+    """Bring sources to ``time``: what is there now is bound to it.
+
+    ``step``: what is bound is made durable, too.  ``wait``: for an upstream's answer, however long that takes.
+    """
+
+    time: int
+    step: bool = True
+    wait: bool = False
+
+
 Command: TypeAlias = RunTable | RunIngestion | RunDataflow | RunMaterialization
 
 

@@ -3,27 +3,29 @@
 A failure belongs to one item: whatever opening, ingesting, stepping or delivering it raises is that item's problem, and
 the others go on.  Only `FencedError` comes out of a call: another environment has taken over.
 
-An instance is used by one coroutine at a time; it spawns nothing but questions to upstreams (`Patience`).  What it
-reads and writes of a shard goes through the client, what it knows of upstreams and endpoints through `Connectors` and
-`Drivers`.  It may be read-only: then sources bind nothing, sinks mint nothing and endpoints get nothing, until it is
-allowed to write.
+Nothing waits for another item's turn: a source, a table's sealing, a wave of views, a long step and an endpoint have
+loops of their own (`running/`), which go on beside the callers of an instance.  These are one coroutine at a time.  A
+caller that has something brought to a time may wait for it, for as long as it likes.
+
+What an instance reads and writes of a shard goes through the client, what it knows of upstreams and endpoints through
+`Connectors` and `Drivers`.  It may be read-only: then sources bind nothing, sinks mint nothing and endpoints get
+nothing, until it is allowed to write.
 
 Long because what runs is started, brought on, reported and ended in one place.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
-from typing import Final
 
-from strandline.compute.tick import SideBySide, TickReport, tick
+from strandline.compute.tick import TickReport
 from strandline.errors import ConfigError, FencedError
 from strandline.frontier.antichain import Frontier, as_time, meet
 from strandline.instance import beginnings, live
 from strandline.instance.beginnings import Beginning
 from strandline.instance.commands import (
+    Advance,
     Collection,
     Command,
     Output,
@@ -34,38 +36,24 @@ from strandline.instance.commands import (
     inputs_of,
     outputs_of,
 )
-from strandline.instance.connections import Connectors, Drivers
-from strandline.instance.dataflows import Dataflows
+from strandline.instance.equipment import Equipment
 from strandline.instance.error_half import ErrorBudgets
 from strandline.instance.problems import Problems
 from strandline.instance.reports import Report, SourceFigures, ViewStatus
+from strandline.instance.running.deliveries import Deliveries
+from strandline.instance.running.sources import Sources
+from strandline.instance.running.views import Views
 from strandline.instance.tables import Change, OpenTable, Statement, Times, commit
 from strandline.instance.tasks import start_task
-from strandline.materialize.runtime import Status, Task, unwatched
-from strandline.persist.client import PersistClient
+from strandline.materialize.runtime import Status, unwatched
 from strandline.persist.handles.contents import Rows
 from strandline.persist.handles.read import ReadHandle
-from strandline.persist.together.transactions import SHARD as TRANSACTIONS
+from strandline.persist.shard.patience import Deadline
 from strandline.persist.together.transactions import Transactions
-from strandline.plane.engine import Engine
 from strandline.sources.envelopes.choice import sort_of
 from strandline.sources.ingest import Ingestion
-from strandline.sources.question import Patience
 from strandline.sources.remap import RemapShard
 from strandline.sources.steps import OutputShard, Stalled
-
-
-@dataclass(frozen=True)
-class Equipment:
-    """What an instance works with."""
-
-    client: PersistClient
-    engine: Engine
-    connectors: Connectors
-    drivers: Drivers
-    together: SideBySide
-    patience: Patience
-    """How long a tick waits for an upstream."""
 
 
 class Instance:
@@ -81,7 +69,8 @@ class Instance:
         may_write: bool = True,
     ) -> None:
         """``problems``: where the items' problems are noted.  ``may_write``: False until `allow_writes`."""
-        self._equipment: Final = equipment
+        beside, engine = equipment.patience.beside, equipment.engine
+        self._equipment = equipment
         self._client = equipment.client
         self._epoch = epoch
         self._transactions = transactions
@@ -90,11 +79,17 @@ class Instance:
         self._open: set[str] = set()  # what is commanded and could be opened
         self._readers: dict[str, ReadHandle] = {}  # by shard
         self._tables: dict[str, OpenTable] = {}
-        self._ingestions: dict[str, Ingestion] = {}
-        self._dataflows = Dataflows(equipment.client, equipment.engine, epoch, may_write=may_write)
-        self._tasks: dict[str, Task] = {}
-        self._budgets = ErrorBudgets(equipment.engine, self._reader)
-        self._last_tick = TickReport()
+        budgets = ErrorBudgets(engine, self._reader)
+        self._deliveries = Deliveries(beside, problems)
+        self._sources = Sources(beside, equipment.together, problems, budgets, transactions, self._follow)
+        self._views = Views(
+            equipment,
+            problems,
+            epoch,
+            may_write=may_write,
+            moved=self._deliver,
+            behind=self._fed,
+        )
         self.watch: Callable[[Status], None] = unwatched
         """Called after every batch that a task has read or sent; it must not raise or block."""
 
@@ -102,11 +97,11 @@ class Instance:
 
     def runs(self, name: str) -> bool:
         """Return whether the item ``name`` is open here, or fed by a source that is."""
-        return name in self._open or self._feeds(name) is not None
+        return name in self._open or self._sources.feeding(name) is not None
 
     def allow_writes(self) -> None:
         """Let what runs here write from the next tick on: sinks append what they owe."""
-        self._dataflows.allow_writes()
+        self._views.dataflows.allow_writes()
 
     async def end(self, commands: Mapping[str, Command]) -> None:
         """Stop every item whose command is not equal to one of ``commands``.  Raises what an endpoint raises."""
@@ -135,31 +130,28 @@ class Instance:
                 await self._start_ingestion(name, command)
             case RunDataflow():
                 readers = {each: await self._reader(collection) for each, collection in command.inputs.items()}
-                await self._dataflows.start(name, command, readers)
+                await self._views.start(name, command, readers)
             case RunMaterialization():
                 await self._start_task(name, command)
         self._open.add(name)
 
     async def stop(self, name: str) -> None:
-        """Take an item out of ticks.  Raises what an upstream or an endpoint raises."""
-        self._commanded.pop(name, None)
+        """End an item.  Raises what an upstream or an endpoint raises."""
+        known = self._commanded.pop(name, None)
         self._open.discard(name)
-        self._dataflows.stop(name)
         self._tables.pop(name, None)
-        ingestion, task = self._ingestions.pop(name, None), self._tasks.pop(name, None)
+        if isinstance(known, RunDataflow):
+            await self._views.stop(name)
         self._problems.pop(name, None)
-        if ingestion is not None:
-            await ingestion.close()
-        if task is not None:
-            await task.close()
+        await self._sources.stop(name)
+        await self._deliveries.stop(name)
 
     async def close(self) -> None:
-        """End all that holds a connection.  Raises what an upstream or an endpoint raises, once all are ended."""
+        """End all that goes on.  Raises what an upstream or an endpoint raises, once all are ended."""
         async with AsyncExitStack() as ending:
-            for task in self._tasks.values():
-                ending.push_async_callback(task.close)
-            for ingestion in self._ingestions.values():
-                ending.push_async_callback(ingestion.close)
+            ending.push_async_callback(self._deliveries.close)
+            ending.push_async_callback(self._views.close)
+            ending.push_async_callback(self._sources.close)
 
     async def _start_table(self, name: str, command: RunTable) -> None:
         output = command.output
@@ -173,8 +165,9 @@ class Instance:
             failing.push_async_callback(reader.close)
             remap = await RemapShard.open(await client.records(command.remap, self._epoch), self._epoch)
             outputs = [await self._output(each, sort_of(reader.records(each.table))) for each in command.outputs]
-            self._ingestions[name] = await Ingestion.open(
-                client.clock, engine, reader, remap, outputs, self._equipment.patience
+            patience = self._equipment.patience
+            self._sources.add(
+                name, command, await Ingestion.open(client.clock, engine, reader, remap, outputs, patience)
             )
             failing.pop_all()
 
@@ -186,8 +179,11 @@ class Instance:
     async def _start_task(self, name: str, command: RunMaterialization) -> None:
         readers = [await self._reader(each) for each in command.inputs]
         endpoint = self._equipment.drivers(command.endpoint, command.options)
-        self._tasks[name] = await start_task(
-            command, readers, self._client, self._equipment.engine, endpoint, self._epoch, self._watched
+        self._deliveries.add(
+            name,
+            await start_task(
+                command, readers, self._client, self._equipment.engine, endpoint, self._epoch, self._watched
+            ),
         )
 
     async def _reader(self, collection: Collection) -> ReadHandle:
@@ -205,149 +201,118 @@ class Instance:
 
     # ---- going on ------------------------------------------------------------------------------------------------
 
-    async def ingest(self, time: int, *, step: bool = True, wait: bool = False) -> None:
-        """Bind ``time`` at every source and seal the tables through it; ``step``: make sources' data durable too.
+    async def ingest(self, aim: Advance, deadline: Deadline | None = None) -> None:
+        """Bind a time at every source, make data durable, and seal the tables through it.
 
-        ``wait``: for every upstream's answer, however long that takes.
+        Returns when all are there, or at the deadline (None: however long it takes); then those that are late go on,
+        and are followed when they are there.
         """
-        if not self._dataflows.may_write:
-            return
-        sources = [self._ingest(name, each, time, step=step, wait=wait) for name, each in self._ingestions.items()]
-        await self._equipment.together([*sources, self._seal(time)])
+        if self._views.may_write:
+            await self._sources.bring(aim, deadline)
 
-    async def _ingest(self, name: str, ingestion: Ingestion, time: int, *, step: bool, wait: bool) -> None:
-        async with self._problems.of(name):
-            exceeded = await self._budgets.exceeded(self._outputs(name))
-            if not exceeded:
-                await ingestion.tick(time, wait=wait)
-            if step:
-                await self._equipment.together([self._step(name, ingestion, table) for table in ingestion.tables])
-            self._problems.note(name, exceeded or ingestion.status.stalled)
+    async def maintain(self, upper: Frontier, deadline: Deadline | None = None) -> TickReport:
+        """Step every stage of every view up to ``upper``, or to where its inputs are known; ``deadline``: as `ingest`.
 
-    async def _step(self, source: str, ingestion: Ingestion, table: str) -> None:
-        """Let an output catch up: one that is an item of its own has problems of its own."""
-        name = self._item(source, table)
-        if name == source:
-            await ingestion.catch_up(table)
-            return
-        async with self._problems.of(name):
-            await ingestion.catch_up(table)
-            self._problems.note(name, ingestion.status.outputs[table].stalled)
+        Return what has happened until then.
+        """
+        return await self._views.bring(upper, deadline)
 
-    def _item(self, source: str, table: str) -> str:
-        """Return the name of the item that an output of ``source`` is."""
-        return next((out.collection.name.lower() for out in self._outputs(source) if out.table == table), source)
+    async def deliver(self, deadline: Deadline | None = None) -> None:
+        """Let every endpoint follow its collections; ``deadline``: as `ingest`."""
+        if self._views.may_write:
+            await self._deliveries.bring(deadline)
 
-    def _outputs(self, source: str) -> tuple[Output, ...]:
-        command = self._commanded.get(source)
-        return command.outputs if isinstance(command, RunIngestion) else ()
-
-    def _feeds(self, name: str) -> tuple[Ingestion, str] | None:
-        """Return what feeds the item ``name``, and what its upstream calls it; None if no source does."""
-        for source, ingestion in self._ingestions.items():
-            for table in ingestion.tables:
-                if self._item(source, table) == name:
-                    return ingestion, table
-        return None
-
-    async def _seal(self, time: int) -> None:
-        async with self._problems.of(TRANSACTIONS):
-            await self._transactions.advance(time)
-            self._problems.note(TRANSACTIONS, "")
-
-    async def maintain(self, upper: Frontier) -> TickReport:
-        """Step every stage of every view up to ``upper``, or to where its inputs are known."""
-        report = self._last_tick = await tick(
-            self._client, self._equipment.engine, self._dataflows.runs, upper, self._equipment.together
-        )
-        for name in self._dataflows.views:
-            problems = [report.problem(run.name) for run in self._dataflows.runs_of(name)]
-            self._problems.note(name, next(filter(None, problems), ""))
-        return report
-
-    async def deliver(self) -> dict[str, FencedError]:
-        """Let every endpoint follow its collections; return, by name, the sessions that an endpoint has ended.
+    def ended(self) -> dict[str, FencedError]:
+        """Return, by name, the sessions that an endpoint has ended since this was asked last.
 
         A newer session was opened there: by an environment that has taken over, or, late, by a process that is dead.
         The controller finds out which.  The next `start` opens such an item anew.
         """
-        ended: dict[str, FencedError] = {}
-        if self._dataflows.may_write:
-            await self._equipment.together([self._deliver(name, task, ended) for name, task in self._tasks.items()])
-        return ended
+        found = dict(self._deliveries.ended)
+        self._deliveries.ended.clear()
+        self._open -= found.keys()
+        return found
 
-    async def _deliver(self, name: str, task: Task, ended: dict[str, FencedError]) -> None:
-        async with self._problems.of(name):
-            try:
-                await task.advance()
-            except FencedError as error:
-                ended[name] = error
-                self._open.discard(name)
-            else:
-                self._problems.note(name, task.status.waits)
+    def _fed(self) -> Iterator[str]:
+        """Yield the tables, and the items of sources, that are on their way to where they were last brought to."""
+        yield from self._sources.under_way()
+        if self._sources.sealing:
+            yield from self._tables
 
-    async def catch_up(self, source: str) -> Frontier | None:
+    def _follow(self) -> None:
+        """Have what came late be followed."""
+        self._views.wake()
+
+    def _deliver(self) -> None:
+        if self._views.may_write:
+            self._deliveries.wake()
+
+    async def catch_up(self, item: str) -> Frontier | None:
         """Make durable all that is bound of a source's collection; return how far it is, or None if it is not open.
 
         Raises `SourceError` or `Unavailable` if it stands still.
         """
-        found = self._feeds(source)
+        found = self._sources.feeding(item)
         if found is None:
             return None
-        ingestion, table = found
+        source, table = found
+        ingestion = await self._sources.at_rest(source)
         outcome = await ingestion.catch_up(table)
         if isinstance(outcome, Stalled):
             raise outcome.error
         return ingestion.upper_of(table)
 
-    async def dismiss(self, source: str, errors: Rows, time: int) -> None:
+    async def dismiss(self, item: str, errors: Rows, time: int) -> None:
         """Withdraw errors of a source's collection at ``time``, once it has caught up; see `Ingestion.dismiss`."""
-        found = self._feeds(source)
-        assert found is not None, f"{source!r} caught up a moment ago"
-        ingestion, table = found
+        found = self._sources.feeding(item)
+        assert found is not None, f"{item!r} caught up a moment ago"
+        source, table = found
+        ingestion = await self._sources.at_rest(source)
         await ingestion.dismiss(errors, time, table)
 
     async def commit(self, changes: Sequence[Change | Statement], times: Times, token: str | None) -> int:
         """Commit changes of tables at one of ``times`` and return it; see `tables.commit`."""
+        await self._sources.sealed()
         tables, engine = {each.output.shard: each for each in self._tables.values()}, self._equipment.engine
         return await commit(changes, tables, engine=engine, transactions=self._transactions, times=times, token=token)
 
-    def audit(self, view: str) -> None:
+    async def audit(self, view: str) -> None:
         """Make the next step of every stage of ``view`` recompute it in full and append what is wrong."""
-        for run in self._dataflows.runs_of(view):
+        await self._views.at_rest()
+        for run in self._views.dataflows.runs_of(view):
             run.audit()
 
     @property
     def bound(self) -> int:
         """The first time that is bound at no source here: the next tick's must not be before it."""
-        return max((as_time(each.bound) for each in self._ingestions.values()), default=0)
+        return max((as_time(each.ingestion.bound) for each in self._sources.open.values()), default=0)
 
     # ---- reports -------------------------------------------------------------------------------------------------
 
     def report(self) -> Report:
         """Return how far everything that runs here is."""
-        frontiers = {name: Frontier(task.status.position) for name, task in self._tasks.items()}
+        sources = {name: source.ingestion for name, source in self._sources.open.items()}
+        frontiers = {name: Frontier(task.status.position) for name, task in self._deliveries.tasks.items()}
         for command in self._commanded.values():
             for written in outputs_of(command):
                 state = self._client.known(written.shard)
                 if state is not None:
                     frontiers[written.name.lower()] = state.upper
         frontiers |= {  # a source that is no collection itself is as far as all that it feeds
-            name: meet((each.bound, each.upper)) for name, each in self._ingestions.items() if name not in frontiers
+            name: meet((each.bound, each.upper)) for name, each in sources.items() if name not in frontiers
         }
-        sources = {name: each.status for name, each in self._ingestions.items()}
-        notices = {name: list(each.notices) for name, each in sources.items() if each.notices}
-        tasks = {name: task.status for name, task in self._tasks.items()}
-        steps = {name: done.rows_read for name, done in self._last_tick.stepped.items()}
-        sinks = self._dataflows.sinks
+        statuses = {name: each.status for name, each in sources.items()}
+        notices = {name: list(each.notices) for name, each in statuses.items() if each.notices}
+        tasks = {name: task.status for name, task in self._deliveries.tasks.items()}
+        steps = {name: done.rows_read for name, done in self._views.report.stepped.items()}
+        sinks = self._views.dataflows.sinks
         views = {n: ViewStatus(each.fingerprint, each.counters.rows) for n, each in sinks.items() if not each.fresh}
-        return Report(frontiers, notices, sources, views, tasks, steps)
+        return Report(frontiers, notices, statuses, views, tasks, steps)
 
     def needed(self) -> dict[str, Frontier]:
         """Return, by shard, the time from which on what runs here must be able to read it."""
-        commands = {name: each for name, each in self._commanded.items() if isinstance(each, RunIngestion)}
-        found = {commands[name].remap: each.needed for name, each in self._ingestions.items() if name in commands}
-        for run in self._dataflows.runs:
+        found = {each.command.remap: each.ingestion.needed for each in self._sources.open.values()}
+        for run in self._views.dataflows.runs:
             needed = run.needed
             for shard in (*run.reads, run.sink.writer.shard):
                 found[shard] = meet((found.get(shard, needed), needed))
@@ -356,23 +321,36 @@ class Instance:
     def under_way(self) -> dict[str, int]:
         """Return since when (milliseconds) something is done here for an item that has not returned, by its name."""
         found = {name: each.since_ms for name, each in self._problems.under_way.items()}
-        for view in self._dataflows.views:
-            begun = [run.stepping_ms for run in self._dataflows.runs_of(view) if run.stepping_ms is not None]
+        dataflows = self._views.dataflows
+        for view in dataflows.views:
+            begun = [run.stepping_ms for run in dataflows.runs_of(view) if run.stepping_ms is not None]
             found |= {view: min(begun)} if begun else {}
         return found
 
+    def going_on(self) -> dict[str, int | None]:
+        """Return the items that are on their way to where they were last brought to, and since when that takes long.
+
+        By name, in milliseconds; None: it does not.
+        """
+        known = self._problems.under_way
+        return {
+            name: known[name].since_ms if name in known and known[name].short.left_s() <= 0 else None
+            for names in (self._fed(), self._views.under_way(), self._deliveries.under_way())
+            for name in names
+        }
+
     def counters(self) -> dict[str, int]:
         """Return the live counters of what runs here (`live.py`)."""
-        return live.counters(self._dataflows, self._tasks, self.sources(), self.beginnings())
+        return live.counters(self._views.dataflows, self._deliveries.tasks, self.sources(), self.beginnings())
 
     def sources(self) -> dict[str, SourceFigures]:
         """Return what was done for each collection that a source feeds, by its item's name."""
         return {
-            self._item(source, table): SourceFigures(
+            source.item(table): SourceFigures(
                 of.read_records, of.reread_records, of.durable_records, of.error_records, status.behind
             )
-            for source, ingestion in self._ingestions.items()
-            for status in (ingestion.status,)
+            for source in self._sources.open.values()
+            for status in (source.ingestion.status,)
             for table, of in status.outputs.items()
         }
 
@@ -381,10 +359,10 @@ class Instance:
         under_way = self.under_way()
         sources = [
             beginning
-            for source, ingestion in self._ingestions.items()
-            for beginning in beginnings.of_source(source, ingestion, self._outputs(source), under_way)
+            for name, source in self._sources.open.items()
+            for beginning in beginnings.of_source(name, source.ingestion, source.outputs, under_way)
         ]
-        return (*sources, *beginnings.of_views(self._dataflows, under_way))
+        return (*sources, *beginnings.of_views(self._views.dataflows, under_way))
 
 
 def unopened(name: str) -> ConfigError:

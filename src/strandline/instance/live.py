@@ -17,8 +17,8 @@ from typing import Final
 from strandline.compute.lookups import Access
 from strandline.compute.step import Done
 from strandline.instance.beginnings import Beginning
-from strandline.instance.dataflows import Dataflows
 from strandline.instance.reports import SourceFigures
+from strandline.instance.running.dataflows import Dataflows
 from strandline.materialize.runtime import Task
 
 SINK: Final = "sink"

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from strandline.instance.commands import RunMaterialization
-from strandline.instance.feeds import CollectionFeed
+from strandline.instance.running.feeds import CollectionFeed
 from strandline.materialize.driver import Driver
 from strandline.materialize.log import RecoveryLog, peek, register_of
 from strandline.materialize.protocol.task import MaterializationSpec

@@ -14,50 +14,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
-from typing import Any, Final, Generic, Protocol, TypeAlias, TypeVar, cast
+from typing import Any, Final, Generic, TypeVar, cast
 
 from strandline.errors import Unavailable
+from strandline.store.beside import Beside, Inline, Running
 from strandline.store.clock import Clock, utc_text
 
 T = TypeVar("T")
 
 LATE_PART: Final = 20
 """For this part of an interval an upstream is waited for that was late: it answers again within that, or is away."""
-
-
-class Running(Protocol):
-    """A call that runs beside its caller."""
-
-    async def wait(self, seconds: float | None) -> bool:
-        """Return whether it has ended, after so many seconds at most (None: not before it has)."""
-        ...
-
-    async def cancel(self) -> None:
-        """End it now; return when it has ended."""
-        ...
-
-
-Beside: TypeAlias = Callable[[Coroutine[Any, Any, None]], Running]
-"""Begins a call that runs beside its caller.  The wiring decides how."""
-
-
-class Inline:
-    """A call that its caller makes itself, whenever it waits for it: a `Beside` without an event loop."""
-
-    def __init__(self, call: Coroutine[Any, Any, None]) -> None:
-        self._call: Coroutine[Any, Any, None] | None = call
-
-    async def wait(self, seconds: float | None) -> bool:
-        """See `Running.wait`; the call is made to its end, however long that takes."""
-        call, self._call = self._call, None
-        if call is not None:
-            await call
-        return True
-
-    async def cancel(self) -> None:
-        """See `Running.cancel`."""
-        if self._call is not None:
-            self._call.close()
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,8 +33,8 @@ from strandline.sources.reclock import NOTHING_READ
 from strandline.sources.remap import RemapShard
 from strandline.store.clock import Clock
 
-PERIOD_MS: Final = 1_000
-"""The least time between two looks; without ticks there are none."""
+PERIOD_MS: Final = 900
+"""The least time between two looks: less than a tick's interval, so that each tick has one.  Without ticks there are none."""
 
 
 class ResumptionFrontier:

@@ -120,7 +120,7 @@ def test_a_backfill_replaces_what_is_wrong_and_leaves_the_other_table(place: Pla
         assert place.ask('SELECT * FROM "People"') == [(1, "by hand")]
         await insert(core, "orders", [{"k": 4, "x": "four"}])
         await ticked(core)
-        assert core.require_writing().instance._tasks["out"].status.committed.stored == 4, (
+        assert core.require_writing().instance._deliveries.tasks["out"].status.committed.stored == 4, (
             "only what is new after the refill"
         )
 
@@ -168,7 +168,7 @@ def test_a_backfill_that_dies_in_the_middle_is_finished_or_never_began(
             with pytest.raises(Died):
                 await backfill(core, "out", "orders", apply=True)
                 await core.require_writing().reconcile()
-                task = core.require_writing().instance._tasks["out"]
+                task = core.require_writing().instance._deliveries.tasks["out"]
                 await task.open()
                 patched.setattr(task._session, "_commit", dies(when.startswith("before"), task._session._commit))
                 await core.tick()

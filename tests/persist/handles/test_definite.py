@@ -20,7 +20,8 @@ from strandline.store.memory import MemoryBlob, MemoryConsensus
 from strandline.testing.doubles import CountingIds
 from strandline.testing.lists.list_engine import ListEngine, listed, updates
 from strandline.testing.simulation.choices import Seeded
-from strandline.testing.simulation.kernel import SimBlob, SimClock, SimConsensus, SimIds, Simulation, run_sync
+from strandline.testing.simulation.kernel import Simulation, run_sync
+from strandline.testing.simulation.places import SimBlob, SimClock, SimConsensus, SimIds
 
 SCHEMA = Schema((Column("k", "string"),))
 SEEDS = 250

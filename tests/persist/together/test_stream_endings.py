@@ -15,16 +15,8 @@ from strandline.persist.together.stream import StreamClient
 from strandline.store.memory import MemoryBlob, MemoryConsensus
 from strandline.testing.doubles import CountingIds, HandClock
 from strandline.testing.simulation.choices import Listed, Seeded
-from strandline.testing.simulation.kernel import (
-    Fate,
-    IoPoint,
-    SimBlob,
-    SimClock,
-    SimConsensus,
-    SimIds,
-    Simulation,
-    run_sync,
-)
+from strandline.testing.simulation.kernel import Fate, IoPoint, Simulation, run_sync
+from strandline.testing.simulation.places import SimBlob, SimClock, SimConsensus, SimIds
 from streams_in_use import client, opened, read, resolved, words
 
 

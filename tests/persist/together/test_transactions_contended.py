@@ -21,7 +21,8 @@ from strandline.store.unreliable import Outcome
 from strandline.testing.doubles import CountingIds, HandClock
 from strandline.testing.lists.list_engine import ListEngine, listed, updates
 from strandline.testing.simulation.choices import Seeded
-from strandline.testing.simulation.kernel import Fate, SimBlob, SimClock, SimConsensus, SimIds, Simulation, run_sync
+from strandline.testing.simulation.kernel import Fate, Simulation, run_sync
+from strandline.testing.simulation.places import SimBlob, SimClock, SimConsensus, SimIds
 from transactions_in_use import commit, content, live_records, opened, transactions
 
 SCHEMA = Schema((Column("k", "string"),))

@@ -34,10 +34,10 @@ from strandline.errors import StrandlineError
 from strandline.frontier.antichain import Frontier, as_time
 from strandline.frontier.gauge import Offsets
 from strandline.instance import error_half, tables
-from strandline.instance.dataflows import Dataflows
-from strandline.instance.feeds import CollectionFeed
 from strandline.instance.instance import Instance
 from strandline.instance.problems import Problems
+from strandline.instance.running.dataflows import Dataflows
+from strandline.instance.running.feeds import CollectionFeed
 from strandline.materialize.log import RecoveryLog
 from strandline.materialize.protocol.task import Checkpoint
 from strandline.materialize.runtime import Task

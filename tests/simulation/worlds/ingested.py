@@ -32,17 +32,8 @@ from strandline.store.memory import MemoryBlob
 from strandline.store.unreliable import Choose
 from strandline.testing.doubles import CountingIds, HandClock
 from strandline.testing.lists.list_engine import ListEngine, listed
-from strandline.testing.simulation.kernel import (
-    START_MS,
-    WAIT,
-    Fate,
-    IoPoint,
-    SimBlob,
-    SimConsensus,
-    SimIds,
-    Simulation,
-    run_sync,
-)
+from strandline.testing.simulation.kernel import START_MS, WAIT, Fate, IoPoint, Simulation, run_sync
+from strandline.testing.simulation.places import SimBlob, SimConsensus, SimIds
 from strandline.testing.upstreams.list_tables import Place
 from worlds.seats import Told
 

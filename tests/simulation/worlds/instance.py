@@ -33,13 +33,19 @@ from strandline.errors import (
 )
 from strandline.instance.tables import Change
 from strandline.persist.handles.register import Register
+from strandline.persist.shard.patience import Deadline
 from strandline.testing.lists.list_engine import updates
-from strandline.testing.simulation.kernel import SideBySide, SimClock
+from strandline.testing.simulation.places import SimClock
+from strandline.testing.simulation.siblings import SideBySide
 from worlds.meanings import TABLE, Row
 from worlds.system import LARGE, LONG_S, World
 
 T = TypeVar("T")
 
+HURRY_S: Final = (0.0, 0.004, 0.02)
+"""How long a tick is waited for that is in a hurry."""
+ARRIVES_WITHIN: Final = 200
+"""How many tenths of a second what is late may take to arrive, once all is well."""
 CATCH_UP_TICKS: Final = 2
 """Within so many ticks after the last fault everything has caught up, and no problem is left."""
 WATCH_EVERY_S: Final = 0.04
@@ -103,6 +109,8 @@ class Instance:
             if world.skewed and world.choose("set the clock", 8) == 0:
                 self._clock.skew_ms = world.skew_ms()
             match world.choose("do", 10):
+                case 0 if world.choose("hurry", 2):
+                    await self._hurry(core)
                 case 0 | 1 | 2 | 3:
                     await self._tick(core)
                 case 4 | 5:
@@ -138,6 +146,34 @@ class Instance:
             world.marks["tick: problems"] += 1
         if world.choose("look", 6) == 0:
             await world.observer.look()
+
+    async def _hurry(self, core: Core) -> int:
+        """Tick and do not wait for all: what is late goes on beside what this instance does next."""
+        world = self.world
+        within_s = world.one_of("within", HURRY_S)
+        time = await self._ticked(core, core.tick(deadline=Deadline(core.client.clock, within_s)))
+        world.marks["tick: hurried" if not core.require_writing().instance.going_on() else "tick: late"] += 1
+        return time
+
+    async def _arrive(self, core: Core) -> None:
+        """L3: what nobody has waited for arrives by itself, and what waits for it follows, or it has a problem."""
+        world = self.world
+        time = await self._ticked(core, core.tick(deadline=Deadline(core.client.clock, 0)))
+        instance = core.require_writing().instance
+        for _ in range(ARRIVES_WITHIN):
+            if not instance.going_on():
+                break
+            await core.client.clock.sleep(0.1)
+        require("L3", not instance.going_on(), f"{instance.going_on()} are on their way to {time} for ever")
+        if (await world.observer.catalog()).epoch != core.require_writing().epoch:
+            return  # it was fenced, and its next tick says so
+        uppers, problems = await self._uppers(core), core.health.problems()
+        said = {*problems, *await world.observer.excused()}
+        excused = said.union(*(core.catalog.downstream(name) for name in said))
+        opened = {name for name in uppers if instance.runs(name)}  # what is not, the next tick opens
+        silent = {name for name in opened if uppers[name] <= time} - excused
+        require("L3", not silent, f"{silent} did not arrive at {time}; problems: {problems}")
+        world.marks["arrived"] += 1
 
     async def _watched(self, core: Core) -> int:
         """Tick; whenever that has gone on for long, every item is said to wait, also those whose turn is to come."""
@@ -206,7 +242,7 @@ class Instance:
 
     async def _uppers(self, core: Core) -> dict[str, int]:
         """Return how far each item that is durably defined has come: endpoints as their tasks say."""
-        tasks, catalog = core.require_writing().instance._tasks, await self.world.observer.catalog()
+        tasks, catalog = core.require_writing().instance._deliveries.tasks, await self.world.observer.catalog()
         items = catalog.of_kind(Materialization)
         positions = {i.name: tasks[i.name].status.position if i.name in tasks else 0 for i in items}
         return await self.world.observer.uppers(catalog) | positions
@@ -347,6 +383,7 @@ class Instance:
         world = self.world
         if world.choose("mended", 2):
             await self._mend(core)
+        await self._arrive(core)
         ahead = max((await self._uppers(core)).values(), default=0)  # another writer may have sealed times to come
         time = await self._ticked(core, core.tick(max(ahead, core.require_writing().oracle.now())))
         for _ in range(CATCH_UP_TICKS - 1):

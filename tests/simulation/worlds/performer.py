@@ -20,7 +20,8 @@ from strandline.controller.core import Core
 from strandline.controller.location.config import Config, Mode
 from strandline.errors import FencedError, StoreError, Unavailable
 from strandline.persist.shard import trace
-from strandline.testing.simulation.kernel import SimClock, run_sync
+from strandline.testing.simulation.kernel import run_sync
+from strandline.testing.simulation.places import SimClock
 from worlds.instance import Instance
 from worlds.meanings import Row
 from worlds.one_fault import OneFault

@@ -38,15 +38,8 @@ from strandline.persist.together.transactions import open_transactions
 from strandline.persist.upkeep import collect
 from strandline.store.unreliable import Choose
 from strandline.testing.simulation.choices import FAULT, Seeded
-from strandline.testing.simulation.kernel import (
-    Fate,
-    SimBlob,
-    SimClock,
-    SimConsensus,
-    SimIds,
-    Simulation,
-    run_sync,
-)
+from strandline.testing.simulation.kernel import Fate, Simulation, run_sync
+from strandline.testing.simulation.places import SimBlob, SimClock, SimConsensus, SimIds
 from worlds.limits import LIMITS, Limit, turned
 from worlds.rows import SCHEMA, GoneError, multiset, updates_of
 from worlds.trouble import DAMAGES, MISDIRECTED, TroubledBlob, TroubledConsensus, TroubledMerger

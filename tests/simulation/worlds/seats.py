@@ -26,7 +26,8 @@ from strandline.store.memory import MemoryBlob, MemoryConsensus
 from strandline.store.unreliable import Choose
 from strandline.testing.doubles import CountingIds, HandClock
 from strandline.testing.simulation.exploration import Arrived, Exploration
-from strandline.testing.simulation.kernel import Fate, IoPoint, SimBlob, SimConsensus, Simulation, run_sync
+from strandline.testing.simulation.kernel import Fate, IoPoint, Simulation, run_sync
+from strandline.testing.simulation.places import SimBlob, SimConsensus
 from worlds.tries import until_answered
 
 FATES: Final = (Fate.DONE, Fate.LATE, Fate.LOST, Fate.REFUSED, Fate.CRASH_BEFORE, Fate.CRASH_LATE)

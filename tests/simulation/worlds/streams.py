@@ -39,14 +39,8 @@ from strandline.persist.together.multi import MultiWriteHandle, open_multi
 from strandline.persist.together.stream import Call, StreamClient, StreamReader, StreamWriter
 from strandline.store.unreliable import Choose
 from strandline.testing.simulation.choices import Seeded
-from strandline.testing.simulation.kernel import (
-    SimBlob,
-    SimClock,
-    SimConsensus,
-    SimIds,
-    Simulation,
-    run_sync,
-)
+from strandline.testing.simulation.kernel import Simulation, run_sync
+from strandline.testing.simulation.places import SimBlob, SimClock, SimConsensus, SimIds
 
 SHARED: Final = "shared"
 TOGETHER: Final = ("left", "right")

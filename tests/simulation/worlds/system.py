@@ -27,7 +27,6 @@ from strandline.persist.client import PersistClient
 from strandline.persist.handles import register
 from strandline.persist.shard import machine, patience, trace
 from strandline.sources import resume
-from strandline.sources.question import Inline
 from strandline.sources.reader import SourceReader
 from strandline.store.blob import Blob
 from strandline.store.memory import MemoryBlob
@@ -36,16 +35,9 @@ from strandline.testing.lists.list_analyst import ListAnalyst
 from strandline.testing.lists.list_engine import ListEngine
 from strandline.testing.lists.list_source import ListReader
 from strandline.testing.simulation.choices import FAULT
-from strandline.testing.simulation.kernel import (
-    Fate,
-    SideBySide,
-    SimBlob,
-    SimClock,
-    SimConsensus,
-    SimIds,
-    Simulation,
-    run_sync,
-)
+from strandline.testing.simulation.kernel import Fate, Simulation, run_sync
+from strandline.testing.simulation.places import SimBlob, SimClock, SimConsensus, SimIds
+from strandline.testing.simulation.siblings import SideBySide
 from worlds.meanings import define, queries
 from worlds.outside import (
     SESSIONS,
@@ -76,6 +68,8 @@ least a window that may be computed anew.
 
 One choice for all three: a history makes as many choices as it did when there was only the first.
 """
+LONG_ROWS: Final = (200_000, 200_000, 2, 0)
+"""Above how many updates a step takes so long that it is made in a lane."""
 LONG_S: Final = 0.03
 """How long a tick runs until it is said what it waits for."""
 RESUME_MS: Final = 5
@@ -165,6 +159,7 @@ class World:
         self.fan = FANS[-1]
         self.inline_bytes = INLINE_BYTES[-1]
         self.large_updates, self.small_rows, self.anew_rows = LARGE[0]
+        self.long_rows = LONG_ROWS[0]
         self.keep_history = KEEP_HISTORY[0]
         self.ticks_between = TICKS_BETWEEN[0]
         self.skewed = False
@@ -214,7 +209,7 @@ class World:
             connectors=Connectors(self),
             drivers=lambda endpoint, options: SimDriver(self.places[options["at"]], SESSIONS[endpoint]),
             together=SideBySide(self.choose),
-            beside=Inline,
+            beside=self.simulation.beside,
             processes=OneHost(self.processes),
             address=None,
             opened=ExitStack(),
@@ -230,6 +225,7 @@ class World:
         self.keep_history = self.one_of("history", KEEP_HISTORY)
         self.ticks_between = self.one_of("letting go", TICKS_BETWEEN)
         self.skewed = self.choose("clocks", 4) == 0
+        self.long_rows = self.one_of("long", LONG_ROWS)
 
     @contextmanager
     def constants(self) -> Iterator[None]:
@@ -242,6 +238,7 @@ class World:
             mock.patch.object(trace, "INLINE_BYTES_FULL", self.inline_bytes),
             mock.patch.object(trace, "LARGE_UPDATES", self.large_updates),
             mock.patch.object(step, "SMALL_ROWS_MAX", self.small_rows),
+            mock.patch.object(step, "LONG_ROWS_MIN", self.long_rows),
             mock.patch.object(costs, "ROWS_MIN", self.anew_rows),
             mock.patch.object(retention, "TICKS_BETWEEN", self.ticks_between),
             mock.patch.object(problems, "LONG_S", LONG_S),

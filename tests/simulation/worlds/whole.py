@@ -28,11 +28,13 @@ from strandline.frontier.antichain import Frontier
 from strandline.persist.client import PersistClient
 from strandline.persist.handles.contents import StageRequest
 from strandline.persist.shard.codec import decode_diff
+from strandline.store.beside import Inline
 from strandline.store.consensus import CompareAndSet
 from strandline.testing.doubles import HandClock, in_turn
 from strandline.testing.lists.list_engine import ListEngine, updates
 from strandline.testing.simulation.choices import FAULT, Seeded
-from strandline.testing.simulation.kernel import START_MS, Fate, IoPoint, SimClock, run_sync
+from strandline.testing.simulation.kernel import START_MS, Fate, IoPoint, run_sync
+from strandline.testing.simulation.places import SimClock
 from worlds.instance import Instance, create
 from worlds.meanings import INPUTS, TABLE, VIEWS
 from worlds.outside import FickleUpstream
@@ -111,6 +113,7 @@ async def prepare(world: World, wanted: Sequence[str]) -> None:
         engine=plain,
         connectors=Connectors(world, simulated=False),
         together=in_turn,
+        beside=Inline,
     )
     with world.constants():
         core = await Core.open(calm, Config(take_over=True), Mode.FULL)

@@ -26,14 +26,11 @@ from strandline.testing.simulation.kernel import (
     START_MS,
     Fate,
     IoPoint,
-    SimBlob,
-    SimClock,
-    SimConsensus,
-    SimIds,
     Simulation,
     StepBudgetExceeded,
     run_sync,
 )
+from strandline.testing.simulation.places import SimBlob, SimClock, SimConsensus, SimIds
 
 T = TypeVar("T")
 CALM = Listed(())

@@ -16,7 +16,8 @@ def progress(core: Core) -> dict[str, Any]:
     """Return counters since this process opened the environment, its last tick's steps, and the problems there are.
 
     ``sources``: records read, read again, made durable, in error.  ``first``: of what nothing is durable yet.
-    ``steps``: stage to number of input updates read.
+    ``steps``: stage to number of input updates read.  ``late``: the items that are still on their way to where the last
+    tick wanted them.
     """
     writing = core.require_writing()
     report = writing.instance.report()
@@ -44,6 +45,7 @@ def progress(core: Core) -> dict[str, Any]:
             }
             for name, task in report.tasks.items()
         },
+        "late": sorted(writing.instance.going_on()),
         "notices": core.notices(),
         "problems": core.health.problems(),
     }

@@ -205,9 +205,9 @@ def explain_view(core: Core, name: str, counted: Mapping[str, int]) -> Explanati
     return explain(planned, stages, last)
 
 
-def audit(core: Core, name: str) -> None:
+async def audit(core: Core, name: str) -> None:
     """Make the next step of every stage of a view recompute it in full and append what is wrong."""
-    core.require_writing().instance.audit(name.lower())
+    await core.require_writing().instance.audit(name.lower())
 
 
 def _key(core: Core, name: str) -> tuple[str, ...]:

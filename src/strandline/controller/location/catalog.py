@@ -162,6 +162,17 @@ class Catalog(msgspec.Struct, frozen=True):
         """Return the names of items that cannot be without ``name``: that read it, are fed by it, or connect by it."""
         return sorted(item.name for item in self.items.values() if name.lower() in _needs(item))
 
+    def downstream(self, name: str) -> AbstractSet[str]:
+        """Return the names of what cannot be without ``name``, directly or not, and that one, in lower case."""
+        found: set[str] = set()
+        reached = [name.lower()]
+        while reached:
+            each = reached.pop()
+            if each not in found:
+                found.add(each)
+                reached += [reader.lower() for reader in self.dependents(each)]
+        return found
+
     def fed_by(self, source: str) -> list[SourceTable]:
         """Return the tables of a shared source, in the order they were created."""
         tables = (item for item in self.items.values() if isinstance(item, SourceTable))

@@ -18,7 +18,7 @@ import threading
 import traceback
 import warnings
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
@@ -204,6 +204,18 @@ def stop(session: SparkSession) -> None:
     except Exception as error:
         if not spark_is_gone(error):
             raise
+
+
+def tag_jobs(session: SparkSession, tag: str) -> None:
+    """Have the jobs that this thread begins carry ``tag``, if Spark still runs."""
+    with suppress(Exception):  # whatever Spark cannot do now, the next job meets
+        session.sparkContext.addJobTag(tag)
+
+
+def cancel_jobs(session: SparkSession, tag: str) -> None:
+    """Cancel the jobs that carry ``tag``, for which nobody waits any more, if Spark still runs."""
+    with suppress(Exception):  # at worst, they come to their end
+        session.sparkContext.cancelJobsWithTag(tag)
 
 
 def _launch(settings: Mapping[str, str]) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 from strandline.controller.assembly import Assembly
 from strandline.controller.location.tenure import SystemProcesses
-from strandline.sources.question import Inline
+from strandline.store.beside import Inline
 from strandline.store.blob import Blob
 from strandline.store.clock import Clock, Ids
 from strandline.store.consensus import Consensus

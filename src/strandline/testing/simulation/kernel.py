@@ -6,6 +6,9 @@ I/O is done, done without an answer to the caller, done later, lost or refused; 
 or is paused.  There is no event loop, no thread and no socket, and nothing is random: a run is a function of its
 choices (`strandline.testing.simulation.choices`).
 
+An actor may begin calls that run beside it (`Simulation.beside`).  They are a *process* with it: each is scheduled like
+an actor, all of them crash together, and those that are left end with the actor.
+
 Every run guarantees:
 
 - A crashed actor never runs again, its cleanup does no I/O, and its next incarnation knows only what is durable.
@@ -20,7 +23,7 @@ from __future__ import annotations
 
 from asyncio import CancelledError
 from collections.abc import Callable, Coroutine, Generator, Hashable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from hashlib import blake2b
 from typing import Any, Final, Generic, TypeAlias, TypeVar
@@ -28,9 +31,7 @@ from typing import Any, Final, Generic, TypeAlias, TypeVar
 import msgspec
 
 from strandline.errors import Determinate, Indeterminate, InvalidUsage, StrandlineError
-from strandline.store.blob import Blob
-from strandline.store.consensus import Committed, CompareAndSet, Consensus, Mismatch, Versioned
-from strandline.store.unreliable import Choose, Outcome, some_of
+from strandline.store.unreliable import Choose, Outcome
 from strandline.testing.simulation.choices import FAULT
 
 T = TypeVar("T")
@@ -43,6 +44,8 @@ PAUSES_MS: Final = (20, 1_000, 3_600_000)
 """How long an actor may be paused: a few steps, a good part of a run, longer than any lease."""
 CLEANUP_POINTS_MAX: Final = 100
 STEPS_MAX: Final = 100_000
+NEVER_MS: Final = 1 << 62
+"""A duration that only an event ends."""
 assert STEP_MS < PAUSES_MS[0] < PAUSES_MS[-1]
 
 
@@ -78,9 +81,10 @@ class IoPoint(Generic[T]):
     ``site`` names the protocol's method and ``arguments`` its arguments: both go into the trace.
     ``fates`` are its possible fates, `Fate.DONE` first, and always the same for one site; ``delay_ms`` is its minimum
     duration.  ``run`` must not suspend.  ``partly`` performs a part of an unreported call that is not atomic.
+    ``ready``: the duration ends as soon as this holds.
     """
 
-    __slots__ = ("arguments", "delay_ms", "fates", "partly", "run", "site")
+    __slots__ = ("arguments", "delay_ms", "fates", "partly", "ready", "run", "site")
 
     def __init__(
         self,
@@ -90,6 +94,7 @@ class IoPoint(Generic[T]):
         fates: tuple[Fate, ...] = CHANGE,
         delay_ms: int = 0,
         partly: Callable[[Choose], object] | None = None,
+        ready: Callable[[], bool] | None = None,
     ) -> None:
         self.site = site
         self.arguments = arguments
@@ -97,6 +102,7 @@ class IoPoint(Generic[T]):
         self.fates = fates
         self.delay_ms = delay_ms
         self.partly = partly
+        self.ready = ready
 
     def __await__(self) -> Generator[IoPoint[Any], Any, T]:
         reply: T = yield self
@@ -122,15 +128,54 @@ class StepBudgetExceeded(StrandlineError):
 
 
 @dataclass(slots=True, eq=False)
-class _Actor:
-    name: str
+class _Process:
+    """An incarnation of an actor, and what runs beside it."""
+
     start: Start
     incarnation: int
+    members: list[_Actor] = field(default_factory=list)
+    """The actor first, once it has begun."""
+    begun: int = 0
+    """How many calls were begun beside it."""
+
+
+@dataclass(slots=True, eq=False)
+class _Actor:
+    name: str
+    process: _Process
     coroutine: Acting
     point: IoPoint[Any]
     wake_ms: int
-    paused: bool
+    paused: bool = False
+    cancelled: bool = False  # and does not know it yet
+    ended: bool = False
     received: int = 0  # a hash of all replies to this incarnation since its last call of `remember`
+
+    def is_ready(self, now_ms: int) -> bool:
+        """Return whether it may go on."""
+        if self.wake_ms <= now_ms or self.cancelled:
+            return True
+        return self.point.ready is not None and not self.paused and self.point.ready()
+
+
+class Beside:
+    """A call that runs beside an actor: see `strandline.sources.question.Running`."""
+
+    def __init__(self, actor: _Actor) -> None:
+        self._actor = actor
+
+    async def wait(self, seconds: float | None) -> bool:
+        """See `Running.wait`."""
+        if not self._actor.ended and seconds != 0:
+            delay_ms = NEVER_MS if seconds is None else round(seconds * 1000)
+            await IoPoint("beside.wait", (seconds,), nothing, WAIT, delay_ms, ready=lambda: self._actor.ended)
+        return self._actor.ended
+
+    async def cancel(self) -> None:
+        """See `Running.cancel`."""
+        if not self._actor.ended:
+            self._actor.cancelled = True
+            await IoPoint("beside.cancel", (), nothing, WAIT, NEVER_MS, ready=lambda: self._actor.ended)
 
 
 class Simulation:
@@ -181,6 +226,19 @@ class Simulation:
         """Add an actor, and run its first incarnation up to its first I/O."""
         self._begin(name, start, 0)
 
+    def beside(self, call: Coroutine[Any, Any, None]) -> Beside:
+        """Begin a call beside the actor that runs now; it must deal with its own errors."""
+        waits: IoPoint[Any] = IoPoint("beside.begin", (), nothing, (Fate.DONE,))
+        if self._running is None:  # it is the cleanup of a crash that wants to begin something
+            call.close()
+            return Beside(_Actor("", _Process(_no_start, 0), call, waits, 0, ended=True))
+        process = self._running.process
+        process.begun += 1
+        actor = _Actor(f"{process.members[0].name}/{process.begun}", process, call, waits, self.now_ms)
+        process.members.append(actor)
+        self._actors.append(actor)
+        return Beside(actor)
+
     def drive(self) -> None:
         """Run until every actor has returned and all late effects have happened.
 
@@ -191,8 +249,7 @@ class Simulation:
         try:
             while self._actors or self._late:
                 if self.steps == self._steps_max:
-                    stuck = ", ".join(f"{actor.name} at {actor.point.site}" for actor in self._actors) or "late I/O"
-                    raise StepBudgetExceeded(f"the run did not end within {self._steps_max} steps: {stuck}")
+                    raise StepBudgetExceeded(f"the run did not end within {self._steps_max} steps: {self._stuck()}")
                 if self._arrived is not None:
                     self._arrived()
                 self.steps += 1
@@ -201,8 +258,9 @@ class Simulation:
             error.add_note(f"replayed by Listed({self.choices})")
             raise
         finally:
+            self._running = None
             for actor in self._actors:
-                _bury(actor.coroutine)
+                bury(actor.coroutine)
 
     def trace_hash(self) -> str:
         """Return a hash of the whole trace.  Equal choices give equal hashes in any process, unless a run is impure."""
@@ -215,7 +273,7 @@ class Simulation:
         Two runs that agree in it and in the durable data have the same future.  It is valid only within this process,
         and only for runs with ``arrived``.
         """
-        actors = sorted((actor.name, actor.incarnation, actor.received) for actor in self._actors)
+        actors = sorted((actor.name, actor.process.incarnation, actor.received) for actor in self._actors)
         late = sorted((name, point.site, hash(point.arguments)) for name, point in self._late)
         return hash((tuple(actors), tuple(late)))
 
@@ -236,14 +294,19 @@ class Simulation:
         if self._late and self._land(calm):
             return
         now = self.now_ms
-        ready = [actor for actor in self._actors if actor.wake_ms <= now or (calm and actor.paused)]
+        ready = [actor for actor in self._actors if actor.is_ready(now) or (calm and actor.paused)]
         if not ready:
             self.now_ms = now = min(actor.wake_ms for actor in self._actors)
-            ready = [actor for actor in self._actors if actor.wake_ms <= now]
+            if now >= NEVER_MS:
+                raise StepBudgetExceeded(f"all wait for ever: {self._stuck()}")
+            ready = [actor for actor in self._actors if actor.is_ready(now)]
         self.now_ms = now + STEP_MS
         actor = ready[self.choose("next", len(ready))]
         self._actors.remove(actor)
         point = actor.point
+        if actor.cancelled:
+            self._cancel(actor)
+            return
         fate = Fate.DONE if calm else self._fate(point)
         self.trace.append(Traced(actor.name, point.site, point.arguments, fate))
         reply, error = None, None
@@ -254,13 +317,13 @@ class Simulation:
                 except StrandlineError as refusal:
                     error = refusal
                 except BaseException:  # a law is broken: end the run, and the actor too
-                    _bury(actor.coroutine)
+                    self._actors.append(actor)
                     raise
             case Outcome.DONE_UNREPORTED:
                 try:
                     self._do_unreported(point)
                 except BaseException:
-                    _bury(actor.coroutine)
+                    self._actors.append(actor)
                     raise
                 error = Indeterminate(f"{point.site}: the answer was lost")
             case Outcome.LATE:
@@ -276,10 +339,37 @@ class Simulation:
                 self._actors.append(actor)
                 return
         if fate.crash:
-            _bury(actor.coroutine)
-            self._begin(actor.name, actor.start, actor.incarnation + 1)
+            process = actor.process
+            self._end(process)
+            self._begin(process.members[0].name, process.start, process.incarnation + 1)
         else:
             self._resume(actor, reply, error)
+
+    def _cancel(self, actor: _Actor) -> None:
+        """Let an actor know that it was cancelled; what it had asked for may happen all the same."""
+        point = actor.point
+        outcomes = (Outcome.LOST, Outcome.DONE_UNREPORTED, Outcome.LATE) if point.fates is CHANGE else (Outcome.LOST,)
+        match outcomes[self.choose("cancelled", len(outcomes))]:
+            case Outcome.DONE_UNREPORTED:
+                self._do_unreported(point)
+            case Outcome.LATE:
+                self._late.append((actor.name, point))
+        self.trace.append(Traced(actor.name, "beside.cancelled", (point.site,), None))
+        actor.cancelled = False
+        self._resume(actor, None, CancelledError())
+
+    def _end(self, process: _Process) -> None:
+        """End all that is left of a process: it has crashed, or its actor has returned."""
+        self._running = None
+        for member in process.members:
+            if not member.ended:
+                member.ended = True
+                if member in self._actors:
+                    self._actors.remove(member)
+                bury(member.coroutine)
+
+    def _stuck(self) -> str:
+        return ", ".join(f"{actor.name} at {actor.point.site}" for actor in self._actors) or "late I/O"
 
     def _fate(self, point: IoPoint[Any]) -> Fate:
         """Choose among the fates that this site and this run allow, which are computed once for each site."""
@@ -317,10 +407,12 @@ class Simulation:
     def _begin(self, name: str, start: Start, incarnation: int) -> None:
         coroutine = start(incarnation)
         if coroutine is not None:
-            waits = IoPoint("start", (), _nothing)
-            self._resume(_Actor(name, start, incarnation, coroutine, waits, self.now_ms, paused=False), None, None)
+            waits: IoPoint[Any] = IoPoint("start", (), nothing)
+            process = _Process(start, incarnation)
+            process.members.append(_Actor(name, process, coroutine, waits, self.now_ms))
+            self._resume(process.members[0], None, None)
 
-    def _resume(self, actor: _Actor, reply: object, error: Exception | None) -> None:
+    def _resume(self, actor: _Actor, reply: object, error: BaseException | None) -> None:
         """Run an actor up to its next I/O, or to its end."""
         if self._arrived is not None:
             heard = tuple(reply) if isinstance(reply, list) else reply
@@ -329,7 +421,12 @@ class Simulation:
         try:
             point = actor.coroutine.send(reply) if error is None else actor.coroutine.throw(error)
         except StopIteration as end:
-            self.results[actor.name] = end.value
+            self._ended(actor, end.value)
+            return
+        except CancelledError:
+            if actor is actor.process.members[0]:
+                raise
+            self._ended(actor, None)
             return
         if not isinstance(point, IoPoint):
             raise InvalidUsage(f"actor {actor.name} awaits {point!r}, which is not simulated")
@@ -338,12 +435,22 @@ class Simulation:
         actor.paused = False
         self._actors.append(actor)
 
+    def _ended(self, actor: _Actor, result: object) -> None:
+        actor.ended = True
+        if actor is actor.process.members[0]:
+            self.results[actor.name] = result
+            self._end(actor.process)
 
-def _nothing() -> None:
+
+def _no_start(_: int) -> None:
+    """Start nothing: the call that this is for has ended."""
+
+
+def nothing() -> None:
     """Do nothing: the point at which an actor waits before it starts."""
 
 
-def _bury(coroutine: Acting) -> None:
+def bury(coroutine: Acting) -> None:
     """End a crashed actor.  Python runs its cleanup; a crash would not, so no cleanup reaches a store.
 
     Each point that the cleanup awaits gets the crash again, and is never run.
@@ -355,75 +462,6 @@ def _bury(coroutine: Acting) -> None:
         except RuntimeError:
             continue  # it awaited something instead of ending
     raise InvalidUsage(f"{coroutine!r} does not end when it is closed: it catches GeneratorExit for ever")
-
-
-class SideBySide:
-    """Runs the coroutines of one actor concurrently, as a process does; the run chooses whose I/O is next.
-
-    If one of them raises, the others are cancelled, and the error is raised.
-    """
-
-    def __init__(self, choose: Choose) -> None:
-        self._choose = choose
-
-    async def __call__(self, calls: Sequence[Coroutine[Any, Any, None]]) -> None:
-        """Return when all have ended."""
-        await _Interleaved(list(calls), self._choose)
-
-
-class _Interleaved:
-    def __init__(self, calls: list[Acting], choose: Choose) -> None:
-        self._calls = calls
-        self._choose = choose
-
-    def __await__(self) -> Generator[IoPoint[Any], Any, None]:
-        waiting: list[tuple[Acting, IoPoint[Any]]] = []
-        try:
-            for call in self._calls:
-                _go_on(call, None, None, waiting)
-            while waiting:
-                call, point = waiting.pop(self._choose("sibling", len(waiting)) if len(waiting) > 1 else 0)
-                reply, error = yield from _replied(point)
-                _go_on(call, reply, error, waiting)
-        except GeneratorExit:  # the process crashed
-            for call in self._calls:
-                _bury(call)
-            raise
-        except Exception:
-            for call, _ in waiting:
-                yield from _cancelled(call)
-            raise
-
-
-def _replied(point: IoPoint[Any]) -> Generator[IoPoint[Any], Any, tuple[object, Exception | None]]:
-    try:
-        reply = yield point
-    except Exception as error:  # noqa: BLE001  # the error belongs to the coroutine that waited
-        return None, error
-    return reply, None
-
-
-def _go_on(
-    call: Acting, reply: object, error: BaseException | None, waiting: list[tuple[Acting, IoPoint[Any]]]
-) -> None:
-    """Run ``call`` up to its next I/O, which is added to ``waiting``, or to its end."""
-    try:
-        point = call.send(reply) if error is None else call.throw(error)
-    except StopIteration:
-        return
-    waiting.append((call, point))
-
-
-def _cancelled(call: Acting) -> Generator[IoPoint[Any], Any, None]:
-    """Cancel ``call`` and let it clean up; errors of the cleanup are dropped, as in a task group."""
-    waiting: list[tuple[Acting, IoPoint[Any]]] = []
-    try:
-        _go_on(call, None, CancelledError(), waiting)
-        while waiting:
-            reply, error = yield from _replied(waiting.pop()[1])
-            _go_on(call, reply, error, waiting)
-    except (Exception, CancelledError):  # noqa: BLE001  # the first failure is raised
-        return
 
 
 def run_sync(coroutine: Coroutine[Any, Any, T]) -> T:
@@ -439,100 +477,3 @@ def run_sync(coroutine: Coroutine[Any, Any, T]) -> T:
         return value
     coroutine.close()
     raise InvalidUsage(f"the coroutine suspends, waiting for {waits!r}")
-
-
-def _point(
-    site: str,
-    method: Callable[..., Coroutine[Any, Any, T]],
-    arguments: tuple[object, ...],
-    fates: tuple[Fate, ...] = CHANGE,
-) -> IoPoint[T]:
-    """Return the I/O point that is ``method`` of a place, called with ``arguments``."""
-    return IoPoint(site, arguments, lambda: run_sync(method(*arguments)), fates)
-
-
-class SimBlob:
-    """A `Blob` whose every call is an I/O point, performed on ``place``, a Blob that never suspends."""
-
-    def __init__(self, place: Blob) -> None:
-        self._place = place
-
-    async def get(self, key: str) -> bytes | None:
-        """Return what is stored under ``key``, or None."""
-        return await _point("blob.get", self._place.get, (key,), READ)
-
-    async def set(self, key: str, data: bytes) -> None:
-        """Store ``data``."""
-        await _point("blob.set", self._place.set, (key, data))
-
-    async def delete(self, key: str) -> bool:
-        """Remove ``key``; return whether it existed."""
-        return await _point("blob.delete", self._place.delete, (key,))
-
-    async def list(self, prefix: str) -> list[str]:
-        """Return the keys that start with ``prefix``, sorted."""
-        return await _point("blob.list", self._place.list, (prefix,), READ)
-
-
-class SimConsensus:
-    """A `Consensus` whose every call is an I/O point, performed on ``place``, which never suspends."""
-
-    def __init__(self, place: Consensus) -> None:
-        self._place = place
-
-    async def head(self, key: str) -> Versioned | None:
-        """Return the newest version, or None if the key was never set."""
-        return await _point("consensus.head", self._place.head, (key,), READ)
-
-    async def compare_and_set(self, request: CompareAndSet) -> Committed | Mismatch:
-        """Install a version iff the head is as expected."""
-        return await _point("consensus.compare_and_set", self._place.compare_and_set, (request,))
-
-    async def compare_and_set_many(self, requests: Sequence[CompareAndSet]) -> list[Committed | Mismatch]:
-        """Do each request as if alone; of an unreported call any part may have happened."""
-        site, asked = "consensus.compare_and_set_many", tuple(requests)
-
-        def do(these: Sequence[CompareAndSet]) -> list[Committed | Mismatch]:
-            return run_sync(self._place.compare_and_set_many(these))
-
-        return await IoPoint(site, asked, lambda: do(asked), partly=lambda choose: do(some_of(asked, choose)))
-
-    async def scan(self, key: str, start: int, limit: int) -> list[Versioned]:
-        """Return at most ``limit`` versions with ``seqno >= start``, ascending."""
-        return await _point("consensus.scan", self._place.scan, (key, start, limit), READ)
-
-    async def truncate(self, key: str, seqno: int) -> int:
-        """Delete the versions before ``seqno``; return how many."""
-        return await _point("consensus.truncate", self._place.truncate, (key, seqno))
-
-    async def list_keys(self) -> list[str]:
-        """Return all keys, sorted."""
-        return await _point("consensus.list_keys", self._place.list_keys, (), READ)
-
-
-class SimClock:
-    """A `Clock` with the simulation's time plus ``skew_ms``, which a world may change at any step."""
-
-    def __init__(self, simulation: Simulation, skew_ms: int = 0) -> None:
-        self._simulation = simulation
-        self.skew_ms = skew_ms
-
-    def now_ms(self) -> int:
-        """Return milliseconds since the epoch by this clock."""
-        return self._simulation.now_ms + self.skew_ms
-
-    async def sleep(self, seconds: float) -> None:
-        """Wait for at least ``seconds`` of simulated time."""
-        await IoPoint("clock.sleep", (seconds,), _nothing, WAIT, delay_ms=max(0, round(seconds * 1000)))
-
-
-class SimIds:
-    """`Ids` that count; all actors of a simulation share one."""
-
-    def __init__(self) -> None:
-        self._given = 0
-
-    def fresh(self, kind: str) -> str:
-        """Return a new name that starts with ``kind``."""
-        self._given += 1
-        return f"{kind}-{self._given}"

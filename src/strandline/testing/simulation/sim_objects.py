@@ -6,7 +6,8 @@ See `strandline.testing.simulation.kernel`.
 from __future__ import annotations
 
 from strandline.store.blob import ObjectStore, Tagged
-from strandline.testing.simulation.kernel import READ, IoPoint, SimBlob, run_sync
+from strandline.testing.simulation.kernel import READ, IoPoint, run_sync
+from strandline.testing.simulation.places import SimBlob
 
 
 class SimObjects(SimBlob):

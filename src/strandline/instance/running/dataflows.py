@@ -53,6 +53,10 @@ class Dataflows:
         """The stages of one view; the last one writes the view's own shard."""
         return tuple(run for name, run in self._runs.items() if view in self._users[name])
 
+    def views_with(self, run: StageRun) -> tuple[str, ...]:
+        """The views that need a stage."""
+        return tuple(sorted(self._users.get(run.name, ())))
+
     def allow_writes(self) -> None:
         """Let every sink mint from now on."""
         self.may_write = True

@@ -1,0 +1,153 @@
+"""The views of an instance: waves of small steps, and lanes for the long ones.
+
+A *wave* steps all stages whose inputs have moved: together, in as few durable writes as that takes.  A stage whose step
+takes long, because it computes anew or has much to catch up with, leaves the waves for a *lane*, and comes back when it
+has stepped.  What reads it stands still meanwhile; nothing else does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from contextlib import ExitStack
+
+from strandline.compute.step import StageRun
+from strandline.compute.tick import TickReport, levels, tick
+from strandline.frontier.antichain import MINIMUM, Frontier
+from strandline.instance.commands import RunDataflow
+from strandline.instance.equipment import Equipment
+from strandline.instance.loop import Loop
+from strandline.instance.problems import Problems
+from strandline.instance.running.dataflows import Dataflows
+from strandline.instance.running.lanes import Lanes
+from strandline.persist.handles.read import ReadHandle
+from strandline.persist.shard.patience import Deadline
+
+
+class Views:
+    """The views that are maintained here."""
+
+    def __init__(
+        self,
+        equipment: Equipment,
+        problems: Problems,
+        epoch: int,
+        *,
+        may_write: bool,
+        moved: Callable[[], None],
+        behind: Callable[[], Iterator[str]],
+    ) -> None:
+        """``moved`` is called when a wave has ended that nobody waits for.
+
+        ``behind``: the collections that are still brought to where views are to come.
+        """
+        beside = equipment.patience.beside
+        self.dataflows = Dataflows(equipment.client, equipment.engine, epoch, may_write=may_write)
+        self._equipment = equipment
+        self._problems = problems
+        self._moved = moved
+        self._behind = behind
+        self._upper = MINIMUM
+        self._waves = Loop(beside, self._wave)
+        self._lanes = Lanes(beside, equipment.lanes, self._alone)
+        self._awaited = False
+        self._alone_since_wave = False  # whether a stage has stepped alone since the last wave was asked for
+        self._stuck: set[str] = set()  # did not get on in a lane since views were brought on last
+        self._troubles: dict[str, str] = {}  # by stage
+        self.report = TickReport()
+        """What has happened since views were brought on last."""
+
+    async def start(self, name: str, command: RunDataflow, readers: Mapping[str, ReadHandle]) -> None:
+        """Let a view take part from the next wave on; see `Dataflows.start`."""
+        await self.dataflows.start(name, command, readers)
+
+    async def stop(self, name: str) -> None:
+        """Take a view out; a step of it that is under way is ended."""
+        stages = {run.name for run in self.dataflows.runs_of(name)}
+        await self._waves.rest()
+        self.dataflows.stop(name)
+        await self._lanes.drop(stages - {run.name for run in self.dataflows.runs})
+
+    async def close(self) -> None:
+        """End what is under way."""
+        await self._waves.end()
+        await self._lanes.end()
+
+    async def at_rest(self) -> None:
+        """Return when no wave is under way."""
+        await self._waves.rest()
+
+    def under_way(self) -> Iterator[str]:
+        """Yield the views that are on their way to where they are to come."""
+        held = self._lanes.held
+        for view in self.dataflows.views:
+            if not self._waves.resting or any(run.name in held for run in self.dataflows.runs_of(view)):
+                yield view
+
+    def wake(self) -> None:
+        """Have what has moved be followed, beside the caller: by views, and then by what follows them."""
+        self._waves.wake()
+
+    async def bring(self, upper: Frontier, deadline: Deadline | None) -> TickReport:
+        """Bring all views to ``upper``, or to where their inputs are known; return what has happened by the deadline.
+
+        Raises `FencedError` if a newer epoch has taken over.
+        """
+        self._upper, self.report, self._awaited = upper, TickReport(), True
+        self._stuck.clear()
+        try:
+            due = True
+            while due:
+                self._alone_since_wave = False
+                self._waves.wake()
+                rested = await self._waves.rest(deadline) and await self._lanes.rest(deadline)
+                due = rested and self._alone_since_wave
+        finally:
+            self._awaited = False
+        return self.report
+
+    @property
+    def may_write(self) -> bool:
+        """Whether what is computed is written."""
+        return self.dataflows.may_write
+
+    async def _wave(self) -> None:
+        apart = self._lanes.held | self._stuck
+        runs = [run for run in self.dataflows.runs if run.name not in apart]
+        have = self._equipment
+        report = await tick(have.client, have.engine, runs, self._upper, have.together, aside=self._lanes.take)
+        self._learn(runs, report)
+        if not self._awaited:
+            self._moved()
+
+    async def _alone(self, run: StageRun) -> None:
+        have = self._equipment
+        with ExitStack() as waiting:
+            for view in self.dataflows.views_with(run):
+                waiting.enter_context(self._problems.waiting(view))
+            stood = run.sink.writer.state.upper, run.sink.desired
+            report = await tick(have.client, have.engine, [run], self._upper, have.together)
+        if (run.sink.writer.state.upper, run.sink.desired) == stood:
+            self._stuck.add(run.name)
+        self._learn([run], report)
+        self._alone_since_wave = True
+        if not self._awaited:
+            self._waves.wake()
+
+    def _learn(self, runs: Sequence[StageRun], report: TickReport) -> None:
+        """Take note of what has happened to some stages, and of what stands in the way of views."""
+        self.report.add(report)
+        under_way, again = self._under_way(), self._waves.busy  # something has moved since the wave began
+        for run in runs:
+            waits = (again or run.name in under_way) and run.name not in report.failed
+            self._troubles[run.name] = "" if waits else report.problem(run.name)
+        for name in self.dataflows.views:
+            problems = [self._troubles.get(run.name, "") for run in self.dataflows.runs_of(name)]
+            self._problems.note(name, next(filter(None, problems), ""))
+
+    def _under_way(self) -> AbstractSet[str]:
+        """Return the stages that stand still only until what they read has come to where they are to come."""
+        found = {*self._behind(), *self._lanes.held}
+        for level in levels(self.dataflows.runs):
+            found |= {run.name for run in level if not found.isdisjoint(run.inputs)}
+        return found
