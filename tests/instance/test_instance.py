@@ -41,7 +41,7 @@ def commanded(core: Core) -> dict[str, Command]:
 def beside(core: Core, *, may_write: bool, newer: int = 0) -> Instance:
     """Another instance of the same environment, or of a ``newer`` epoch, which runs its dataflows."""
     have, writing = core.assembly, core.require_writing()
-    equipment = Equipment(core.client, core.engine, have.connectors, have.drivers, have.together, PATIENT)
+    equipment = Equipment(core.client, core.engine, have.connectors, have.drivers, have.together, PATIENT, have.lanes)
     instance = Instance(
         equipment, writing.epoch + newer, writing.transactions, Problems(core.assembly.clock), may_write=may_write
     )
@@ -125,7 +125,7 @@ def test_a_read_only_instance_binds_and_delivers_nothing() -> None:
     place = over_lists()
     core = open_core(place)
     have, writing = core.assembly, core.require_writing()
-    equipment = Equipment(core.client, core.engine, have.connectors, have.drivers, have.together, PATIENT)
+    equipment = Equipment(core.client, core.engine, have.connectors, have.drivers, have.together, PATIENT, have.lanes)
     waiting = Instance(equipment, writing.epoch, writing.transactions, Problems(core.assembly.clock), may_write=False)
     for name, command in commanded(core).items():
         run_sync(waiting.start(name, command))
@@ -206,7 +206,7 @@ class Bank:
 def of_bank(core: Core, *tables: str) -> tuple[Instance, Bank]:
     """Return an instance that runs a source with some tables."""
     have, writing, bank = core.assembly, core.require_writing(), Bank()
-    equipment = Equipment(core.client, core.engine, cast("Any", bank), have.drivers, have.together, PATIENT)
+    equipment = Equipment(core.client, core.engine, cast("Any", bank), have.drivers, have.together, PATIENT, have.lanes)
     instance = Instance(equipment, writing.epoch, writing.transactions, Problems(have.clock))
     run_sync(instance.start("bank", bank_of(*tables)))
     return instance, bank

@@ -34,7 +34,7 @@ WARM_SECONDS: Final = 15.0
 VIEWS: Final = 10
 ROWS: Final = 300_000
 """How many rows the large view joins with each other."""
-MATCHES: Final = 400
+MATCHES: Final = 700
 """With how many of them each."""
 LARGE: Final = "large"
 INTERVAL_S: Final = 1.0

@@ -171,7 +171,7 @@ def alive(
     ] = 30.0,
     views: Annotated[int, typer.Option(metavar="N", min=1, help="How many views follow.")] = 10,
     rows: Annotated[int, typer.Option(metavar="N", min=1, help="How many rows the large view joins.")] = 300_000,
-    matches: Annotated[int, typer.Option(metavar="N", min=1, help="With how many of them each.")] = 400,
+    matches: Annotated[int, typer.Option(metavar="N", min=1, help="With how many of them each.")] = 700,
     directory: DirectoryOption = None,
     json: JsonOption = True,
 ) -> None:

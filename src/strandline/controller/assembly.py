@@ -57,6 +57,8 @@ class Assembly:
     drivers: Drivers
     together: SideBySide
     beside: Beside
+    lanes: int
+    """How many stages may take long steps at a time."""
     processes: Processes
     address: Path | None
     """Where the writer publishes the address that sends notices of new versions; None: only in the writer itself."""

@@ -5,10 +5,10 @@ the catalog (`writing.py`).  `Core.tick` brings everything to one new time: sour
 tables are sealed, stages step, endpoints follow.  The three halves of a tick (`ingest`, `maintain`, `deliver`) may be
 called apart: how ticks are grouped into steps changes no update (law D).
 
-A core is used by one coroutine at a time (the client holds a lock); it spawns nothing itself.  `FencedError` from any
-call means that another environment has taken over: close it.  `ConfigError` from a tick means that the engine has
-ended: only another process goes on.  Any other failure is a *problem* of one item; `status` reports it, here and in
-other processes, and the other items go on.
+A core is used by one coroutine at a time (the client holds a lock); what goes on beside its calls are the loops of its
+instance.  `FencedError` from any call means that another environment has taken over: close it.  `ConfigError` from a
+tick means that the engine has ended: only another process goes on.  Any other failure is a *problem* of one item;
+`status` reports it, here and in other processes, and the other items go on.
 """
 
 from __future__ import annotations
@@ -167,7 +167,9 @@ class Core:
         transactions = await open_transactions(self.client, catalog.epoch)
         floor = transactions.upper.at or 0
         have = self.assembly
-        equipment = Equipment(self.client, self.engine, have.connectors, have.drivers, have.together, self._patience)
+        equipment = Equipment(
+            self.client, self.engine, have.connectors, have.drivers, have.together, self._patience, have.lanes
+        )
         self.writing = Writing(
             catalog.epoch,
             transactions,

@@ -22,5 +22,5 @@ class Equipment:
     together: SideBySide
     patience: Patience
     """How what goes on beside is begun, and how long an upstream is waited for."""
-    lanes: int = 1
+    lanes: int
     """How many stages may take long steps at a time."""

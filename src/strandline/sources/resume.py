@@ -3,7 +3,7 @@
 The *timestamp resumption frontier* is the meet of the uppers of all shards of a source: of every output and of the
 remap.  Inverted through the remap it is the *offset resumption frontier*: the binding of its predecessor, so all that
 it covers is durable in each output.  It is computed from uppers that were read just now, at the start and then at
-ticks, at most once a second: reading them is metadata only.  A restart computes it again, from the uppers and never
+ticks, about once a second: reading them is metadata only.  A restart computes it again, from the uppers and never
 from what upstream remembers; so a commit upstream may be late or never come.
 
 An output that has nothing yet holds all of it back: upstream keeps what the output's first step will need.
@@ -34,7 +34,7 @@ from strandline.sources.remap import RemapShard
 from strandline.store.clock import Clock
 
 PERIOD_MS: Final = 900
-"""The least time between two looks: less than a tick's interval, so that each tick has one.  Without ticks there are none."""
+"""The least time between two looks: less than the usual interval of ticks, which make them, so that each has one."""
 
 
 class ResumptionFrontier:

@@ -92,6 +92,7 @@ def assemble(
             partial(driver, clock),
             side_by_side,
             partial(RunningTask, clock),
+            config.lanes or max(1, (os.cpu_count() or 1) // 2),
             SystemProcesses(),
             where.push,
             opened.pop_all(),

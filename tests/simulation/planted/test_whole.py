@@ -6,6 +6,7 @@ from functools import partial
 
 import pytest
 
+from planted import alive
 from planted.bugs import Bug
 from planted.whole import BUGS, WATCHED_BUGS
 from worlds.campaign import ASKED_FOR
@@ -20,7 +21,7 @@ WATCHED_SEEDS_MAX = 600
 BUGS_MIN = 24
 
 
-@pytest.mark.parametrize("bug", BUGS, ids=lambda bug: bug.name)
+@pytest.mark.parametrize("bug", [*BUGS, *alive.BUGS], ids=lambda bug: bug.name)
 def test_a_bug_planted_above_persist_breaks_a_law(bug: Bug, record_property) -> None:
     """Damage: the simulation is blind to a mistake that others have made, and we would ship it."""
     must_break(bug, "whole", play, None, SEEDS_MAX, record_property)
@@ -34,4 +35,5 @@ def test_a_bug_planted_in_what_is_said_beside_ticks_breaks_a_law(bug: Bug, recor
 
 def test_there_are_enough_bugs_and_no_two_of_one_name() -> None:
     """Damage: two figures under one name, of which one is read."""
-    assert len({bug.name for bug in BUGS}) == len(BUGS) >= BUGS_MIN
+    bugs = [*BUGS, *alive.BUGS]
+    assert len({bug.name for bug in bugs}) == len(bugs) >= BUGS_MIN

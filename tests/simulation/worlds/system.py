@@ -70,6 +70,7 @@ One choice for all three: a history makes as many choices as it did when there w
 """
 LONG_ROWS: Final = (200_000, 200_000, 2, 0)
 """Above how many updates a step takes so long that it is made in a lane."""
+LANES: Final = (1, 2)
 LONG_S: Final = 0.03
 """How long a tick runs until it is said what it waits for."""
 RESUME_MS: Final = 5
@@ -160,6 +161,7 @@ class World:
         self.inline_bytes = INLINE_BYTES[-1]
         self.large_updates, self.small_rows, self.anew_rows = LARGE[0]
         self.long_rows = LONG_ROWS[0]
+        self.lanes = LANES[0]
         self.keep_history = KEEP_HISTORY[0]
         self.ticks_between = TICKS_BETWEEN[0]
         self.skewed = False
@@ -210,6 +212,7 @@ class World:
             drivers=lambda endpoint, options: SimDriver(self.places[options["at"]], SESSIONS[endpoint]),
             together=SideBySide(self.choose),
             beside=self.simulation.beside,
+            lanes=self.lanes,
             processes=OneHost(self.processes),
             address=None,
             opened=ExitStack(),
@@ -226,6 +229,7 @@ class World:
         self.ticks_between = self.one_of("letting go", TICKS_BETWEEN)
         self.skewed = self.choose("clocks", 4) == 0
         self.long_rows = self.one_of("long", LONG_ROWS)
+        self.lanes = self.one_of("lanes", LANES)
 
     @contextmanager
     def constants(self) -> Iterator[None]:

@@ -41,7 +41,8 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     ``deployment`` names the writer: restarts of one deployment succeed each other without an operator.  ``reentrant``
     false: a dead holder must be released by an operator.  ``take_over``: fence the present holder of the location.
-    ``tick_ms``: the interval of ``strandline run``.
+    ``tick_ms``: the interval of ``strandline run``.  ``lanes``: how many views may be computed anew, or catch up with
+    much, at a time; None: half as many as there are processors.
     ``keep_history``: how long the past of collections stays readable that do not say so themselves (``KEEP HISTORY
     FOR``): an interval such as ``1 hour`` or ``7 days``, or ``0``.
     ``cache_bytes``: how much of an object store is kept in local files (0: nothing), in ``cache`` if that is said.
@@ -59,6 +60,7 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     reentrant: bool = True
     take_over: bool = False
     tick_ms: int = TICK_MS_DEFAULT
+    lanes: int | None = None
     keep_history: str = KEEP_HISTORY_DEFAULT
     cache: str | None = None
     cache_bytes: int = CACHE_BYTES_DEFAULT
@@ -70,6 +72,8 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def __post_init__(self) -> None:
         if self.tick_ms < 1:
             raise ConfigError(f"tick_ms is {self.tick_ms}; it must be at least 1")
+        if self.lanes is not None and self.lanes < 1:
+            raise ConfigError(f"lanes is {self.lanes}; it must be at least 1")
         try:
             refuse_no_interval(self.keep_history)
         except ValueError as error:

@@ -42,6 +42,7 @@ def list_assembly(
         drivers=drivers,
         together=in_turn,
         beside=Inline,
+        lanes=1,
         processes=SystemProcesses(),
         address=None,
         opened=ExitStack() if opened is None else opened,
