@@ -512,8 +512,8 @@ def test_controller_and_instance_meet_in_commands_calls_and_reports() -> None:
     "text",
     [
         "from strandline.instance.running.dataflows import Dataflows",
-        "from strandline.instance import feeds",
-        "def f(core):\n    return core.require_writing().instance.dataflows",
+        "from strandline.instance.running import feeds",
+        "def f(core):\n    return core.require_writing().instance.views",
         "def f(instance):\n    return instance._tables['t']",
     ],
 )

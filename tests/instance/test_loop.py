@@ -1,4 +1,4 @@
-"""Loops: whoever wakes one is heard by a turn that begins afterwards, and nobody has to wait for it."""
+"""Loops: a turn that begins afterwards hears each caller that woke it, and no caller has to wait."""
 
 from __future__ import annotations
 
@@ -150,7 +150,7 @@ def test_a_loop_that_is_ended_rests_until_it_is_woken_again() -> None:
     drive(live)
 
 
-def test_without_an_event_loop_whoever_waits_makes_the_turn() -> None:
+def test_without_an_event_loop_the_caller_that_waits_makes_the_turn() -> None:
     """Damage: what runs over lists, without an event loop, never does what it was woken for."""
     turns: list[str] = []
 

@@ -166,7 +166,7 @@ class _Run:
             await clock.sleep(max(0.0, INTERVAL_S - (time.perf_counter() - begun)))
 
     async def _watch(self, env: Measured) -> None:
-        """Note when rows are readable in all views, and when upstream is told what it may forget."""
+        """Note when rows are readable in all views, and when upstream learns what it may forget."""
         due: list[tuple[Frontier, int]] = []
         told: object = None
         while True:

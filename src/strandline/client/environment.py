@@ -245,8 +245,11 @@ class Environment:
 
     def progress(self) -> dict[str, Any]:
         """Return what this environment has done since it was opened (`controller.asking.progress`)."""
-        with self._access.turn:
+
+        async def look() -> dict[str, Any]:
             return progress(self._core)
+
+        return self._run(look())
 
     def beginnings(self) -> tuple[Beginning, ...]:
         """Return what is read or computed for the first time, also while a tick goes on; any thread may ask."""

@@ -50,7 +50,7 @@ class TickReport:
 
     def add(self, later: TickReport) -> None:
         """Add what has happened afterwards, to these stages or to others."""
-        for name in {*later.moved, *later.stepped, *later.failed, *later.standing}:
+        for name in (*later.moved, *later.stepped, *later.failed, *later.standing):
             self.failed.pop(name, None)
             self.standing.pop(name, None)
         self.moved += later.moved

@@ -225,7 +225,7 @@ class Core:
             await self.engine.require_running()
         writing = self.require_writing()
         await writing.reconcile()
-        time = await self.ingest(ts, wait=wait, deadline=deadline)
+        time = await self.ingest(ts, deadline, wait=wait)
         await self.maintain(deadline)
         await self.deliver(deadline)
         await self._confirm()
@@ -248,24 +248,21 @@ class Core:
             await self.health.watch(self.writing.instance, self.writing.epoch)
 
     async def ingest(
-        self, ts: int | None = None, *, step: bool = True, wait: bool = False, deadline: Deadline | None = None
+        self, ts: int | None = None, deadline: Deadline | None = None, *, step: bool = True, wait: bool = False
     ) -> int:
-        """Bind a new time everywhere and return it; ``step``: make sources' data durable too; ``wait``: see `tick`.
-
-        ``deadline``: see `Instance.ingest`.
-        """
+        """Bind a new time everywhere and return it; ``step``: make data durable too; see `tick` for the others."""
         writing = self.require_writing()
         time = self.health.time = writing.oracle.next(ts)
         await writing.instance.ingest(Advance(time, step=step, wait=wait), deadline)
         return time
 
     async def maintain(self, deadline: Deadline | None = None) -> TickReport:
-        """Step every stage of every view up to where its inputs are known; ``deadline``: see `Instance.ingest`."""
+        """Step every stage of every view up to where its inputs are known; ``deadline``: see `tick`."""
         writing = self.require_writing()
         return await writing.instance.maintain(Frontier(writing.oracle.floor), deadline)
 
     async def deliver(self, deadline: Deadline | None = None) -> None:
-        """Let every endpoint follow its collections; ``deadline``: see `Instance.ingest`."""
+        """Let every endpoint follow its collections; ``deadline``: see `tick`."""
         instance = self.require_writing().instance
         await instance.deliver(deadline)
         for name, error in instance.ended().items():
@@ -337,10 +334,6 @@ class Core:
     def schemas(self) -> Mapping[str, Schema]:
         """The schema of every collection, by name."""
         return {n: i.schema for n, i in self.catalog.items.items() if isinstance(i, Collected)}
-
-    def notices(self) -> dict[str, list[str]]:
-        """Return what sources wait for, though nothing is wrong, by their names."""
-        return dict(self.require_writing().instance.report().notices)
 
 
 def _notifier(assembly: Assembly, mode: Mode) -> Notifier:

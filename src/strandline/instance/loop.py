@@ -1,8 +1,8 @@
 """A loop: what is done for one item again and again, beside everything else.
 
 A loop is *woken*, makes a turn, and rests.  Woken during a turn, it makes one more.  So however often it is woken, one
-turn that began afterwards has taken notice, and no two of its turns overlap.  Whoever woke it may wait for that, for as
-long as it likes, or go on: no item waits for another one's turn.
+turn that began afterwards has taken notice, and no two of its turns overlap.  The caller that woke it may wait for
+that, for as long as it likes, or go on: no item waits for another one's turn.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ class Loop:
                 begun = self._begun
                 try:
                     await self._turn()
-                except Exception as error:  # noqa: BLE001 - whoever waits for the loop raises it
+                except Exception as error:  # noqa: BLE001 - `rest` raises it
                     self._error = error
                 self._ended = max(self._ended, begun)
         finally:

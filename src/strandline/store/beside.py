@@ -1,7 +1,7 @@
 """Calls that run beside their caller, as a protocol, so that a simulation can control them.
 
-An event loop runs them as tasks, a simulation as actors of the same process; where there is neither, whoever waits for
-such a call makes it.
+An event loop runs them as tasks, a simulation as actors of the same process; where there is neither, the
+caller that waits for such a call makes it.
 """
 
 from __future__ import annotations

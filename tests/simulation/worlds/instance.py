@@ -156,7 +156,7 @@ class Instance:
         return time
 
     async def _arrive(self, core: Core) -> None:
-        """L3: what nobody has waited for arrives by itself, and what waits for it follows, or it has a problem."""
+        """L3: what is late arrives by itself, and what reads it follows, or it has a problem."""
         world = self.world
         time = await self._ticked(core, core.tick(deadline=Deadline(core.client.clock, 0)))
         instance = core.require_writing().instance

@@ -88,7 +88,7 @@ def test_what_is_left_beside_an_actor_ends_with_it() -> None:
 
 
 def test_a_caller_waits_until_it_has_ended_or_for_so_long() -> None:
-    """Damage: patience is never tried: whoever waits always waits to the end, or not at all."""
+    """Damage: patience is never tried: a caller always waits to the end, or not at all."""
     simulation = Simulation(CALM)
     seen: list[tuple[bool, int]] = []
 

@@ -46,6 +46,6 @@ def progress(core: Core) -> dict[str, Any]:
             for name, task in report.tasks.items()
         },
         "late": sorted(writing.instance.going_on()),
-        "notices": core.notices(),
+        "notices": dict(report.notices),
         "problems": core.health.problems(),
     }

@@ -41,7 +41,7 @@ async def status(core: Core) -> dict[str, Any]:
     if report is None:
         problems, notices = await core.health.published_problems.read(), await core.health.published_notices.read()
     else:
-        problems, notices = core.health.problems(), core.notices()
+        problems, notices = core.health.problems(), dict(report.notices)
     writers = await _writers(core.client.notifier)
     persists, theirs = live.split(writers or {})
     counted = theirs if core.writing is None else core.live()

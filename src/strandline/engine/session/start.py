@@ -213,7 +213,7 @@ def tag_jobs(session: SparkSession, tag: str) -> None:
 
 
 def cancel_jobs(session: SparkSession, tag: str) -> None:
-    """Cancel the jobs that carry ``tag``, for which nobody waits any more, if Spark still runs."""
+    """Cancel the jobs that carry ``tag``, if Spark still runs."""
     with suppress(Exception):  # at worst, they come to their end
         session.sparkContext.cancelJobsWithTag(tag)
 

@@ -1,8 +1,8 @@
 """The sources of an instance, and the sealing of its tables: a loop for each.
 
 A turn of a source binds a time to what upstream has now, and makes durable what is bound.  A source whose upstream is
-silent, or that reads for minutes, keeps nothing else from going on: whoever wants all of them at a time waits as long
-as it likes, and learns later which were late.
+silent, or that reads for minutes, keeps nothing else from going on: a caller that wants all of them at a time waits as
+long as it likes.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class OpenSource:
 
 @dataclass
 class Sources:
-    """The sources that are open.  ``late`` is called when one has come to an aim that nobody waits for any more."""
+    """The sources that are open.  ``late`` is called when one has come to an aim later than its caller waited."""
 
     beside: Beside
     together: SideBySide
@@ -55,7 +55,7 @@ class Sources:
     open: dict[str, OpenSource] = field(default_factory=dict)
     """By the source's name."""
     _aim: Advance | None = None
-    _missed: set[str] = field(default_factory=set)  # whose turn nobody waits for
+    _missed: set[str] = field(default_factory=set)  # those that are later than their caller waited
 
     def __post_init__(self) -> None:
         self._sealing = Loop(self.beside, self._seal)
@@ -152,7 +152,7 @@ class Sources:
         self._arrived(TRANSACTIONS, aim)
 
     def _arrived(self, name: str, aim: Advance) -> None:
-        """Have it be followed that a source has come to an aim, unless somebody waits for that."""
+        """Have a source be followed that has come to an aim, unless the caller waits for that."""
         if name in self._missed:
             if aim is self._aim:  # else it was brought to another one meanwhile
                 self._missed.discard(name)

@@ -37,7 +37,7 @@ class Views:
         moved: Callable[[], None],
         behind: Callable[[], Iterator[str]],
     ) -> None:
-        """``moved`` is called when a wave has ended that nobody waits for.
+        """``moved`` is called when a wave has ended for which no caller waits.
 
         ``behind``: the collections that are still brought to where views are to come.
         """
