@@ -27,13 +27,13 @@ class Ticking:
     def __init__(self, error: StrandlineError) -> None:
         self.errors = [error]
 
-    def tick(self, *, wait: bool = False) -> int:
+    def tick(self, *, wait: bool = False, timeout: float | None = None) -> int:
         if self.errors:
             raise self.errors.pop()
         return 7
 
     def progress(self) -> dict[str, object]:
-        return {"sources": {}, "steps": [], "problems": {}, "notices": {}}
+        return {"sources": {}, "steps": [], "problems": {}, "late": [], "notices": {}}
 
 
 def ran(error: StrandlineError, *, once: bool = False) -> Exit:

@@ -164,9 +164,9 @@ class Instance:
             if not instance.going_on():
                 break
             await core.client.clock.sleep(0.1)
-        require("L3", not instance.going_on(), f"{instance.going_on()} are on their way to {time} for ever")
         if (await world.observer.catalog()).epoch != core.require_writing().epoch:
             return  # it was fenced, and its next tick says so
+        require("L3", not instance.going_on(), f"{instance.going_on()} are on their way to {time} for ever")
         uppers, problems = await self._uppers(core), core.health.problems()
         said = {*problems, *await world.observer.excused()}
         excused = said.union(*(core.catalog.downstream(name) for name in said))
