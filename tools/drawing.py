@@ -1,9 +1,9 @@
 """Which long tests, and which of their cases, `make test` runs: a share of them, drawn anew in each run.
 
 A test marked ``drawn(n)`` has many cases that are much alike.  One in ``n`` of them, and one at least, runs in its
-stage; the others belong to `long` in that run.  A test marked ``seldom(n)`` is of a size, or of a benchmark: it runs
-in one run of ``n``, and belongs to `long` in the others.  A seed decides, which the runner prints and takes
-(``--draw``).  Without a seed, as when pytest is called by hand, all run.
+stage; the others belong to `long` in that run.  A test marked ``seldom(n)`` is of a size, of a benchmark, or one of
+many on Spark that each take long: it runs in one run of ``n``, and belongs to `long` in the others.  A seed decides,
+which the runner prints and takes (``--draw``).  Without a seed, as when pytest is called by hand, all run.
 
 Warning: `stages.py`, a pytest plugin, imports this; it must import nothing but the standard library.
 """

@@ -10,7 +10,7 @@ from small_disk import fill, mounted
 from strandline.cli import app, main
 from strandline.cli.terminal.output import Output, as_json, printable, table
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.seldom(2)]
 
 ORDERS = {
     "sources/orders.sql": """

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -24,11 +25,19 @@ from strandline.store.consensus import Committed, CompareAndSet, Mismatch
 from strandline.store.memory import MemoryConsensus
 from strandline.testing.doubles import CountingIds, HandClock
 from strandline.testing.simulation.kernel import run_sync
-from strandline.wiring.assemble import side_by_side
+from strandline.wiring.loop import RunningTask, side_by_side
 
 ITEMS = {"items", "events", "totals", "matched", "highest"}
 BEGUN = "2023-11-14T22:13:21+00:00"
 SHORT_MS = round(LONG_S * 1000) - 1
+
+
+class Endless(HandClock):
+    """A clock by which no time passes: a caller waits for as long as what it waits for takes."""
+
+    async def sleep(self, seconds: float) -> None:
+        """Wait for ever."""
+        await asyncio.Event().wait()
 
 
 class Held:
@@ -58,7 +67,8 @@ class Held:
 async def holding(where: Callable[[Core], tuple[Any, str]], of: str = "") -> AsyncIterator[Held]:
     """Hold a tick at the first call of a method (with something of the item ``of``); then it ends without a problem."""
     place = over_lists()
-    place = replace(place, assembly=replace(place.assembly, together=side_by_side))
+    beside = partial(RunningTask, Endless())
+    place = replace(place, assembly=replace(place.assembly, together=side_by_side, beside=beside))
     core = await Core.open(place.assembly, Config(), Mode.FULL)
     await _define(core)
     await core.tick()

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from strandline.errors import FencedError
-from strandline.instance.loop import Loop
+from strandline.instance.loop import Loop, bring
 from strandline.persist.shard.patience import Deadline
 from strandline.store.beside import Inline
 from strandline.store.unreliable import Choose
@@ -79,11 +79,10 @@ def test_a_deadline_ends_the_wait_and_not_the_turn() -> None:
         assert not await loop.rest(Deadline(clock, 0.1))
         assert 100 <= simulation.now_ms - begun < 200
         assert ended == []
-        loop.wake()
         begun = simulation.now_ms
-        assert loop.busy
-        assert not await loop.rest(Deadline(clock, 0.5)), "its turn began before: it is not waited for"
+        assert await bring({"a": loop}, Deadline(clock, 0.5)) == {"a"}, "its turn began before: it is not waited for"
         assert simulation.now_ms == begun
+        assert loop.again
         assert await loop.rest()
         assert len(ended) == 2
 

@@ -32,7 +32,7 @@ class Stepped:
     """A call that goes on only while it is waited for, as far as a draw says; None: to its end."""
 
     def __init__(self, draw: Any, call: Any) -> None:
-        self._draw, self._call, self._ended = draw, call, False
+        self._draw, self._call, self._ended = draw, call(), False
 
     async def wait(self, seconds: float | None) -> bool:
         """See `Running.wait`."""

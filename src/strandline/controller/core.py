@@ -225,7 +225,7 @@ class Core:
             await self.engine.require_running()
         writing = self.require_writing()
         await writing.reconcile()
-        time = await self.ingest(ts, deadline, wait=wait)
+        time = await self.ingest(ts, None if deadline is None else deadline.half(), wait=wait)
         await self.maintain(deadline)
         await self.deliver(deadline)
         await self._confirm()

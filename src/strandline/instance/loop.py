@@ -7,13 +7,14 @@ that, for as long as it likes, or go on: no item waits for another one's turn.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Iterable
-from typing import Any, TypeAlias
+from collections.abc import Callable, Coroutine, Mapping
+from typing import Any, TypeAlias, TypeVar
 
 from strandline.errors import FencedError
 from strandline.persist.shard.patience import Deadline
 from strandline.store.beside import Beside, Running
 
+T = TypeVar("T")
 Turn: TypeAlias = Callable[[], Coroutine[Any, Any, None]]
 
 
@@ -36,35 +37,41 @@ class Loop:
         return self._ended == self._woken
 
     @property
-    def busy(self) -> bool:
-        """Whether it is in a turn that began before it was woken last."""
+    def again(self) -> bool:
+        """Whether it was woken since the turn began that is under way."""
         return self._ended < self._begun < self._woken
 
-    def wake(self) -> None:
-        """Have it make a turn that begins from now on; not once its item belongs to another environment."""
-        if isinstance(self._error, FencedError):
-            return
-        self._woken += 1
-        if self._running is None:
-            self._running = self._beside(self._turns())
+    def wake(self) -> bool:
+        """Have it make a turn that begins from now on, and return whether it rested until now.
+
+        It makes none once its item belongs to another environment.
+        """
+        rested = self.resting
+        if not isinstance(self._error, FencedError):
+            self._woken += 1
+            if self._running is None:
+                self._running = self._beside(self._turns)
+        return rested
 
     async def rest(self, deadline: Deadline | None = None) -> bool:
-        """Return, when the turns that it was woken for have ended, whether they have.
-
-        ``deadline``: until when to wait, and not at all for a loop that is `busy`.
+        """Return, when the turns that it was woken for have ended or at the deadline, whether they have.
 
         Raises what a turn raised, once; `FencedError` each time.
         """
         wanted = self._woken
         while self._ended < wanted and self._running is not None:
-            if deadline is not None and (self.busy or deadline.left_s() <= 0):
+            if deadline is not None and deadline.left_s() <= 0:
                 break
             await self._running.wait(None if deadline is None else deadline.left_s())
+        self.check()
+        return self._ended >= wanted
+
+    def check(self) -> None:
+        """Raise what a turn raised, as `rest` does."""
         if self._error is not None:
             error = self._error
             self._error = error if isinstance(error, FencedError) else None
             raise error
-        return self._ended >= wanted
 
     async def end(self) -> None:
         """End the turn that is under way; the loop rests until it is woken again."""
@@ -87,6 +94,20 @@ class Loop:
             self._running = None
 
 
-async def all_rest(loops: Iterable[Loop], deadline: Deadline | None) -> bool:
-    """Return whether all ``loops`` have rested by the deadline (None: however long it takes); raises as `Loop.rest`."""
-    return all([await loop.rest(deadline) for loop in loops])
+async def bring(loops: Mapping[T, Loop], deadline: Deadline | None) -> set[T]:
+    """Wake ``loops``, wait until they rest, and return which of them are late: those that do not by the deadline.
+
+    One that was in the middle of an older turn is late at once: it is not waited for.  Without a deadline, all are
+    waited for, however long that takes.
+
+    Raises as `Loop.rest`.
+    """
+    prompt = {name for name, loop in loops.items() if loop.wake() or deadline is None}
+    late: set[T] = set()
+    for name, loop in loops.items():
+        if name not in prompt:
+            loop.check()
+            late.add(name)
+        elif not await loop.rest(deadline):
+            late.add(name)
+    return late

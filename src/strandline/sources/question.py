@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final, Generic, TypeVar, cast
 
 from strandline.errors import Unavailable
@@ -111,7 +112,7 @@ class Question:
 
     async def _begin(self, what: str, call: Callable[[], Coroutine[Any, Any, Any]], *, wait: bool) -> None:
         asked = self._asked = _Asked[Any](what, self._clock.now_ms())
-        running = self._running = self._patience.beside(self._run(asked, call))
+        running = self._running = self._patience.beside(partial(self._run, asked, call))
         interval_s = self._patience.interval_s
         await running.wait(None if wait else interval_s / LATE_PART if self._late else interval_s)
 

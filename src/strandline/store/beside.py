@@ -1,7 +1,7 @@
 """Calls that run beside their caller, as a protocol, so that a simulation can control them.
 
-An event loop runs them as tasks, a simulation as actors of the same process; where there is neither, the
-caller that waits for such a call makes it.
+An event loop runs them as tasks, a simulation as actors of the same process; where there is neither, the caller that
+waits for such a call makes it.
 """
 
 from __future__ import annotations
@@ -22,24 +22,24 @@ class Running(Protocol):
         ...
 
 
-Beside: TypeAlias = Callable[[Coroutine[Any, Any, None]], Running]
+Call: TypeAlias = Callable[[], Coroutine[Any, Any, None]]
+Beside: TypeAlias = Callable[[Call], Running]
 """Begins a call that runs beside its caller.  The wiring decides how."""
 
 
 class Inline:
     """A call that its caller makes itself, whenever it waits for it: a `Beside` without an event loop."""
 
-    def __init__(self, call: Coroutine[Any, Any, None]) -> None:
-        self._call: Coroutine[Any, Any, None] | None = call
+    def __init__(self, call: Call) -> None:
+        self._call: Call | None = call
 
     async def wait(self, seconds: float | None) -> bool:
         """See `Running.wait`; the call is made to its end, however long that takes."""
         call, self._call = self._call, None
         if call is not None:
-            await call
+            await call()
         return True
 
     async def cancel(self) -> None:
         """See `Running.cancel`."""
-        if self._call is not None:
-            self._call.close()
+        self._call = None

@@ -9,6 +9,7 @@ from concurrent.futures import Future
 from contextlib import suppress
 from typing import Any, TypeVar
 
+from strandline.store.beside import Call
 from strandline.store.clock import Clock
 
 T = TypeVar("T")
@@ -91,9 +92,9 @@ async def outcomes(calls: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
 class RunningTask:
     """A call that the loop runs beside its caller: see `Running`."""
 
-    def __init__(self, clock: Clock, call: Coroutine[Any, Any, None]) -> None:
+    def __init__(self, clock: Clock, call: Call) -> None:
         self._clock = clock
-        self._task = asyncio.get_running_loop().create_task(call)
+        self._task = asyncio.get_running_loop().create_task(call())
 
     async def wait(self, seconds: float | None) -> bool:
         """See `Running.wait`."""

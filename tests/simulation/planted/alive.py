@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 
 from planted.bugs import Bug, registrar
 from strandline.compute.step import StageRun
-from strandline.compute.tick import TickReport
 from strandline.frontier.antichain import Frontier, as_time
 from strandline.instance.instance import Instance
 from strandline.instance.loop import Loop
@@ -42,16 +41,17 @@ def followed_once(self: Sources, name: str, aim: object) -> None:
         self.late()
 
 
-@bug("a stage that has stepped alone before its wave ended is not followed", (Views, "bring"))
-async def lane_not_followed(self: Views, upper: Frontier, deadline: Any) -> TickReport:
-    """Look only whether some step alone when the wave has ended."""
-    self._upper, self.report, self._awaited = upper, TickReport(), True
-    self._stuck.clear()
-    self._waves.wake()
-    while await self._waves.rest(deadline) and not self._lanes.resting and await self._lanes.rest(deadline):
-        self._waves.wake()
-    self._awaited = False
-    return self.report
+_alone = Views._alone
+
+
+@bug("a stage that has stepped alone is not followed", (Views, "_alone"))
+async def lane_not_followed(self: Views, run: StageRun) -> None:
+    """Wake no wave."""
+    wake, self._waves.wake = self._waves.wake, bool  # type: ignore[method-assign, assignment]
+    try:
+        await _alone(self, run)
+    finally:
+        self._waves.wake = wake  # type: ignore[method-assign]
 
 
 @bug("endpoints do not follow a wave that nobody waits for", (Instance, "_deliver"))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from asyncio import CancelledError
+from functools import partial
 
 import pytest
 
@@ -33,7 +34,7 @@ def interleaved(choose: Choose) -> str:
             order += name
 
     async def actor(_: int) -> None:
-        running = simulation.beside(steps("b"))
+        running = simulation.beside(partial(steps, "b"))
         await steps("a")
         assert await running.wait(None)
 
@@ -56,7 +57,7 @@ def test_a_crash_at_any_of_them_ends_all_of_them(seed: int) -> None:
 
     async def actor(incarnation: int) -> None:
         begun.append(incarnation)
-        running = simulation.beside(put(SimBlob(place), f"{incarnation}x"))
+        running = simulation.beside(partial(put, SimBlob(place), f"{incarnation}x"))
         await put(SimBlob(place), f"{incarnation}y")
         await running.wait(None)
         ended.append(incarnation)
@@ -79,7 +80,7 @@ def test_what_is_left_beside_an_actor_ends_with_it() -> None:
         await put(SimBlob(place), "late")
 
     async def actor(_: int) -> None:
-        simulation.beside(later())
+        simulation.beside(later)
         await put(SimBlob(place), "a")
 
     simulation.spawn("a", actor)
@@ -94,7 +95,7 @@ def test_a_caller_waits_until_it_has_ended_or_for_so_long() -> None:
 
     async def actor(_: int) -> None:
         begun = simulation.now_ms
-        running = simulation.beside(SimClock(simulation).sleep(1.0))
+        running = simulation.beside(partial(SimClock(simulation).sleep, 1.0))
         for seconds in (0, 0.25, None, None):
             ended = await running.wait(seconds)
             seen.append((ended, round((simulation.now_ms - begun) / 250)))
@@ -119,7 +120,7 @@ def test_a_call_that_is_cancelled_cleans_up_and_what_it_asked_for_may_happen(out
             raise
 
     async def actor(_: int) -> None:
-        running = simulation.beside(call())
+        running = simulation.beside(call)
         await SimBlob(MemoryBlob()).list("")  # meanwhile it begins, and asks for its first change
         await running.cancel()
         assert await running.wait(0)
@@ -135,7 +136,7 @@ def test_a_run_in_which_all_wait_for_each_other_ends_with_their_names() -> None:
     simulation = Simulation(CALM)
 
     async def actor(_: int) -> None:
-        running = simulation.beside(waits())
+        running = simulation.beside(waits)
         held.append(running)
         await running.wait(None)
 

@@ -7,7 +7,7 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 
 from strandline.errors import FencedError
-from strandline.instance.loop import Loop, all_rest
+from strandline.instance.loop import Loop, bring
 from strandline.instance.problems import Problems
 from strandline.materialize.runtime import Task
 from strandline.persist.shard.patience import Deadline
@@ -48,10 +48,9 @@ class Deliveries:
         for loop in self._loops.values():
             loop.wake()
 
-    async def bring(self, deadline: Deadline | None) -> bool:
-        """Let every endpoint follow its collections; return, at the deadline at the latest, whether all have."""
-        self.wake()
-        return await all_rest(self._loops.values(), deadline)
+    async def bring(self, deadline: Deadline | None) -> None:
+        """Let every endpoint follow its collections; return when all have, or at the deadline."""
+        await bring(self._loops, deadline)
 
     def under_way(self) -> Iterator[str]:
         """Yield the tasks that are on their way to where their collections are."""

@@ -11,7 +11,7 @@ from collections.abc import Set as AbstractSet
 from typing import Any
 
 from strandline.compute.step import StageRun
-from strandline.instance.loop import Loop, all_rest
+from strandline.instance.loop import Loop
 from strandline.persist.shard.patience import Deadline
 from strandline.store.beside import Beside
 
@@ -25,10 +25,9 @@ class Lanes:
         self._stepping: dict[int, StageRun] = {}  # by lane
         self._loops = [Loop(beside, lambda lane=lane: self._turn(lane)) for lane in range(count)]  # type: ignore[misc]
 
-    @property
-    def resting(self) -> bool:
-        """Whether no stage steps in a lane, or waits for one."""
-        return all(loop.resting for loop in self._loops)
+    def resting(self, without: AbstractSet[int]) -> bool:
+        """Return whether no lane, but for those ``without``, has anything to step."""
+        return all(loop.resting for lane, loop in enumerate(self._loops) if lane not in without)
 
     @property
     def held(self) -> frozenset[str]:
@@ -41,9 +40,22 @@ class Lanes:
         for loop in self._loops:
             loop.wake()
 
-    async def rest(self, deadline: Deadline | None) -> bool:
-        """Return whether all have stepped by the deadline; raises as `Loop.rest`."""
-        return await all_rest(self._loops, deadline)
+    @property
+    def busy(self) -> frozenset[int]:
+        """The lanes in which a stage steps."""
+        return frozenset(self._stepping)
+
+    async def rest(self, deadline: Deadline | None, without: AbstractSet[int]) -> bool:
+        """Return whether no lane, but for those ``without``, has anything to step by the deadline.
+
+        Raises as `Loop.rest`.
+        """
+        for lane, loop in enumerate(self._loops):
+            if lane in without:
+                loop.check()
+            elif not await loop.rest(deadline):
+                return False
+        return True
 
     async def drop(self, names: AbstractSet[str]) -> None:
         """Let the stages with these names step no more; a step that is under way is cancelled."""

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from strandline.compute.tick import SideBySide
 from strandline.instance.commands import Advance, Output, RunIngestion
 from strandline.instance.error_half import ErrorBudgets
-from strandline.instance.loop import Loop
+from strandline.instance.loop import Loop, bring
 from strandline.instance.problems import Problems
 from strandline.persist.shard.patience import Deadline
 from strandline.persist.together.transactions import SHARD as TRANSACTIONS
@@ -86,11 +86,7 @@ class Sources:
         self._aim = aim
         loops = {name: source.loop for name, source in self.open.items()} | {TRANSACTIONS: self._sealing}
         self._missed.clear()
-        for loop in loops.values():
-            loop.wake()
-        for name, loop in loops.items():
-            if not await loop.rest(deadline):
-                self._missed.add(name)
+        self._missed |= await bring(loops, deadline)
 
     @property
     def sealing(self) -> bool:

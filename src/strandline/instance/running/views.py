@@ -51,7 +51,6 @@ class Views:
         self._waves = Loop(beside, self._wave)
         self._lanes = Lanes(beside, equipment.lanes, self._alone)
         self._awaited = False
-        self._alone_since_wave = False  # whether a stage has stepped alone since the last wave was asked for
         self._stuck: set[str] = set()  # did not get on in a lane since views were brought on last
         self._troubles: dict[str, str] = {}  # by stage
         self.report = TickReport()
@@ -95,13 +94,12 @@ class Views:
         """
         self._upper, self.report, self._awaited = upper, TickReport(), True
         self._stuck.clear()
+        older = frozenset() if deadline is None else self._lanes.busy
         try:
-            due = True
-            while due:
-                self._alone_since_wave = False
-                self._waves.wake()
-                rested = await self._waves.rest(deadline) and await self._lanes.rest(deadline)
-                due = rested and self._alone_since_wave
+            due = self._waves.wake() or deadline is None
+            while due and await self._waves.rest(deadline) and await self._lanes.rest(deadline, older):
+                due = not (self._waves.resting and self._lanes.resting(older))
+            self._waves.check()
         finally:
             self._awaited = False
         return self.report
@@ -130,14 +128,12 @@ class Views:
         if (run.sink.writer.state.upper, run.sink.desired) == stood:
             self._stuck.add(run.name)
         self._learn([run], report)
-        self._alone_since_wave = True
-        if not self._awaited:
-            self._waves.wake()
+        self._waves.wake()
 
     def _learn(self, runs: Sequence[StageRun], report: TickReport) -> None:
         """Take note of what has happened to some stages, and of what stands in the way of views."""
         self.report.add(report)
-        under_way, again = self._under_way(), self._waves.busy  # something has moved since the wave began
+        under_way, again = self._under_way(), self._waves.again  # something has moved since the wave began
         for run in runs:
             waits = (again or run.name in under_way) and run.name not in report.failed
             self._troubles[run.name] = "" if waits else report.problem(run.name)

@@ -47,6 +47,10 @@ class Deadline:
         self._seen_ms = now
         return self._left_s
 
+    def half(self) -> Deadline:
+        """Return a deadline in the middle of what is left: of a caller that has more to wait for afterwards."""
+        return Deadline(self._clock, self.left_s() / 2)
+
     async def pause(self, attempt: int) -> bool:
         """Pause after attempt number ``attempt``, counted from 0; return False at once if no time is left for it."""
         seconds = pause_s(attempt)

@@ -31,6 +31,7 @@ from typing import Any, Final, Generic, TypeAlias, TypeVar
 import msgspec
 
 from strandline.errors import Determinate, Indeterminate, InvalidUsage, StrandlineError
+from strandline.store.beside import Call, Inline, Running
 from strandline.store.unreliable import Choose, Outcome
 from strandline.testing.simulation.choices import FAULT
 
@@ -158,8 +159,8 @@ class _Actor:
         return self.point.ready is not None and not self.paused and self.point.ready()
 
 
-class Beside:
-    """A call that runs beside an actor: see `strandline.sources.question.Running`."""
+class _Beside:
+    """A call that runs beside an actor: see `strandline.store.beside.Running`."""
 
     def __init__(self, actor: _Actor) -> None:
         self._actor = actor
@@ -226,18 +227,17 @@ class Simulation:
         """Add an actor, and run its first incarnation up to its first I/O."""
         self._begin(name, start, 0)
 
-    def beside(self, call: Coroutine[Any, Any, None]) -> Beside:
+    def beside(self, call: Call) -> Running:
         """Begin a call beside the actor that runs now; it must deal with its own errors."""
+        if self._running is None:
+            return Inline(call)  # the cleanup of a crash wants to begin it, and does not come to wait for it
         waits: IoPoint[Any] = IoPoint("beside.begin", (), nothing, (Fate.DONE,))
-        if self._running is None:  # it is the cleanup of a crash that wants to begin something
-            call.close()
-            return Beside(_Actor("", _Process(_no_start, 0), call, waits, 0, ended=True))
         process = self._running.process
         process.begun += 1
-        actor = _Actor(f"{process.members[0].name}/{process.begun}", process, call, waits, self.now_ms)
+        actor = _Actor(f"{process.members[0].name}/{process.begun}", process, call(), waits, self.now_ms)
         process.members.append(actor)
         self._actors.append(actor)
-        return Beside(actor)
+        return _Beside(actor)
 
     def drive(self) -> None:
         """Run until every actor has returned and all late effects have happened.
@@ -440,10 +440,6 @@ class Simulation:
         if actor is actor.process.members[0]:
             self.results[actor.name] = result
             self._end(actor.process)
-
-
-def _no_start(_: int) -> None:
-    """Start nothing: the call that this is for has ended."""
 
 
 def nothing() -> None:
