@@ -12,7 +12,14 @@
 The names here are the public face; they may grow, not change.  Errors are in `strandline.errors`.
 """
 
-from strandline.client import Collection, Environment, Transaction, open  # noqa: A004  # the public name
+from strandline.client import (
+    Collection,
+    Environment,
+    Progress,
+    Transaction,
+    Updates,
+    open,  # noqa: A004  # the public name
+)
 from strandline.controller.asking.verification import Verification
 
-__all__ = ["Collection", "Environment", "Transaction", "Verification", "open"]
+__all__ = ["Collection", "Environment", "Progress", "Transaction", "Updates", "Verification", "open"]

@@ -211,7 +211,7 @@ def test_a_view_can_be_dropped_while_it_is_computed() -> None:
 
 
 def test_closing_does_not_wait_for_it() -> None:
-    """Damage: SIGTERM is answered only after a view that nobody wants any longer is computed."""
+    """Damage: SIGTERM is answered only once a view is computed that is not wanted any longer."""
 
     async def body() -> None:
         async with asyncio.timeout(20):

@@ -153,6 +153,21 @@ def query(
 
 
 @app.command()
+def subscribe(
+    context: typer.Context,
+    name: Annotated[str, typer.Argument(help="A table, source or view.")],
+    as_of: AsOfOption = None,
+    until: Annotated[
+        int | None, typer.Option(metavar="T", min=0, help="End when all changes before this time have come.")
+    ] = None,
+    project: ProjectOption = HERE,
+    json: JsonOption = False,
+) -> None:
+    """Print a collection's contents, and then its changes as they become complete, until a signal."""
+    asking.subscribe(_opener(context), project, name, as_of, until, Output(json))
+
+
+@app.command()
 def verify(
     context: typer.Context,
     name: Annotated[str, typer.Argument(help="A view, or a materialization.")],

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import re
+import signal
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final
 
 from strandline.cli.terminal.opening import Opener
 from strandline.cli.terminal.output import Output, rows_document, rows_table, table
-from strandline.client import Environment, Transaction
+from strandline.client import Environment, Progress, Transaction, Updates
 from strandline.controller.asking.freshness import told
 from strandline.controller.language import statements
 from strandline.errors import ConfigError, DefinitionError, Position
@@ -61,6 +63,28 @@ def query(opener: Opener, root: Path, sql: str, as_of: int | None, output: Outpu
     """Print the answer to a query."""
     with opener.reading(opener.project(root), output.note) as env:
         _answer(env, sql, as_of, output)
+
+
+def subscribe(opener: Opener, root: Path, name: str, as_of: int | None, until: int | None, output: Output) -> None:
+    """Print the contents of a collection at ``as_of``, then each change before ``until``, as they become complete.
+
+    With ``--json`` each update is a document with ``__time`` and ``__diff``, and so is each progress: ``upper``.
+    """
+    with (
+        opener.reading(opener.project(root), output.note) as env,
+        closing(env.subscribe(name, as_of, until)) as events,
+        suppress(KeyboardInterrupt),
+        _interrupted(),
+    ):
+        for event in events:
+            match event:
+                case Updates(rows):
+                    for row in rows.to_pylist():
+                        shown = ", ".join(f"{key} {value}" for key, value in row.items() if not key.startswith("__"))
+                        output.result(row, f"{row['__time']} {row['__diff']:+}: {shown}")
+                case Progress(upper):
+                    text = "it is closed: nothing more comes" if upper is None else f"complete before {upper}"
+                    output.result({"upper": upper}, text)
 
 
 def explain(opener: Opener, root: Path, name: str, output: Output) -> None:
@@ -118,6 +142,16 @@ def _said(name: str, timestamp: int | None, output: Output) -> None:
     words = re.sub(r"(?<=[a-z])(?=[A-Z])", " ", name).upper()
     said = f"{words}: done" if timestamp is None else f"{words}: committed at {timestamp}"
     output.result({"statement": name, "timestamp": timestamp}, said)
+
+
+@contextmanager
+def _interrupted() -> Iterator[None]:
+    """Let SIGTERM end what goes on as SIGINT does."""
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def _answer(env: Environment, sql: str, as_of: int | None, output: Output) -> None:

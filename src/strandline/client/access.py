@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import weakref
 from collections.abc import Coroutine
+from concurrent.futures import CancelledError
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from strandline.controller.asking.holding import Hold
@@ -41,6 +42,21 @@ class Access:
                 call.close()  # it has not begun
                 raise
             return self._loop.run(call)
+
+    def wait(self, call: Coroutine[Any, Any, T]) -> T:
+        """Make a call that only reads, and may wait for long: other calls may be made meanwhile.
+
+        Raises `InvalidUsage` if the environment is closed, also while it waits.
+        """
+        try:
+            self.refuse_closed()
+        except BaseException:
+            call.close()
+            raise
+        try:
+            return self._loop.run_or_end(call)
+        except CancelledError:
+            raise InvalidUsage("this environment was closed") from None
 
     def refuse_closed(self) -> None:
         """Raise `InvalidUsage` if the environment is closed."""

@@ -1,8 +1,11 @@
-"""The open environment: definitions, writes, ticks, reads."""
+"""The open environment: definitions, writes, ticks, reads.
+
+Long because it is one class, with every call of the public face.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
@@ -12,6 +15,7 @@ import pyarrow as pa
 
 from strandline.client.access import Access
 from strandline.client.reading import Collection
+from strandline.client.subscribing import Progress, Subscription, Updates, events
 from strandline.client.writing import Data, Transaction, change
 from strandline.compute.explain import Explanation
 from strandline.controller.asking import backfill, housekeeping, reads, status, verification
@@ -191,6 +195,22 @@ class Environment:
                 hold.give_back()
 
         return self._run(collect())
+
+    def subscribe(
+        self, name_or_sql: str, as_of: int | None = None, until: int | None = None
+    ) -> Generator[Updates | Progress, None, None]:
+        """Yield a collection's contents at ``as_of``, then each change before ``until``, once, as it becomes complete.
+
+        `Updates` hold Arrow batches with ``__time`` and ``__diff``; after ``Progress(upper)`` all updates before
+        ``upper`` have come.  ``as_of``: default, the latest complete time.  ``until``: default, for ever.  Of a query,
+        which only the environment that writes takes, a view is kept for as long as the iterator is.  The iterator waits
+        for ticks, which another thread or process makes; close it (``contextlib.closing``) to end it.
+
+        Raises as `Subscription.open` and `Subscription.next` (`controller/asking/subscribing.py`).
+        """
+        what = arguments.text(name_or_sql, "what to subscribe to")
+        start, end = arguments.maybe_time(as_of, "as_of"), arguments.maybe_time(until, "until")
+        return events(self._access, self._run(Subscription.open(self._core, what, start, end)))
 
     def collection(self, name: str) -> Collection:
         """Return the collection ``name`` as it is now.  Raises `DefinitionError` with candidates if there is none."""

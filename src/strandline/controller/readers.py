@@ -16,7 +16,7 @@ from strandline.persist.handles.read import ReadHandle
 
 
 class Readers:
-    """One handle for each shard that was asked for, and another one for each that is held."""
+    """A handle for each shard that was asked for, another one for each that is held, and one for each subscription."""
 
     def __init__(self, client: PersistClient, catalogs: CatalogStore, config: Config, mode: Mode) -> None:
         self._client = client
@@ -25,6 +25,7 @@ class Readers:
         self._mode = mode
         self._known: dict[str, ReadHandle] = {}  # by shard
         self._held: dict[str, ReadHandle] = {}
+        self._following: list[ReadHandle] = []
 
     async def of(self, name: str) -> ReadHandle:
         """Return the reading handle of a collection.
@@ -62,8 +63,29 @@ class Readers:
         self._held[item.shard] = reader
         return reader
 
+    async def following(self, name: str) -> ReadHandle:
+        """Return a reading handle of a collection with a lease of its own, at where it stands: see `unfollow`.
+
+        Raises as `of`.
+        """
+        item = self._catalogs.current.collection(name)
+        reader = await self._client.leased_reader(item.shard, item.schema, item.name, kept=self.kept(item))
+        if reader is None:
+            raise unopened(item.name)
+        self._following.append(reader)
+        return reader
+
+    async def unfollow(self, reader: ReadHandle) -> None:
+        """Give up the lease of a handle that `following` returned; if it cannot be given up, it ends by itself."""
+        self._following.remove(reader)
+        with suppress(StoreError, Unavailable):
+            await reader.close()
+
     async def beat(self) -> None:
         """Renew the leases of the readers that hold something, and release the past that none of them may read."""
+        for reader in list(self._following):
+            with suppress(StrandlineError):  # one that has lost its lease meets that when it goes on
+                await reader.beat()
         for shard, reader in list(self._held.items()):
             try:
                 await _beat(reader)
@@ -79,7 +101,7 @@ class Readers:
     async def close(self) -> None:
         """Give up all leases; one that cannot be given up ends by itself."""
         with suppress(StoreError, Unavailable):
-            for reader in self._held.values():
+            for reader in (*self._held.values(), *self._following):
                 await reader.close()
 
     def kept(self, item: Collected) -> str:

@@ -28,6 +28,24 @@ class LoopThread:
         """Return what ``call`` returns, or raise what it raises."""
         return self._begin(call).result()
 
+    def run_or_end(self, call: Coroutine[Any, Any, T]) -> T:
+        """As `run`; if this is interrupted, end the call first, and then raise that."""
+        ended = threading.Event()
+
+        async def made() -> T:
+            try:
+                return await call
+            finally:
+                ended.set()
+
+        future = self._begin(made())
+        try:
+            return future.result()
+        except BaseException:
+            if future.cancel():
+                ended.wait()
+            raise
+
     def soon(self, call: Callable[[], object]) -> None:
         """Have ``call`` made in the thread, from any other; not at all once that has ended."""
         with suppress(RuntimeError):

@@ -18,6 +18,7 @@ import msgspec
 
 from strandline.controller.location import on_error
 from strandline.controller.location.items import (
+    SUBSCRIBED,
     Collected,
     Connection,
     Fed,
@@ -118,6 +119,11 @@ class Catalog(msgspec.Struct, frozen=True):
     def without(self, name: str) -> Catalog:
         """Return the catalog without the item called ``name``."""
         return self.having({known: item for known, item in self.items.items() if known != name.lower()})
+
+    def unsubscribed(self) -> Catalog:
+        """Return the catalog without the views of subscriptions, whose process has ended."""
+        kept = {name: item for name, item in self.items.items() if not name.startswith(SUBSCRIBED)}
+        return self if len(kept) == len(self.items) else self.having(kept)
 
     def closed(self, shards: AbstractSet[str]) -> Catalog:
         """Return the catalog once ``shards``, which were dropped, are closed."""
@@ -301,7 +307,7 @@ class CatalogStore:
 
         def step(body: bytes | None) -> bytes:
             before = _decode(body)
-            after = msgspec.structs.replace(before, epoch=before.epoch + 1, holder=admit(before))
+            after = msgspec.structs.replace(before.unsubscribed(), epoch=before.epoch + 1, holder=admit(before))
             self._settled = False
             return msgspec.json.encode(after)
 

@@ -17,6 +17,8 @@ import msgspec
 from strandline.algebra.schema import Column, Schema
 from strandline.controller.location import on_error
 
+SUBSCRIBED: Final = "__subscribed_"
+"""How the names of views begin that belong to a subscription; no user can give such a name."""
 CONNECTION: Final = "connection"
 """The option of a source that names a connection; one that ends in ``_connection`` names another."""
 

@@ -12,7 +12,7 @@ A listen is exclusive of its ``as_of``.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from typing import Final
 
 from msgspec.structs import replace
@@ -134,7 +134,7 @@ class ReadHandle:
         self._refuse_unreadable(state, max(0, upper - 1))
         return self._hand_out(contents(state, self.schema, 0, upper, advance=as_time(state.since), half=half))
 
-    async def listen(self, as_of: int) -> AsyncIterator[tuple[Contents, Frontier]]:
+    async def listen(self, as_of: int) -> AsyncGenerator[tuple[Contents, Frontier], None]:
         """Yield the updates after ``as_of``, each once, with the frontier up to which they are complete.
 
         The iteration ends when the collection is closed.

@@ -1,0 +1,159 @@
+"""Subscriptions: a collection's contents at one time, and then every change of it, each once, in the order of times.
+
+What comes are `Updates` and `Progress`.  After ``Progress(upper)`` every update before ``upper`` has come, so a
+subscriber that adds up what has come until then holds the collection's contents at ``upper - 1``, as every other reader
+sees them.  A subscription has a lease of its own, at where it has come to: what it still needs is not compacted,
+however slow it is.
+
+A subscription to a query keeps a view of its own, which goes with it: at its end, or, if this process dies before, when
+the location is opened for writing again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Generator
+from contextlib import AsyncExitStack, aclosing, suppress
+from dataclasses import dataclass
+from functools import partial
+from typing import TypeAlias
+
+import pyarrow as pa
+from msgspec.structs import replace
+
+from strandline.client.access import Access
+from strandline.controller.asking import reads
+from strandline.controller.core import Core
+from strandline.controller.defining import definitions
+from strandline.controller.language.statements import Drop
+from strandline.controller.location.config import Mode
+from strandline.controller.location.items import SUBSCRIBED
+from strandline.errors import InvalidUsage
+from strandline.frontier.antichain import MINIMUM, Frontier, as_time, meet
+from strandline.persist.handles.contents import Contents
+from strandline.persist.handles.read import ReadHandle
+
+
+@dataclass(frozen=True, slots=True)
+class Updates:
+    """Some updates: the collection's columns, ``__time`` and ``__diff``.
+
+    Of the contents at the beginning, ``__time`` is the time at which they were read.
+    """
+
+    rows: pa.RecordBatch
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """Every update before ``upper`` has come; None: the collection is closed, so there are no more."""
+
+    upper: int | None
+
+
+Event: TypeAlias = Updates | Progress
+
+
+class Subscription:
+    """An open subscription.  `close` it."""
+
+    def __init__(
+        self, core: Core, reader: ReadHandle, held: AsyncExitStack, as_of: int | None, until: int | None
+    ) -> None:
+        self._core = core
+        self._reader = reader
+        self._held = held
+        self._events = self._all(as_of, until)
+
+    @classmethod
+    async def open(cls, core: Core, what: str, as_of: int | None, until: int | None) -> Subscription:
+        """Subscribe to ``what``, the name of a collection or a query, from ``as_of`` on and to before ``until``.
+
+        ``as_of``: None for the latest time that is complete, or the first one if there is none yet.  ``until``: None
+        for as long as it is not closed.
+
+        Raises:
+            DefinitionError: there is no such collection, or the query cannot be a view.
+            InvalidUsage: this environment holds nothing, so it cannot subscribe; or a query in an environment that does
+                not write, or with an ``as_of``.
+        """
+        if core.mode is Mode.INDEPENDENT:
+            raise InvalidUsage("a subscription holds what it is to read, and this environment holds nothing")
+        async with AsyncExitStack() as held:
+            name = what if core.catalog.find(what) is not None else await _view(core, what, as_of, held)
+            reader = await core.readers.following(name)
+            held.push_async_callback(core.readers.unfollow, reader)
+            return cls(core, reader, held.pop_all(), as_of, until)
+
+    async def next(self) -> Event | None:
+        """Return what comes next, as soon as it is there; None: nothing more comes.
+
+        It only reads, so other calls may be made meanwhile.
+
+        Raises:
+            AsOfError: it cannot be read at ``as_of``; or the lease was lost, because this process stood still for long.
+            CollectionError: the collection has errors at a time whose updates are to come next.
+        """
+        return await anext(self._events, None)
+
+    async def close(self) -> None:
+        """Give up what is held, and the view of a query."""
+        await self._events.aclose()
+        await self._held.aclose()
+
+    async def _all(self, as_of: int | None, until: int | None) -> AsyncGenerator[Event, None]:
+        reader = self._reader
+        if as_of is None:
+            await reader.wait_beyond(as_time(MINIMUM))
+            as_of = await reads.latest([reader])
+        if until is not None and until <= as_of:
+            raise InvalidUsage(f"a subscription from {as_of} on cannot end at {until}")
+        async for event in self._read(await reader.snapshot(as_of, timeout_s=0), as_of, Frontier(as_of + 1)):
+            yield event
+        async with aclosing(reader.listen(as_of)) as windows:
+            lower = as_of + 1
+            while until is None or lower < until:
+                window, reached = await anext(windows, (None, None))
+                if window is None or reached is None:
+                    return
+                upper = reached if until is None else meet((reached, Frontier(until)))
+                async for event in self._read(replace(window, upper=as_time(upper)), lower, upper):
+                    yield event
+                if upper.empty:
+                    return
+                lower = as_time(upper)
+                await reader.downgrade_since(Frontier(lower - 1))
+
+    async def _read(self, window: Contents, lower: int, upper: Frontier) -> AsyncGenerator[Event, None]:
+        """Yield the updates in a window, and that they are all."""
+        await reads.refuse_changes(self._core, self._reader, lower, as_time(upper))
+        async with aclosing(self._core.engine.net(window, times=True)) as batches:
+            async for rows in batches:
+                yield Updates(rows)
+        self._reader.release(window)
+        yield Progress(upper.at)
+
+
+def events(access: Access, subscription: Subscription) -> Generator[Event, None, None]:
+    """Yield what comes, as plain calls take it; other calls of the environment may be made meanwhile."""
+    try:
+        while (event := access.wait(subscription.next())) is not None:
+            yield event
+    finally:
+        with suppress(InvalidUsage):  # where the environment is closed, all leases are given up
+            access.run(subscription.close())
+
+
+async def _view(core: Core, query: str, as_of: int | None, held: AsyncExitStack) -> str:
+    """Define a view of ``query`` that goes with ``held``, and return its name."""
+    if core.writing is None:
+        raise InvalidUsage(
+            "a query can be subscribed to in the process that writes; here, subscribe to a view that is defined"
+        )
+    if as_of is not None:
+        raise InvalidUsage("a subscription to a query begins with its first result; it has no as_of")
+    name = f"{SUBSCRIBED}{core.assembly.ids.fresh('q')}"
+    definition = definitions.plan(core, name, query)
+    core.writing.plans.put(definition)
+    held.push_async_callback(partial(definitions.drop, core, Drop("materialized view", name, if_exists=True)))
+    await definitions.add(core, definition.view)
+    return name
