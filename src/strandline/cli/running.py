@@ -1,7 +1,8 @@
 """`strandline run`: apply the project, then tick until a signal or a limit.
 
 Ticks come at their interval, whatever takes longer: a view that is computed for the first time, a source that reads its
-snapshot, an endpoint that is silent.  These go on beside the ticks, and everything else keeps its freshness.
+snapshot, an endpoint that is silent.  These go on beside the ticks, and everything else keeps its freshness.  A tick is
+reported once all is complete that has no problem: what takes longer than a few seconds has one, which says so.
 
 After SIGTERM or SIGINT the current tick finishes, then the environment is closed: status 0.  A supervisor may send the
 signal to Spark's JVM too.  Then the tick cannot finish and is given up: status 0 as well, whichever of the two ends
@@ -100,7 +101,8 @@ def _ticks(env: Environment, wanted: Wanted, stop: Stop, report: Report) -> Exit
             report.failed(error)
         else:
             progress = env.progress()
-            report.ticked(complete, time.monotonic() - begun, progress)
+            if not {*progress["late"]} - progress["problems"].keys():
+                report.ticked(complete, time.monotonic() - begun, progress)
             if stop.asked:  # what Spark could not finish is no problem of an item
                 break
             passed = wanted.until is not None and complete >= wanted.until and not progress["late"]
@@ -166,7 +168,7 @@ class Report:
         self.say("running", **({"created": ",".join(created)} if created else {}))
 
     def ticked(self, complete: int, seconds: float, progress: dict[str, Any]) -> None:
-        """A tick has ended: everything that is not late and has no problem is complete at ``complete``."""
+        """Everything that has no problem is complete at ``complete``, the time of the tick that ended last."""
         if self._output.json:
             self._output.result({"time": complete, "seconds": round(seconds, 4), **progress}, "")
         read = sum(source["read_records"] for source in progress["sources"].values())

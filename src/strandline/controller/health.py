@@ -78,11 +78,18 @@ class Health:
         tick = known.pop(TICK, None)
         under_way = {name: since for name, since in instance.under_way().items() if name not in {MERGES, TICK}}
         if tick is None or tick.short.left_s() > 0:
-            return waiting((), (), under_way, 0)
+            return self._late(instance) | waiting((), (), under_way, 0)
         items, behind = self._catalogs.current.items, set(self._catalogs.current.items)
         if self.time is not None:
             behind &= standing(self._catalogs.current, {}, instance.report().frontiers, Frontier(self.time)).keys()
         return waiting(items, behind, under_way, tick.since_ms)
+
+    def _late(self, instance: Instance) -> dict[str, str]:
+        """Return what each item waits for that does not come to the last tick's time since long."""
+        going_on, catalog = instance.going_on(), self._catalogs.current
+        if self.time is None or not any(since is not None for since in going_on.values()):
+            return {}
+        return standing(catalog, self._problems, instance.report().frontiers, Frontier(self.time), going_on)
 
     async def watch(self, instance: Instance, epoch: int) -> None:
         """Publish what a tick that runs long waits for: beside ticks, often enough.

@@ -49,6 +49,7 @@ from strandline.materialize.runtime import Status, unwatched
 from strandline.persist.handles.contents import Rows
 from strandline.persist.handles.read import ReadHandle
 from strandline.persist.shard.patience import Deadline
+from strandline.persist.together.transactions import SHARD as TRANSACTIONS
 from strandline.persist.together.transactions import Transactions
 from strandline.sources.envelopes.choice import sort_of
 from strandline.sources.ingest import Ingestion
@@ -332,9 +333,10 @@ class Instance:
 
         By name, in milliseconds; None: it does not.
         """
-        known = self._problems.under_way
+        begun = self.under_way()
+        sealing = {name: begun.get(TRANSACTIONS) for name in self._tables}
         return {
-            name: known[name].since_ms if name in known and known[name].short.left_s() <= 0 else None
+            name: self._problems.long_since(begun.get(name, sealing.get(name)))
             for names in (self._fed(), self._views.under_way(), self._deliveries.under_way())
             for name in names
         }

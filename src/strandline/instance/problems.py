@@ -42,6 +42,10 @@ class Problems(dict[str, str]):
         else:
             self.pop(name, None)
 
+    def long_since(self, begun_ms: int | None) -> int | None:
+        """Return ``begun_ms`` if what was begun then takes long by now; else None, as if nothing was begun."""
+        return begun_ms if begun_ms is not None and self._clock.now_ms() - begun_ms >= 1000 * LONG_S else None
+
     @asynccontextmanager
     async def of(self, name: str) -> AsyncIterator[None]:
         """Make what fails inside the problem of the item ``name`` alone, a bug of ours included, fencing excepted."""

@@ -54,7 +54,7 @@ class Views:
         self._stuck: set[str] = set()  # did not get on in a lane since views were brought on last
         self._troubles: dict[str, str] = {}  # by stage
         self.report = TickReport()
-        """What has happened since views were brought on last."""
+        """What has happened since views were brought on last from where all of them rested."""
 
     async def start(self, name: str, command: RunDataflow, readers: Mapping[str, ReadHandle]) -> None:
         """Let a view take part from the next wave on; see `Dataflows.start`."""
@@ -92,7 +92,9 @@ class Views:
 
         Raises `FencedError` if a newer epoch has taken over.
         """
-        self._upper, self.report, self._awaited = upper, TickReport(), True
+        if self._waves.resting and self._lanes.resting(frozenset()):
+            self.report = TickReport()
+        self._upper, self._awaited = upper, True
         self._stuck.clear()
         older = frozenset() if deadline is None else self._lanes.busy
         try:
@@ -113,10 +115,14 @@ class Views:
         apart = self._lanes.held | self._stuck
         runs = [run for run in self.dataflows.runs if run.name not in apart]
         have = self._equipment
-        report = await tick(have.client, have.engine, runs, self._upper, have.together, aside=self._lanes.take)
+        report = await tick(have.client, have.engine, runs, self._upper, have.together, aside=self._set_aside)
         self._learn(runs, report)
         if not self._awaited:
             self._moved()
+
+    def _set_aside(self, run: StageRun) -> None:
+        run.stepping_ms = self._equipment.client.clock.now_ms()  # from here on something is begun for it
+        self._lanes.take(run)
 
     async def _alone(self, run: StageRun) -> None:
         have = self._equipment
