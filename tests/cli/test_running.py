@@ -33,7 +33,7 @@ class Ticking:
         return 7
 
     def progress(self) -> dict[str, object]:
-        return {"sources": {}, "steps": [], "problems": {}, "late": [], "notices": {}}
+        return {"sources": {}, "steps": [], "problems": {}, "late": [], "complete": 7, "notices": {}}
 
 
 def ran(error: StrandlineError, *, once: bool = False) -> Exit:

@@ -166,6 +166,7 @@ def test_a_query_has_a_view_of_its_own_that_goes_with_it() -> None:
                     kept.take(await subscription.next())  # type: ignore[arg-type]
             assert sum(kept.contents.values()) > 1
             await subscription.close()
+            await tick(core, place, 4)
             assert not [name for name in core.catalog.items if name.startswith(SUBSCRIBED)]
             with pytest.raises(DefinitionError):
                 await Subscription.open(core, "SELECT nothing FROM items", None, None)
@@ -195,6 +196,25 @@ def test_the_view_of_a_subscription_whose_process_has_died_is_dropped() -> None:
             await successor.close()
 
     asyncio.run(body())
+
+
+def test_a_subscription_that_was_never_read_goes_too() -> None:
+    """Damage: a program that fails before it reads leaves a view that every tick maintains, and a lease on its past."""
+    place, loop = over_lists(), LoopThread()
+    assembly = replace(place.assembly, together=side_by_side, beside=partial(RunningTask, place.clock))
+    core = loop.run(Core.open(assembly, Config(), Mode.FULL))
+    env = Environment(Access(core, assembly, loop))
+    loop.run(_define(core))
+    for end in (lambda events: events.close(), lambda _: None):
+        events = env.subscribe(ROWS)
+        assert [name for name in core.catalog.items if name.startswith(SUBSCRIBED)]
+        end(events)
+        del events
+        env.tick()
+        env.tick()
+        assert not [name for name in core.catalog.items if name.startswith(SUBSCRIBED)]
+        assert core.readers._following == []
+    env.close()
 
 
 def test_an_environment_that_holds_nothing_cannot_subscribe_and_one_that_reads_takes_no_query() -> None:

@@ -149,6 +149,29 @@ def test_a_loop_that_is_ended_rests_until_it_is_woken_again() -> None:
     drive(live)
 
 
+def test_a_turn_that_turns_its_end_into_another_failure_is_the_last_one() -> None:
+    """Damage: an endpoint that fails as it is closed begins anew, and the process that is to end waits for it."""
+    begun: list[str] = []
+
+    async def live(simulation: Simulation) -> None:
+        async def turn() -> None:
+            begun.append("begins")
+            try:
+                await SimClock(simulation).sleep(1)
+            finally:
+                raise OSError("it cannot be closed")
+
+        loop = Loop(simulation.beside, turn)
+        loop.wake()
+        await step("it begins")
+        loop.wake()
+        await loop.end()
+        assert begun == ["begins"]
+        assert loop.resting
+
+    drive(live)
+
+
 def test_without_an_event_loop_the_caller_that_waits_makes_the_turn() -> None:
     """Damage: what runs over lists, without an event loop, never does what it was woken for."""
     turns: list[str] = []

@@ -1,8 +1,8 @@
 """`strandline run`: apply the project, then tick until a signal or a limit.
 
 Ticks come at their interval, whatever takes longer: a view that is computed for the first time, a source that reads its
-snapshot, an endpoint that is silent.  These go on beside the ticks, and everything else keeps its freshness.  A tick is
-reported once all is complete that has no problem: what takes longer than a few seconds has one, which says so.
+snapshot, an endpoint that is silent.  These go on beside the ticks, and everything else keeps its freshness.  What is
+reported is the time at which everything is complete that has no problem; what takes very long has one, which says so.
 
 After SIGTERM or SIGINT the current tick finishes, then the environment is closed: status 0.  A supervisor may send the
 signal to Spark's JVM too.  Then the tick cannot finish and is given up: status 0 as well, whichever of the two ends
@@ -91,22 +91,25 @@ def _run(opener: Opener, project: Project, wanted: Wanted, output: Output, stop:
 
 
 def _ticks(env: Environment, wanted: Wanted, stop: Stop, report: Report) -> Exit:
+    reported: int | None = None
     while not stop.asked:
         begun = time.monotonic()
         try:
-            complete = env.tick(wait=wanted.once, timeout=None if wanted.once else wanted.tick_ms / 1000)
+            env.tick(wait=wanted.once, timeout=None if wanted.once else wanted.tick_ms / 1000)
         except (StoreError, Unavailable) as error:
             if wanted.once:
                 raise
             report.failed(error)
         else:
             progress = env.progress()
-            if not {*progress["late"]} - progress["problems"].keys():
+            complete = progress["complete"]
+            if wanted.once or reported is None or complete > reported:
                 report.ticked(complete, time.monotonic() - begun, progress)
+                reported = complete
+            report.looked(progress)
             if stop.asked:  # what Spark could not finish is no problem of an item
                 break
-            passed = wanted.until is not None and complete >= wanted.until and not progress["late"]
-            if wanted.once or passed:
+            if wanted.once or (wanted.until is not None and complete >= wanted.until):
                 return report.ended(progress["problems"])
         stop.wait(wanted.tick_ms / 1000 - (time.monotonic() - begun))
     return Exit.OK
@@ -168,7 +171,7 @@ class Report:
         self.say("running", **({"created": ",".join(created)} if created else {}))
 
     def ticked(self, complete: int, seconds: float, progress: dict[str, Any]) -> None:
-        """Everything that has no problem is complete at ``complete``, the time of the tick that ended last."""
+        """Everything that has no problem is complete at ``complete``, which is later than it was."""
         if self._output.json:
             self._output.result({"time": complete, "seconds": round(seconds, 4), **progress}, "")
         read = sum(source["read_records"] for source in progress["sources"].values())
@@ -179,6 +182,9 @@ class Report:
         else:
             self.idle(complete)
         self._read = read
+
+    def looked(self, progress: dict[str, Any]) -> None:
+        """A tick has ended, whatever is complete by now."""
         self._say_begun()
         problems = progress["problems"]
         for name in sorted(problems.keys() | self._problems.keys()):

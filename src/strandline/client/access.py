@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from concurrent.futures import CancelledError
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -58,6 +58,11 @@ class Access:
         except CancelledError:
             raise InvalidUsage("this environment was closed") from None
 
+    def soon(self, call: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Have ``call`` made beside everything else, from any thread; not once this is closed."""
+        if not self._closed:
+            self._loop.begin(call)
+
     def refuse_closed(self) -> None:
         """Raise `InvalidUsage` if the environment is closed."""
         if self._closed:
@@ -78,6 +83,8 @@ class Access:
             for hold in list(self._holds):
                 hold.close()
             try:
+                if self.core.writing is not None:
+                    self._loop.run(self.core.writing.instance.halt())
                 self._loop.quiet()
                 self._loop.run(self.core.close())
             finally:

@@ -5,7 +5,7 @@ Long because it is one class, with every call of the public face.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from strandline.client.access import Access
 from strandline.client.reading import Collection
-from strandline.client.subscribing import Progress, Subscription, Updates, events
+from strandline.client.subscribing import Events, Subscription
 from strandline.client.writing import Data, Transaction, change
 from strandline.compute.explain import Explanation
 from strandline.controller.asking import backfill, housekeeping, reads, status, verification
@@ -51,7 +51,8 @@ class Environment:
         self._access = access
         self._core = access.core
         self._run = access.run
-        self._checks = Loop(access.assembly.beside, SelfCheck(access.core).turn)
+        self._checked = SelfCheck(access.core)
+        self._checks = Loop(access.assembly.beside, self._checked.turn)
 
     def __enter__(self) -> Self:
         return self
@@ -145,9 +146,11 @@ class Environment:
 
     async def _ticked(self, ts: int | None, *, wait: bool, timeout: float | None) -> int:
         deadline = None if timeout is None else Deadline(self._core.assembly.clock, timeout)
+        await self._checked.settle()
         time = await self._core.tick(ts, wait=wait, deadline=deadline)
         self._checks.wake()
-        await self._checks.rest(deadline)
+        if await self._checks.rest(deadline):
+            await self._checked.settle()
         return time
 
     def sync(self, ts: int, timeout: float | None = None) -> None:
@@ -196,9 +199,7 @@ class Environment:
 
         return self._run(collect())
 
-    def subscribe(
-        self, name_or_sql: str, as_of: int | None = None, until: int | None = None
-    ) -> Generator[Updates | Progress, None, None]:
+    def subscribe(self, name_or_sql: str, as_of: int | None = None, until: int | None = None) -> Events:
         """Yield a collection's contents at ``as_of``, then each change before ``until``, once, as it becomes complete.
 
         `Updates` hold Arrow batches with ``__time`` and ``__diff``; after ``Progress(upper)`` all updates before
@@ -206,11 +207,11 @@ class Environment:
         which only the environment that writes takes, a view is kept for as long as the iterator is.  The iterator waits
         for ticks, which another thread or process makes; close it (``contextlib.closing``) to end it.
 
-        Raises as `Subscription.open` and `Subscription.next` (`controller/asking/subscribing.py`).
+        Raises as `Subscription.open` and `Subscription.next` (`client/subscribing.py`).
         """
         what = arguments.text(name_or_sql, "what to subscribe to")
         start, end = arguments.maybe_time(as_of, "as_of"), arguments.maybe_time(until, "until")
-        return events(self._access, self._run(Subscription.open(self._core, what, start, end)))
+        return Events(self._access, self._run(Subscription.open(self._core, what, start, end)))
 
     def collection(self, name: str) -> Collection:
         """Return the collection ``name`` as it is now.  Raises `DefinitionError` with candidates if there is none."""

@@ -5,16 +5,15 @@ subscriber that adds up what has come until then holds the collection's contents
 sees them.  A subscription has a lease of its own, at where it has come to: what it still needs is not compacted,
 however slow it is.
 
-A subscription to a query keeps a view of its own, which goes with it: at its end, or, if this process dies before, when
-the location is opened for writing again.
+A subscription to a query keeps a view of its own, which goes with it: at the first tick after its end, or, if this
+process dies before, when the location is opened for writing again.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Generator
+from collections.abc import AsyncGenerator, Iterator
 from contextlib import AsyncExitStack, aclosing, suppress
 from dataclasses import dataclass
-from functools import partial
 from typing import TypeAlias
 
 import pyarrow as pa
@@ -24,7 +23,6 @@ from strandline.client.access import Access
 from strandline.controller.asking import reads
 from strandline.controller.core import Core
 from strandline.controller.defining import definitions
-from strandline.controller.language.statements import Drop
 from strandline.controller.location.config import Mode
 from strandline.controller.location.items import SUBSCRIBED
 from strandline.errors import InvalidUsage
@@ -96,7 +94,7 @@ class Subscription:
         return await anext(self._events, None)
 
     async def close(self) -> None:
-        """Give up what is held, and the view of a query."""
+        """Give up what is held; the view of a query goes with the next tick."""
         await self._events.aclose()
         await self._held.aclose()
 
@@ -133,14 +131,35 @@ class Subscription:
         yield Progress(upper.at)
 
 
-def events(access: Access, subscription: Subscription) -> Generator[Event, None, None]:
-    """Yield what comes, as plain calls take it; other calls of the environment may be made meanwhile."""
-    try:
-        while (event := access.wait(subscription.next())) is not None:
-            yield event
-    finally:
-        with suppress(InvalidUsage):  # where the environment is closed, all leases are given up
-            access.run(subscription.close())
+class Events(Iterator[Event]):
+    """What comes of a subscription, for plain calls; other calls of the environment may be made meanwhile.
+
+    `close` it; one that is not used any longer closes itself.
+    """
+
+    def __init__(self, access: Access, subscription: Subscription) -> None:
+        self._access = access
+        self._subscription = subscription
+        self._closed = False
+
+    def __next__(self) -> Event:
+        event = None if self._closed else self._access.wait(self._subscription.next())
+        if event is None:
+            self.close()
+            raise StopIteration
+        return event
+
+    def close(self) -> None:
+        """Give up what is held; a view of a query goes with the next tick."""
+        if not self._closed:
+            self._closed = True
+            with suppress(InvalidUsage):  # where the environment is closed, all leases are given up
+                self._access.wait(self._subscription.close())
+
+    def __del__(self) -> None:
+        """Give it up soon: this may be any thread, in the middle of anything."""
+        if not self._closed:
+            self._access.soon(self._subscription.close)
 
 
 async def _view(core: Core, query: str, as_of: int | None, held: AsyncExitStack) -> str:
@@ -151,9 +170,11 @@ async def _view(core: Core, query: str, as_of: int | None, held: AsyncExitStack)
         )
     if as_of is not None:
         raise InvalidUsage("a subscription to a query begins with its first result; it has no as_of")
+    writing = core.writing
     name = f"{SUBSCRIBED}{core.assembly.ids.fresh('q')}"
     definition = definitions.plan(core, name, query)
-    core.writing.plans.put(definition)
-    held.push_async_callback(partial(definitions.drop, core, Drop("materialized view", name, if_exists=True)))
+    writing.plans.put(definition)
+    writing.subscribed.add(name)
+    held.callback(writing.subscribed.discard, name)  # then the next tick drops it
     await definitions.add(core, definition.view)
     return name

@@ -19,7 +19,7 @@ from strandline.controller.location.items import (
     SourceTable,
     Table,
 )
-from strandline.frontier.antichain import MINIMUM, Frontier
+from strandline.frontier.antichain import MINIMUM, Frontier, as_time
 from strandline.persist.together.transactions import SHARD as TRANSACTIONS
 from strandline.store.clock import utc_text
 
@@ -55,6 +55,13 @@ def standing(
             why = _why(item, problems)
             found[name] = f"{why}; its upper is {frontier}, and the tick's time {time}"
     return found
+
+
+def complete(catalog: Catalog, problems: Container[str], frontiers: Mapping[str, Frontier], time: int) -> int:
+    """Return the last time, ``time`` at most, at which every item is complete that has none of ``problems``."""
+    items = catalog.items.items()
+    judged = [name for name, item in items if name not in problems and not isinstance(item, Connection | SharedSource)]
+    return min([time, *(as_time(frontiers.get(name, MINIMUM)) - 1 for name in judged)])
 
 
 def _awaited(catalog: Catalog, going_on: Mapping[str, int | None]) -> dict[str, str]:

@@ -17,7 +17,15 @@ from strandline.controller.commanded import Plans, command, commands, runs_in
 from strandline.controller.location.catalog import Catalog, CatalogStore
 from strandline.controller.location.config import Config
 from strandline.controller.location.dropped import close, release
-from strandline.controller.location.items import Collected, Connection, Item, SharedSource, SourceTable, View
+from strandline.controller.location.items import (
+    SUBSCRIBED,
+    Collected,
+    Connection,
+    Item,
+    SharedSource,
+    SourceTable,
+    View,
+)
 from strandline.controller.location.oracle import Oracle
 from strandline.controller.planning import Definition, define, stage_shards
 from strandline.controller.retention import Retention
@@ -51,6 +59,8 @@ class Writing:
     plans: Plans = field(default_factory=Plans)
     asked: set[str] = field(default_factory=set)
     """Dropped sources, by their readers' shards, whose upstream was asked here in vain."""
+    subscribed: set[str] = field(default_factory=set)
+    """The views of open subscriptions, by name; those of others are dropped."""
     _reconciled: Catalog | None = None  # the catalog that the instance runs; None: a tick is to find out
 
     async def start(self, item: Item) -> None:
@@ -81,6 +91,7 @@ class Writing:
         """
         async with self.problems.of(CATALOG):
             await self.catalogs.settle(self.epoch)
+            await self._unsubscribe()
             if (catalog := self.catalogs.current) is not self._reconciled:
                 self.plans.keep(catalog)
                 await self.instance.end(commands(catalog, self.plans, self.config))
@@ -91,6 +102,12 @@ class Writing:
         for item in list(self.catalogs.current.items.values()):
             if not (self._runs(item) and self.retention.holds(item)):
                 await self.start(item)
+
+    async def _unsubscribe(self) -> None:
+        """Drop the views of subscriptions that have ended, whatever their defining or dropping came to."""
+        names = {name for name in self.catalogs.current.items if name.startswith(SUBSCRIBED)} - self.subscribed
+        if names:
+            await self.catalogs.change(self.epoch, lambda catalog: catalog.lacking(names))
 
     async def close_dropped(self) -> None:
         """Close what was dropped, here or by a process that died meanwhile; what cannot be closed now is a problem.
@@ -107,6 +124,7 @@ class Writing:
             if found.gone:
                 await self.give_up(found.gone)
         dropped = self.catalogs.current.dropped
+        await self.instance.sealed()
         closed, problems = await close(dropped, self.transactions)
         for shard in dropped:
             self.problems.note(shard, problems.get(shard, ""))

@@ -147,15 +147,26 @@ class Instance:
         await self._sources.stop(name)
         await self._deliveries.stop(name)
 
+    async def halt(self) -> None:
+        """End all turns that are under way: from here on nothing goes on beside the caller."""
+        await self._deliveries.halt()
+        await self._views.halt()
+        await self._sources.halt()
+
     async def close(self) -> None:
         """End all that goes on.  Raises what an upstream or an endpoint raises, once all are ended."""
+        await self.halt()
         async with AsyncExitStack() as ending:
             ending.push_async_callback(self._deliveries.close)
-            ending.push_async_callback(self._views.close)
             ending.push_async_callback(self._sources.close)
+
+    async def sealed(self) -> None:
+        """Return when no sealing of tables is under way: transactions are used by one coroutine at a time."""
+        await self._sources.sealed()
 
     async def _start_table(self, name: str, command: RunTable) -> None:
         output = command.output
+        await self.sealed()
         writer = await self._transactions.register(output.shard, output.schema.ddl)
         self._tables[name] = OpenTable(output, writer, await self._reader(output))
 
@@ -180,6 +191,7 @@ class Instance:
     async def _start_task(self, name: str, command: RunMaterialization) -> None:
         readers = [await self._reader(each) for each in command.inputs]
         endpoint = self._equipment.drivers(command.endpoint, command.options)
+        await self._deliveries.stop(name)  # the one whose session was ended
         self._deliveries.add(
             name,
             await start_task(

@@ -30,6 +30,7 @@ class Loop:
         self._begun = 0  # how often it had been woken when the last turn began
         self._ended = 0  # the same of the last turn that has ended
         self._error: Exception | None = None
+        self._ending = False
 
     @property
     def resting(self) -> bool:
@@ -73,16 +74,24 @@ class Loop:
             self._error = error if isinstance(error, FencedError) else None
             raise error
 
+    async def idle(self) -> None:
+        """Return when no turn is under way, nor about to be; raises nothing."""
+        while not self.resting and self._running is not None:
+            await self._running.wait(None)
+
     async def end(self) -> None:
         """End the turn that is under way; the loop rests until it is woken again."""
-        if self._running is not None:
-            await self._running.cancel()
-        self._running = None
-        self._begun = self._ended = self._woken
+        self._ending = True  # also if the turn makes another failure of its being cancelled
+        try:
+            if self._running is not None:
+                await self._running.cancel()
+        finally:
+            self._ending, self._running = False, None
+            self._begun = self._ended = self._woken
 
     async def _turns(self) -> None:
         try:
-            while self._ended < self._woken:
+            while self._ended < self._woken and not self._ending:
                 self._begun = self._woken
                 begun = self._begun
                 try:

@@ -60,8 +60,10 @@ class Problems(dict[str, str]):
     @contextmanager
     def waiting(self, name: str) -> Iterator[None]:
         """Count what is inside as under way for the item ``name``."""
-        self.under_way[name] = UnderWay(self._clock.now_ms(), Deadline(self._clock, LONG_S))
+        mine = UnderWay(self._clock.now_ms(), Deadline(self._clock, LONG_S))
+        self.under_way.setdefault(name, mine)
         try:
             yield
         finally:
-            self.under_way.pop(name, None)
+            if self.under_way.get(name) is mine:  # else something else was begun for it before
+                del self.under_way[name]

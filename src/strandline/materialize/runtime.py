@@ -1,7 +1,7 @@
 """The runtime of one materialization: the actor that performs the actions of `fsm`; only it awaits I/O.
 
 `Task.advance` moves the endpoint to the newest time that every bound collection is complete up to, in one
-transaction, or finds that there is nothing to do.  It starts no coroutine: the environment's tick calls it.  It
+transaction, or finds that there is nothing to do.  It starts no coroutine: a loop of the instance calls it.  It
 returns when the transaction is acknowledged, so its rows are durable and readable at the endpoint.
 
 A window is read in batches of bounded size, checked, and kept in a `Spool`; when all batches are checked, the extent

@@ -7,12 +7,15 @@ import threading
 from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from strandline.store.beside import Call
 from strandline.store.clock import Clock
 
 T = TypeVar("T")
+
+ENDING_S: Final = 10.0
+"""How long a call that was interrupted may take to end."""
 
 
 class LoopThread:
@@ -43,8 +46,13 @@ class LoopThread:
             return future.result()
         except BaseException:
             if future.cancel():
-                ended.wait()
+                ended.wait(ENDING_S)
             raise
+
+    def begin(self, call: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Begin ``call``, and do not wait for it; not at all once the thread has ended."""
+        with suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(lambda: self._begin(call()))
 
     def soon(self, call: Callable[[], object]) -> None:
         """Have ``call`` made in the thread, from any other; not at all once that has ended."""

@@ -37,7 +37,7 @@ class World:
         catalogs = SimpleNamespace(change=self._change)
         self.core = SimpleNamespace(
             assembly=SimpleNamespace(clock=self.clock),
-            catalog=SimpleNamespace(collection=views.__getitem__),
+            catalog=SimpleNamespace(collection=views.__getitem__, items=views),
             catalogs=catalogs,
             problems=Problems(self.clock),
             require_writing=lambda: SimpleNamespace(instance=instance, epoch=1),
@@ -64,6 +64,7 @@ class World:
         for _ in range(count):
             self.clock.now += TICK_MS
             run_sync(self.checks.turn())
+            run_sync(self.checks.settle())
 
 
 def test_checks_take_no_more_than_their_share_of_the_time(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,17 +10,19 @@ from dataclasses import asdict
 from typing import Any
 
 from strandline.controller.core import Core
+from strandline.controller.standing import complete
 
 
 def progress(core: Core) -> dict[str, Any]:
     """Return counters since this process opened the environment, its last tick's steps, and the problems there are.
 
     ``sources``: records read, read again, made durable, in error.  ``first``: of what nothing is durable yet.
-    ``steps``: stage to number of input updates read.  ``late``: the items that are still on their way to where the last
+    ``steps``: stage to number of input updates read.  ``complete``: the last time at which everything is complete that
+    has no problem.  ``late``: the items that are still on their way to where the last
     tick wanted them.
     """
     writing = core.require_writing()
-    report = writing.instance.report()
+    report, problems = writing.instance.report(), core.health.problems()
     return {
         "epoch": writing.epoch,
         "sources": {
@@ -45,7 +47,8 @@ def progress(core: Core) -> dict[str, Any]:
             }
             for name, task in report.tasks.items()
         },
+        "complete": complete(core.catalog, problems, report.frontiers, core.health.time or 0),
         "late": sorted(writing.instance.going_on()),
         "notices": dict(report.notices),
-        "problems": core.health.problems(),
+        "problems": problems,
     }

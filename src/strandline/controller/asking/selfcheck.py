@@ -17,6 +17,7 @@ See `compute/plan/meaning.py`.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from operator import methodcaller
 from typing import Final
 
 import msgspec
@@ -57,12 +58,13 @@ class _Known:
 
 @dataclass(slots=True)
 class SelfCheck:
-    """Verifies the views of one environment; `turn` is called between ticks."""
+    """Verifies the views of one environment: `turn` may go on beside ticks, `settle` is called between them."""
 
     core: Core
     _known: dict[str, _Known] = field(default_factory=dict)
     _allowance_ms: float = 0.0
     _seen_ms: int | None = None
+    _found: list[tuple[View, View]] = field(default_factory=list)
 
     async def turn(self) -> None:
         """Check what is due and can be paid for.
@@ -113,8 +115,9 @@ class SelfCheck:
 
     def _running(self) -> dict[str, ViewStatus]:
         """Return each view that holds something and is trusted."""
-        views = self.core.require_writing().instance.report().views
-        return {name: status for name, status in views.items() if not self._view(name).distrusted}
+        views, items = self.core.require_writing().instance.report().views, self.core.catalog.items
+        known = {name: item for name in views if isinstance(item := items.get(name), View)}  # the rest is dropped now
+        return {name: views[name] for name, item in known.items() if not item.distrusted}
 
     def _view(self, name: str) -> View:
         found = self.core.catalog.collection(name)
@@ -136,7 +139,8 @@ class SelfCheck:
         except MissingErrorsError as error:
             await self._distrust(name, f"that {error}")
         except Exception as error:  # noqa: BLE001 - a check never stops what it checks
-            self.core.problems.setdefault(name, f"the self-check failed: {reason(error)}")
+            if name in self._running():  # else it was dropped meanwhile
+                self.core.problems.setdefault(name, f"the self-check failed: {reason(error)}")
 
     async def _verified(self, name: str, sample: Sample | None) -> Verification | None:
         """Compare a view with what it must hold; None if it cannot be read, for which it has a problem already."""
@@ -169,6 +173,16 @@ class SelfCheck:
         )
 
     async def _change(self, name: str, **fields: str) -> None:
-        before, epoch = self._view(name), self.core.require_writing().epoch
-        after = msgspec.structs.replace(before, **fields)
-        await self.core.catalogs.change(epoch, lambda catalog: catalog.with_changed(before, after))
+        before = self._view(name)
+        self._found.append((before, msgspec.structs.replace(before, **fields)))
+
+    async def settle(self) -> None:
+        """Keep what checks have found in the catalog: between ticks, since only one coroutine at a time changes it.
+
+        Raises what stores raise, and `FencedError`; what could not be kept is kept another time.
+        """
+        while self._found:
+            before, after = self._found[0]
+            change = methodcaller("with_changed", before, after)
+            await self.core.catalogs.change(self.core.require_writing().epoch, change)
+            self._found.pop(0)

@@ -118,12 +118,16 @@ class Catalog(msgspec.Struct, frozen=True):
 
     def without(self, name: str) -> Catalog:
         """Return the catalog without the item called ``name``."""
-        return self.having({known: item for known, item in self.items.items() if known != name.lower()})
+        return self.lacking({name.lower()})
+
+    def lacking(self, names: AbstractSet[str]) -> Catalog:
+        """Return the catalog without the items with these names, in lower case."""
+        return self.having({known: item for known, item in self.items.items() if known not in names})
 
     def unsubscribed(self) -> Catalog:
         """Return the catalog without the views of subscriptions, whose process has ended."""
-        kept = {name: item for name, item in self.items.items() if not name.startswith(SUBSCRIBED)}
-        return self if len(kept) == len(self.items) else self.having(kept)
+        names = {name for name in self.items if name.startswith(SUBSCRIBED)}
+        return self.lacking(names) if names else self
 
     def closed(self, shards: AbstractSet[str]) -> Catalog:
         """Return the catalog once ``shards``, which were dropped, are closed."""

@@ -32,10 +32,16 @@ class Deliveries:
 
     async def stop(self, name: str) -> None:
         """End a task.  Raises what its endpoint raises."""
+        self.ended.pop(name, None)
         loop, task = self._loops.pop(name, None), self.tasks.pop(name, None)
         if loop is not None and task is not None:
             await loop.end()
             await task.close()
+
+    async def halt(self) -> None:
+        """End all turns."""
+        for loop in self._loops.values():
+            await loop.end()
 
     async def close(self) -> None:
         """End all.  Raises what an endpoint raises, once all are ended."""

@@ -77,5 +77,8 @@ class Lanes:
             run = self._stepping[lane] = self._waiting.popleft()
             try:
                 await self._step(run)
+            except Exception:
+                self._loops[lane].wake()  # the others still wait
+                raise
             finally:
                 del self._stepping[lane]

@@ -71,12 +71,17 @@ class Sources:
             await source.loop.end()
             await source.ingestion.close()
 
+    async def halt(self) -> None:
+        """End all turns."""
+        for source in self.open.values():
+            await source.loop.end()
+        await self._sealing.end()
+
     async def close(self) -> None:
-        """End all loops, and then all that holds a connection.  Raises what an upstream raises, once all are ended."""
+        """End all that holds a connection.  Raises what an upstream raises, once all are ended."""
         async with AsyncExitStack() as ending:
             for name in list(self.open):
                 ending.push_async_callback(self.stop, name)
-            ending.push_async_callback(self._sealing.end)
 
     async def bring(self, aim: Advance, deadline: Deadline | None) -> None:
         """Bring all sources to ``aim``, and seal the tables through it; return when they are there, or at the deadline.
@@ -101,12 +106,12 @@ class Sources:
 
     async def sealed(self) -> None:
         """Return when no sealing is under way: transactions are used by one coroutine at a time."""
-        await self._sealing.rest()
+        await self._sealing.idle()
 
     async def at_rest(self, name: str) -> Ingestion:
         """Return the ingestion of a source when no turn of it is under way."""
         source = self.open[name]
-        await source.loop.rest()
+        await source.loop.idle()
         return source.ingestion
 
     def feeding(self, item: str) -> tuple[str, str] | None:

@@ -63,18 +63,18 @@ class Views:
     async def stop(self, name: str) -> None:
         """Take a view out; a step of it that is under way is ended."""
         stages = {run.name for run in self.dataflows.runs_of(name)}
-        await self._waves.rest()
+        await self._waves.idle()
         self.dataflows.stop(name)
         await self._lanes.drop(stages - {run.name for run in self.dataflows.runs})
 
-    async def close(self) -> None:
-        """End what is under way."""
+    async def halt(self) -> None:
+        """End all turns."""
         await self._waves.end()
         await self._lanes.end()
 
     async def at_rest(self) -> None:
         """Return when no wave is under way."""
-        await self._waves.rest()
+        await self._waves.idle()
 
     def under_way(self) -> Iterator[str]:
         """Yield the views that are on their way to where they are to come."""

@@ -26,7 +26,7 @@ from collections.abc import Callable, Coroutine, Generator, Hashable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from hashlib import blake2b
-from typing import Any, Final, Generic, TypeAlias, TypeVar
+from typing import Any, ClassVar, Final, Generic, TypeAlias, TypeVar
 
 import msgspec
 
@@ -106,8 +106,25 @@ class IoPoint(Generic[T]):
         self.ready = ready
 
     def __await__(self) -> Generator[IoPoint[Any], Any, T]:
+        if _Cleanup.points is not None:
+            _Cleanup.crash()
         reply: T = yield self
         return reply
+
+
+class _Cleanup:
+    """The cleanup of a crashed actor, while one is made: how many points it has awaited."""
+
+    points: ClassVar[int | None] = None
+
+    @classmethod
+    def crash(cls) -> None:
+        """Raise the crash once more."""
+        assert cls.points is not None, "there is a cleanup"
+        cls.points += 1
+        if cls.points > CLEANUP_POINTS_MAX:
+            raise InvalidUsage("an actor does not end when it crashes: it catches GeneratorExit for ever")
+        raise GeneratorExit
 
 
 Acting: TypeAlias = Coroutine[IoPoint[Any], Any, Any]
@@ -451,13 +468,11 @@ def bury(coroutine: Acting) -> None:
 
     Each point that the cleanup awaits gets the crash again, and is never run.
     """
-    for _ in range(CLEANUP_POINTS_MAX):
-        try:
-            coroutine.close()
-            return
-        except RuntimeError:
-            continue  # it awaited something instead of ending
-    raise InvalidUsage(f"{coroutine!r} does not end when it is closed: it catches GeneratorExit for ever")
+    before, _Cleanup.points = _Cleanup.points, 0
+    try:
+        coroutine.close()
+    finally:
+        _Cleanup.points = before
 
 
 def run_sync(coroutine: Coroutine[Any, Any, T]) -> T:
