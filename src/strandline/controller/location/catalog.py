@@ -124,11 +124,6 @@ class Catalog(msgspec.Struct, frozen=True):
         """Return the catalog without the items with these names, in lower case."""
         return self.having({known: item for known, item in self.items.items() if known not in names})
 
-    def unsubscribed(self) -> Catalog:
-        """Return the catalog without the views of subscriptions, whose process has ended."""
-        names = {name for name in self.items if name.startswith(SUBSCRIBED)}
-        return self.lacking(names) if names else self
-
     def closed(self, shards: AbstractSet[str]) -> Catalog:
         """Return the catalog once ``shards``, which were dropped, are closed."""
         return msgspec.structs.replace(self, dropped=tuple(s for s in self.dropped if s not in shards))
@@ -311,7 +306,8 @@ class CatalogStore:
 
         def step(body: bytes | None) -> bytes:
             before = _decode(body)
-            after = msgspec.structs.replace(before.unsubscribed(), epoch=before.epoch + 1, holder=admit(before))
+            kept = before.lacking({name for name in before.items if name.startswith(SUBSCRIBED)})
+            after = msgspec.structs.replace(kept, epoch=before.epoch + 1, holder=admit(before))
             self._settled = False
             return msgspec.json.encode(after)
 
