@@ -91,7 +91,7 @@ def _run(opener: Opener, project: Project, wanted: Wanted, output: Output, stop:
 
 
 def _ticks(env: Environment, wanted: Wanted, stop: Stop, report: Report) -> Exit:
-    reported: int | None = None
+    reported = -1  # the last time that was reported; while an item has nothing yet, there is none
     while not stop.asked:
         begun = time.monotonic()
         try:
@@ -103,7 +103,7 @@ def _ticks(env: Environment, wanted: Wanted, stop: Stop, report: Report) -> Exit
         else:
             progress = env.progress()
             complete = progress["complete"]
-            if wanted.once or reported is None or complete > reported:
+            if wanted.once or complete > reported:
                 report.ticked(complete, time.monotonic() - begun, progress)
                 reported = complete
             report.looked(progress)
