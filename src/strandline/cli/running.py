@@ -91,11 +91,11 @@ def _run(opener: Opener, project: Project, wanted: Wanted, output: Output, stop:
 
 
 def _ticks(env: Environment, wanted: Wanted, stop: Stop, report: Report) -> Exit:
-    reported = -1  # the last time that was reported; while an item has nothing yet, there is none
+    reported: int | None = None
     while not stop.asked:
         begun = time.monotonic()
         try:
-            env.tick(wait=wanted.once, timeout=None if wanted.once else wanted.tick_ms / 1000)
+            at = env.tick(wait=wanted.once, timeout=None if wanted.once else wanted.tick_ms / 1000)
         except (StoreError, Unavailable) as error:
             if wanted.once:
                 raise
@@ -103,6 +103,7 @@ def _ticks(env: Environment, wanted: Wanted, stop: Stop, report: Report) -> Exit
         else:
             progress = env.progress()
             complete = progress["complete"]
+            reported = at - 1 if reported is None else reported  # nothing from before this process is news
             if wanted.once or complete > reported:
                 report.ticked(complete, time.monotonic() - begun, progress)
                 reported = complete
