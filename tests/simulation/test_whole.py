@@ -28,10 +28,10 @@ SAYS_SOMETHING: Final = 2_000
 ACKNOWLEDGED_AVERAGE_MIN: Final = 6
 CHECKED_AVERAGE_MIN: Final = 6
 DISTINCT_SHARE_MIN: Final = 0.99
-REACHED_SHARE_MIN: Final = 0.75
+REACHED_SHARE_MIN: Final = 0.9
 """Versions are truncated, and endpoints opened, a few times in a thousand histories: not every fate comes up there."""
 SOUGHT_AT_ONCE: Final = 500
-SOUGHT_MAX: Final = 4_250
+SOUGHT_MAX: Final = 20_000
 """How far further histories are made where those of a campaign reach too little."""
 PER_MINUTE_MIN: Final = 6_000
 
