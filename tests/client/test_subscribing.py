@@ -198,13 +198,18 @@ def test_the_view_of_a_subscription_whose_process_has_died_is_dropped() -> None:
     asyncio.run(body())
 
 
-def test_a_subscription_that_was_never_read_goes_too() -> None:
-    """Damage: a program that fails before it reads leaves a view that every tick maintains, and a lease on its past."""
+def plain() -> tuple[Place, LoopThread, Core, Environment]:
+    """Open an environment over lists for plain calls, with what is beneath."""
     place, loop = over_lists(), LoopThread()
     assembly = replace(place.assembly, together=side_by_side, beside=partial(RunningTask, place.clock))
     core = loop.run(Core.open(assembly, Config(), Mode.FULL))
-    env = Environment(Access(core, assembly, loop))
     loop.run(_define(core))
+    return place, loop, core, Environment(Access(core, assembly, loop))
+
+
+def test_a_subscription_that_was_never_read_goes_too() -> None:
+    """Damage: a program that fails before it reads leaves a view that every tick maintains, and a lease on its past."""
+    _, _, core, env = plain()
     for end in (lambda events: events.close(), lambda _: None):
         events = env.subscribe(ROWS)
         assert [name for name in core.catalog.items if name.startswith(SUBSCRIBED)]
@@ -244,11 +249,7 @@ def taken(events: Any, count: int) -> Sequence[Event]:
 
 def test_a_program_may_tick_between_two_events_and_close_while_it_waits() -> None:
     """Damage: an iterator that waits for a tick keeps every other call of the environment waiting."""
-    place, loop = over_lists(), LoopThread()
-    assembly = replace(place.assembly, together=side_by_side, beside=partial(RunningTask, place.clock))
-    core = loop.run(Core.open(assembly, Config(), Mode.FULL))
-    env = Environment(Access(core, assembly, loop))
-    loop.run(_define(core))
+    place, loop, core, env = plain()
     with closing(env.subscribe("totals")) as events:
         loop.run(_change(core, 0))
         first = env.tick()

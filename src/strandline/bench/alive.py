@@ -18,9 +18,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from strandline.bench.feed import FILE_ROWS, Feed
-from strandline.bench.measured import Edit, Measured, opened, percentile
+from strandline.bench.measured import Edit, Measured, opened, spread
 from strandline.errors import InvalidUsage
-from strandline.frontier.antichain import MINIMUM, Frontier
+from strandline.frontier.antichain import MINIMUM, Frontier, meet
 from strandline.persist.shard.patience import Deadline
 
 if TYPE_CHECKING:
@@ -88,9 +88,7 @@ class _Phase:
         ms = [(there - came) * 1000 for came, there in pairs if self.begun <= came < self.ended]
         if not ms:
             raise InvalidUsage("no row came while it was measured: let it take longer")
-        named = {"p50_ms": percentile(ms, 50), "p99_ms": percentile(ms, 99), "max_ms": max(ms)}
-        per_s = self.told / (self.ended - self.begun)
-        return {**{name: round(each, 1) for name, each in named.items()}, "told_per_s": round(per_s, 2)}
+        return {**spread(ms), "told_per_s": round(self.told / (self.ended - self.begun), 2)}
 
 
 @dataclass
@@ -174,9 +172,7 @@ class _Run:
             output = status.outputs[""]
             if not due or due[-1] != (output.upper, output.durable_records):
                 due.append((output.upper, output.durable_records))
-            reached = min(
-                (self._upper(env, f"v{number}") for number in range(self.views)), key=lambda each: each.at or 0
-            )
+            reached = meet(self._upper(env, f"v{number}") for number in range(self.views))
             complete = [records for upper, records in due if upper <= reached]
             if complete:
                 now = time.perf_counter()

@@ -27,7 +27,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from strandline.bench.feed import FILE_ROWS, Feed
-from strandline.bench.measured import Edit, opened, percentile
+from strandline.bench.measured import Edit, opened, percentile, spread
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -118,8 +118,7 @@ class _Waits:
 
     def figures(self) -> dict[str, Any]:
         """Return what the document says of them."""
-        named = {"p50_ms": percentile(self.ms, 50), "p99_ms": percentile(self.ms, 99), "max_ms": max(self.ms)}
-        return {**{name: round(ms, 1) for name, ms in named.items()}, "commits": self.commits}
+        return {**spread(self.ms), "commits": self.commits}
 
 
 async def _ours(session: SparkSession, location: Path, seen: _Seen, pool: Executor) -> None:

@@ -174,6 +174,16 @@ async def opened(
         assembly.close()
 
 
+def spread(ms: Sequence[float]) -> dict[str, float]:
+    """Return the figures of how long something took, or waited, each time.
+
+    >>> spread([4.0, 1.0, 3.0, 2.0])
+    {'p50_ms': 2.0, 'p99_ms': 4.0, 'max_ms': 4.0}
+    """
+    named = {"p50_ms": percentile(ms, 50), "p99_ms": percentile(ms, 99), "max_ms": max(ms)}
+    return {name: round(each, 1) for name, each in named.items()}
+
+
 def percentile(values: Sequence[float], percent: int) -> float:
     """Return the smallest of ``values`` that at least so many percent of them do not exceed.
 

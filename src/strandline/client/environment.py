@@ -51,8 +51,8 @@ class Environment:
         self._access = access
         self._core = access.core
         self._run = access.run
-        self._checked = SelfCheck(access.core)
-        self._checks = Loop(access.assembly.beside, self._checked.turn)
+        self._selfcheck = SelfCheck(access.core)
+        self._checks = Loop(access.assembly.beside, self._selfcheck.turn)
 
     def __enter__(self) -> Self:
         return self
@@ -146,11 +146,11 @@ class Environment:
 
     async def _ticked(self, ts: int | None, *, wait: bool, timeout: float | None) -> int:
         deadline = None if timeout is None else Deadline(self._core.assembly.clock, timeout)
-        await self._checked.settle()
+        await self._selfcheck.settle()
         time = await self._core.tick(ts, wait=wait, deadline=deadline)
         self._checks.wake()
         if await self._checks.rest(deadline):
-            await self._checked.settle()
+            await self._selfcheck.settle()
         return time
 
     def sync(self, ts: int, timeout: float | None = None) -> None:

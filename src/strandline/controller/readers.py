@@ -57,10 +57,7 @@ class Readers:
                 del self._held[item.shard]
             else:
                 return known
-        reader = await self._client.leased_reader(item.shard, item.schema, item.name, kept=self.kept(item))
-        if reader is None:
-            raise unopened(item.name)
-        self._held[item.shard] = reader
+        reader = self._held[item.shard] = await self._leased(item)
         return reader
 
     async def following(self, name: str) -> ReadHandle:
@@ -68,10 +65,7 @@ class Readers:
 
         Raises as `of`.
         """
-        item = self._catalogs.current.collection(name)
-        reader = await self._client.leased_reader(item.shard, item.schema, item.name, kept=self.kept(item))
-        if reader is None:
-            raise unopened(item.name)
+        reader = await self._leased(self._catalogs.current.collection(name))
         self._following.append(reader)
         return reader
 
@@ -103,6 +97,12 @@ class Readers:
         with suppress(StoreError, Unavailable):
             for reader in (*self._held.values(), *self._following):
                 await reader.close()
+
+    async def _leased(self, item: Collected) -> ReadHandle:
+        reader = await self._client.leased_reader(item.shard, item.schema, item.name, kept=self.kept(item))
+        if reader is None:
+            raise unopened(item.name)
+        return reader
 
     def kept(self, item: Collected) -> str:
         """Return for how long the history of a collection is kept, as its author wrote it."""

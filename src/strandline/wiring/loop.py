@@ -51,8 +51,7 @@ class LoopThread:
 
     def begin(self, call: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """Begin ``call``, and do not wait for it; not at all once the thread has ended."""
-        with suppress(RuntimeError):
-            self._loop.call_soon_threadsafe(lambda: self._begin(call()))
+        self.soon(lambda: self._begin(call()))
 
     def soon(self, call: Callable[[], object]) -> None:
         """Have ``call`` made in the thread, from any other; not at all once that has ended."""

@@ -150,6 +150,8 @@ class Views:
     def _under_way(self) -> AbstractSet[str]:
         """Return the stages that stand still only until what they read has come to where they are to come."""
         found = {*self._behind(), *self._lanes.held}
+        if not found:
+            return found  # as at almost every wave
         for level in levels(self.dataflows.runs):
             found |= {run.name for run in level if not found.isdisjoint(run.inputs)}
         return found
