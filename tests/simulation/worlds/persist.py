@@ -98,8 +98,9 @@ FOCI: Final = (
 """The site that fails half the time in a run, or none: only repeated failure brings callers to unknown outcomes."""
 AFTERWARDS_MS: Final = 2 * 86_400_000
 COLLECTIONS_MAX: Final = 3
-ACKNOWLEDGED_MIN: Final = 2
-"""W1: in every run the tasks of some users are done, or the run shows nothing."""
+ACKNOWLEDGED_MIN: Final = 1
+"""W1: in every run a task of some user is done, or the run shows nothing.  How many are done on average is a figure of
+each campaign: one user that crashes 27 times, and finds two of its commits too late, gets one done."""
 assert max(CALM_AFTER) < STEPS_MAX
 
 
