@@ -18,6 +18,8 @@ from strandline.compute.step import StageRun
 from strandline.compute.tick import tick
 from strandline.errors import EvaluationError, Unavailable
 from strandline.frontier.antichain import Frontier
+from strandline.frontier.pace import Pace
+from strandline.frontier.refresh import Refresh
 from strandline.persist.client import PersistClient
 from strandline.persist.handles.contents import Contents, Half, Rows, StageRequest
 from strandline.persist.handles.read import contents
@@ -111,13 +113,14 @@ class House:
     """Two inputs and views over them, in memory.
 
     ``queries``: the queries of these views that only Spark can run, by their texts.  ``failures``: the inputs' own
-    errors (`failures_of`).  ``forgiven``: inputs whose errors are none of the views'.
+    errors (`failures_of`).  ``forgiven``: inputs whose errors are none of the views'.  ``refresh``: their schedule.
     """
 
     views: Mapping[str, PlannedView]
     queries: Mapping[str, Query] = field(default_factory=dict)
     failures: Mapping[str, Sequence[tuple[str, int, int]]] = field(default_factory=dict)
     forgiven: frozenset[str] = frozenset()
+    refresh: Refresh | None = None
     engine: CountingEngine = field(init=False)
     blob: MemoryBlob = field(default_factory=MemoryBlob)
     stores: MemoryConsensus = field(default_factory=MemoryConsensus)
@@ -139,7 +142,7 @@ class House:
         readers = {name: run_sync(self.client.reader(name, schema, name)) for name, schema in INPUTS.items()}
         self.runs: list[StageRun] = []
         for name, view in self.views.items():
-            for stage in split(view, name):
+            for stage in split(view, name, self.refresh):
                 if stage.name in readers:
                     continue  # two views share it
                 writer = run_sync(self.client.writer(stage.name, self.epoch, schema=stage.schema.ddl))
@@ -147,7 +150,9 @@ class House:
                 inputs = {each: readers[each] for each in stage.inputs}
                 assert all(inputs.values())
                 forgiven = self.forgiven & inputs.keys()
-                self.runs.append(StageRun(stage, self.engine, inputs, sink, forgiven))  # type: ignore[arg-type]
+                pace = Pace(self.refresh, shown=stage.name == name)
+                run = StageRun(stage, self.engine, inputs, sink, forgiven, pace)  # type: ignore[arg-type]
+                self.runs.append(run)
                 readers[stage.name] = run_sync(self.client.reader(stage.name, stage.schema, stage.name))
         self.readers = readers
 

@@ -169,7 +169,7 @@ def _halves(env: Environment, name: str) -> tuple[Counter[str], Counter[str]]:
 
     async def ask(half: Half) -> Counter[str]:
         reader = await env._core.readers.of(name)
-        rows = await updates(env._core, reader, await latest([reader]), Hold(), half)
+        rows = await updates(env._core, reader, await latest(env._core, [reader]), Hold(), half)
         counted: Counter[str] = Counter()
         for row in (await env._core.engine.collect(rows)).to_pylist():
             diff, _ = row.pop(DIFF), row.pop(TIME)

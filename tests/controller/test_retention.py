@@ -57,7 +57,7 @@ def contents(core: Core, name: str, at: int | None = None) -> dict[str, int]:
 
     async def read() -> dict[str, int]:
         reader = await core.readers.of(name)
-        time = await latest([reader]) if at is None else at
+        time = await latest(core, [reader]) if at is None else at
         found: dict[str, int] = {}
         for row in listed(await snapshot(core, reader, time, Hold())).rows:
             key = str({k: v for k, v in row.items() if not k.startswith("__")})
@@ -274,7 +274,7 @@ def test_a_view_that_cannot_be_opened_holds_all_that_it_reads() -> None:
 
     def wanted(uppers: dict[str, Frontier]) -> dict[str, Frontier]:
         limits = view_limits([broken], core.catalog, uppers.get)
-        return wanted_sinces([items, broken], {}, uppers.get, limits)
+        return wanted_sinces([items, broken], {}, uppers.get, limits, 1_000)
 
     assert wanted(uppers) == {items.shard: Frontier(49), "broken-shard": Frontier(49), "inner-shard": Frontier(49)}
     del uppers["inner-shard"]
@@ -287,7 +287,7 @@ def test_a_closed_shard_is_left_alone_and_a_policy_never_asks_for_a_time_before_
     items, events = core.catalog.collection("items"), core.catalog.collection("events")
     policies = {items.shard: Policy("1 hour", 3_600_000), events.shard: NONE}
     uppers = {items.shard: Frontier(7), events.shard: EMPTY, events.remap: Frontier(9)}
-    assert wanted_sinces([items, events], policies, uppers.get, []) == {items.shard: Frontier(0)}
+    assert wanted_sinces([items, events], policies, uppers.get, [], 1_000) == {items.shard: Frontier(0)}
     assert events.progress not in kept_shards(events)
 
 

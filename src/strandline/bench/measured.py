@@ -133,7 +133,7 @@ class Measured:
     async def rows(self, name: str, as_of: int | None = None) -> pa.Table:
         """Return the contents of a collection (None: the latest), every row as often as it is there."""
         reader = await self.core.readers.of(name)
-        at = await reads.latest([reader]) if as_of is None else as_of
+        at = await reads.latest(self.core, [reader]) if as_of is None else as_of
         _, contents = await reads.multiset(self.core, name, reader, at, Hold())
         return await self._engine.collect(contents)
 

@@ -36,7 +36,7 @@ class Collection:
 
         async def read() -> Rows:
             reader = await core.readers.holding(self.name)
-            at = time if time is not None else await reads.latest([reader])
+            at = time if time is not None else await reads.latest(core, [reader])
             return await core.engine.multiset(await reads.snapshot(core, reader, at, hold))
 
         return self._access.hand_out(self._access.run(read()), hold)

@@ -26,7 +26,7 @@ from strandline.controller.defining import definitions
 from strandline.controller.location.config import Mode
 from strandline.controller.location.items import SUBSCRIBED
 from strandline.errors import InvalidUsage
-from strandline.frontier.antichain import MINIMUM, Frontier, as_time, meet
+from strandline.frontier.antichain import Frontier, as_time, meet
 from strandline.persist.handles.contents import Contents
 from strandline.persist.handles.read import ReadHandle
 
@@ -101,8 +101,8 @@ class Subscription:
     async def _all(self, as_of: int | None, until: int | None) -> AsyncGenerator[Event, None]:
         reader = self._reader
         if as_of is None:
-            await reader.wait_beyond(as_time(MINIMUM))
-            as_of = await reads.latest([reader])
+            await reader.wait_beyond(as_time(reader.state.since))
+            as_of = await reads.latest(self._core, [reader])
         if until is not None and until <= as_of:
             raise InvalidUsage(f"a subscription from {as_of} on cannot end at {until}")
         async for event in self._read(await reader.snapshot(as_of, timeout_s=0), as_of, Frontier(as_of + 1)):

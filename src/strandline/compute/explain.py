@@ -13,6 +13,7 @@ from strandline.compute.rules.phase import Window, source
 from strandline.compute.stage import Stage, delta_plan, full_plan
 from strandline.compute.step import ANEW, Done
 from strandline.engine.sql.rendering import render
+from strandline.frontier.refresh import Refresh
 
 _WRITE: Final = "; write "
 _INSTEAD: Final = {
@@ -43,13 +44,16 @@ class Explanation:
         return self.text
 
 
-def explain(view: PlannedView, stages: Sequence[Stage], last: Mapping[str, Done] | None = None) -> Explanation:
+def explain(
+    view: PlannedView, stages: Sequence[Stage], last: Mapping[str, Done] | None = None, refresh: Refresh | None = None
+) -> Explanation:
     """Explain ``view``, whose stages are ``stages``, by the SQL of a step in which every input changes at time 1.
 
-    ``last``: what the last step of each stage did, where that is known.
+    ``last``: what the last step of each stage did, where that is known.  ``refresh``: the view's schedule.
     """
     told = [_told(stage, stage is not stages[-1], (last or {}).get(stage.name)) for stage in stages]
     lines = [f"imports: {', '.join(view.imports) or 'none'}"]
+    lines += [] if refresh is None else [f"refresh: {refresh}"]
     for stage, each in zip(stages, told, strict=True):
         lines += ["", f"{stage.name}: {stage.sentence}", *_lines(each)]
     lines += [f"note: {note}" for note in view.notes]

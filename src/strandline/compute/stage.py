@@ -25,6 +25,7 @@ from strandline.compute.rules.linear import updates
 from strandline.compute.rules.phase import Phase, Window, frame, source
 from strandline.compute.rules.registry import NAMED, rule_of
 from strandline.compute.rules.rule import Rule, own_columns, own_rows
+from strandline.frontier.refresh import Refresh
 
 FINGERPRINT_DIGITS: Final = 16
 
@@ -68,9 +69,12 @@ class Stage:
         return _LINEAR if self.rule is None else self.rule.sentence
 
 
-def split(view: PlannedView, name: str) -> tuple[Stage, ...]:
-    """Return the stages of ``view``, each after those it reads; the last is the view's own collection ``name``."""
-    cut = _Cut(view)
+def split(view: PlannedView, name: str, refresh: Refresh | None = None) -> tuple[Stage, ...]:
+    """Return the stages of ``view``, each after those it reads; the last is the view's own collection ``name``.
+
+    Views share a stage only if they have the same schedule.
+    """
+    cut = _Cut(view, refresh)
     rest = cut.below(view.plan)
     own = cut.owner(rest)
     if own is None:
@@ -117,6 +121,7 @@ class _Cut:
     """Cuts a plan from the leaves up; equal subplans are cut once."""
 
     view: PlannedView
+    refresh: Refresh | None = None
     stages: dict[Node, Stage] = field(default_factory=dict)
 
     def below(self, node: Node) -> Node:
@@ -129,7 +134,7 @@ class _Cut:
             cut = rebuilt(cut, self._joined)
         if cut not in self.stages:
             schema = Schema(rule.kept(cut, self.view.types))
-            self.stages[cut] = _stage(rule.name, cut, schema, reason=rule.reason(cut))
+            self.stages[cut] = _stage(rule.name, cut, schema, self.refresh, reason=rule.reason(cut))
         return rule.output(cut, self.stages[cut].name)
 
     def _joined(self, node: Node) -> Node:
@@ -137,7 +142,7 @@ class _Cut:
         if not has_join(node):
             return node
         if node not in self.stages:
-            self.stages[node] = _stage(LINEAR, node, Schema(own_columns(node, self.view.types)))
+            self.stages[node] = _stage(LINEAR, node, Schema(own_columns(node, self.view.types)), self.refresh)
         return own_rows(node, self.stages[node].name)
 
     def owner(self, rest: Node) -> Stage | None:
@@ -157,9 +162,17 @@ def _keeps_rows(stage: Stage) -> bool:
     return isinstance(rule.output(stage.plan, stage.name), Get)
 
 
-def _stage(kind: str, plan: Node, schema: Schema, *, name: str | None = None, reason: str | None = None) -> Stage:
+def _stage(
+    kind: str,
+    plan: Node,
+    schema: Schema,
+    refresh: Refresh | None = None,
+    *,
+    name: str | None = None,
+    reason: str | None = None,
+) -> Stage:
     if name is None:
-        described = f"{kind}\n{plan!r}\n{schema.ddl}"
+        described = f"{kind}\n{plan!r}\n{schema.ddl}" + ("" if refresh is None else f"\n{refresh!r}")
         name = f"{kind}-{hashlib.sha256(described.encode()).hexdigest()[:FINGERPRINT_DIGITS]}"
     stored = tuple((each, each) for each in schema.names)
     return Stage(name, kind, plan, tuple(sorted(frames(plan))), schema, stored, reason)

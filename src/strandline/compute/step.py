@@ -8,6 +8,10 @@ moves by an empty append (`quiet` reports this, so that a tick can do many of th
 A fresh shard starts at ``as_of``, the last time that all inputs know: its contents there are computed anew from the
 inputs' contents, and so they are wherever the shard cannot be trusted, or the care changes that the stage needs.
 
+With a schedule (`frontier/refresh.py`) a stage reads its inputs up to a refresh, and what changed since the one before
+is one time: the refresh.  Its shard is known up to the next one.  If none is due when it is new, it is computed all the
+same, and cannot be read before the first one.
+
 Inputs' errors are this stage's too: it appends them as they are, beside its own.
 
 Long because a step is one subject: all of it moves one sink.
@@ -32,11 +36,14 @@ from strandline.compute.sink.correction import Updates
 from strandline.compute.stage import Stage
 from strandline.compute.step_plans import Planned, StepPlans
 from strandline.errors import EvaluationError
-from strandline.frontier.antichain import Frontier, as_time, meet
+from strandline.frontier.antichain import EMPTY, Frontier, as_time, join, meet
+from strandline.frontier.pace import FOLLOWING, Pace
+from strandline.frontier.refresh import Refresh
 from strandline.persist.handles.contents import Contents, Half, Rows
 from strandline.persist.handles.read import ReadHandle, contents, erring
 from strandline.persist.shard.batch import Staged
 from strandline.plane.engine import Engine
+from strandline.store.clock import utc_text
 
 SMALL_ROWS_MAX: Final = 200_000
 """A window with fewer input updates than this is likely to give a result that fits in one small part."""
@@ -92,9 +99,11 @@ class StageRun:
         inputs: Mapping[str, ReadHandle],
         sink: Sink,
         forgiven: frozenset[str] = frozenset(),
+        pace: Pace = FOLLOWING,
     ) -> None:
         """``forgiven``: inputs whose errors are none of this stage's."""
         self.stage = stage
+        self._pace = pace
         self.sink = sink
         self._engine = engine
         self._inputs = inputs
@@ -134,6 +143,8 @@ class StageRun:
         It is one step below the start of its next window, also of the next process's: only there can a read separate a
         time from earlier ones.  What it looks up is brought on from the start of the last window.
         """
+        if self.sink.writer.state.upper.empty:
+            return EMPTY
         begins = [reached(self.sink.writer.state)] if not self.sink.fresh else [self.known()]
         begins += [Frontier(time) for time in (self.sink.desired, self._looked_up) if time is not None]
         return Frontier(max(0, as_time(meet(begins)) - 1))
@@ -142,6 +153,15 @@ class StageRun:
     def input_updates(self) -> int:
         """How many updates its inputs hold (as last seen here)."""
         return sum(batch.rows for reader in self._inputs.values() for batch in reader.state.batches)
+
+    @property
+    def _refresh(self) -> Refresh | None:
+        return self._pace.refresh
+
+    @property
+    def _earliest(self) -> Frontier:
+        """The first time at which all inputs can be read (as last seen here)."""
+        return join(reader.state.since for reader in self._inputs.values())
 
     def known(self) -> Frontier:
         """How far all inputs are known (as last seen here)."""
@@ -154,6 +174,8 @@ class StageRun:
         known to where the shard is: from there on, only, its certificate leaves open what they hold.
         """
         lower, stands = self.sink.desired, self.sink.writer.state.upper
+        if self._refresh is not None:
+            return False  # its upper moves by refreshes
         if not (self.sink.known and self.sink.may_write) or lower is None or self.sink.fresh or self.sink.owes:
             return False
         if not (self.sink.seen and Frontier(lower) <= stands):
@@ -164,15 +186,25 @@ class StageRun:
                 return False
         return not self._may_change(lower, as_time(upper))
 
+    def rests(self, upper: Frontier) -> bool:
+        """Return, by metadata alone, whether it has no refresh before ``upper`` that is still to be made."""
+        if self._refresh is None or not self.sink.known or self.sink.fresh:
+            return False
+        if self.sink.writer.state.upper.empty:
+            return True
+        return self.sink.desired is not None and self._pace.read(upper) <= Frontier(self.sink.desired)
+
     async def takes_long(self, upper: Frontier) -> bool:
         """Return whether the next step takes long, by metadata alone: much has changed, or much is computed anew."""
-        upper = meet((upper, self.known()))
-        if self.input_updates <= LONG_ROWS_MIN or as_time(upper) == 0 or not self.sink.may_write:
+        known = meet((upper, self.known()))
+        if self.input_updates <= LONG_ROWS_MIN or as_time(known) == 0 or not self.sink.may_write:
             return False
         if not self.sink.known:
             await self.sink.open()
-        lower, stands = self.sink.desired, self.sink.writer.state.upper
-        if self.sink.fresh or lower is None:
+        lower, stands, upper = self.sink.desired, self.sink.writer.state.upper, self._pace.read(known)
+        if self.sink.fresh:
+            return True
+        if lower is None:
             return stands < upper
         if upper <= Frontier(lower):
             return False
@@ -185,6 +217,10 @@ class StageRun:
             return ""
         if not self.sink.may_write:
             return "this instance may not write yet"
+        known = meet((upper, self.known()))
+        for name, reader in self._inputs.items():
+            if self.sink.fresh and reader.state.since.at is not None and known <= reader.state.since:
+                return f"it waits for {name!r}, which cannot be read before {utc_text(reader.state.since.at)}"
         behind = [f"{name!r} (upper {r.state.upper})" for name, r in self._inputs.items() if r.state.upper < upper]
         if behind:
             return f"it waits for {', '.join(behind)}"
@@ -201,16 +237,15 @@ class StageRun:
         raises.
         """
         try:
-            upper = meet((upper, self.known()))
-            begin = await self._begin(upper)
+            begin = await self._begin(meet((upper, self.known())))
             if begin is None or begin.rebuild or await self._care() is not Care.PLAIN:
                 return None
-            way, lower, end = ways(Care.PLAIN)[0], begin.time, as_time(upper)
+            way, lower, end = ways(Care.PLAIN)[0], begin.time, begin.end
             if not (await self._seen(lower, end)).small or await self._prefers_anew(lower, end):
                 return None
             delta, rows_read = await self._changed(way, lower, end)
-            alone = len(delta.ok) == 1 and not delta.err and not self.sink.owes
-            writing = await self.sink.draft(delta, upper, small=True)
+            alone = len(delta.ok) == 1 and not delta.err and not self.sink.owes and self._refresh is None
+            writing = await self.sink.draft(delta, self._pace.stands(end), read=Frontier(end), small=True)
         except EvaluationError:
             self.sink.forget()
             return None
@@ -228,8 +263,8 @@ class StageRun:
         ``drafts``: by the name of the input.  `step` may be called with the result only once those that it `follows`
         have been appended.  None: it has to wait until they are.
         """
-        if self.stage.rule is not None:
-            return None  # it keeps a state, which has to be looked up
+        if self.stage.rule is not None or self._refresh is not None:
+            return None  # it keeps a state, which has to be looked up; or its upper is another one
         read = {name: drafts[name] for name in self._inputs if name in drafts}
         plans = self._plans.of(Care.PLAIN, Window(frozenset(read), ()))
         deltas = {frame(name, Phase.DELTA): (self._inputs[name].schema, draft.delta) for name, draft in read.items()}
@@ -284,7 +319,7 @@ class StageRun:
             self.sink.forget()
             raise
 
-    async def _bring(self, upper: Frontier, drafted: tuple[Draft, Staged | BaseException | None] | None) -> Done | None:
+    async def _bring(self, known: Frontier, drafted: tuple[Draft, Staged | BaseException | None] | None) -> Done | None:
         failed: set[Way] = set()
         done: Done | None = None
         how: Done | None = None
@@ -292,16 +327,16 @@ class StageRun:
             done = await self._finished(*drafted)
             if done is None:
                 failed.add(drafted[0].way)
-        while (begin := await self._begin(upper)) is not None:
+        while (begin := await self._begin(known)) is not None:
             care = await self._care()
-            anew = care is Care.PLAIN and not begin.rebuild and await self._prefers_anew(begin.time, as_time(upper))
+            anew = care is Care.PLAIN and not begin.rebuild and await self._prefers_anew(begin.time, begin.end)
             possible = ways(care, rebuild=begin.rebuild, anew=anew)
             way = next((way for way in possible if way not in failed), possible[-1])
             if failed or care is not Care.PLAIN:
-                self._failed = as_time(upper)
+                self._failed = begin.end
             self._anew_again = way.anew and not begin.rebuild
             try:
-                rows_read = await self._go(way, begin, as_time(upper))
+                rows_read = await self._go(way, begin)
             except EvaluationError:
                 if way == possible[-1]:
                     raise
@@ -329,32 +364,55 @@ class StageRun:
     async def _recover(self) -> None:
         """Look at the shard again after an expression had no value for some row."""
         await self.sink.open()
-        self.sink.audit_if_passed()
+        if self.sink.desired is not None:
+            self.sink.audit_if_passed(self._pace.stands(self.sink.desired))
 
-    async def _begin(self, upper: Frontier) -> _Begin | None:
-        """Return from where on the stage is to be brought on; None if it is where it can be."""
+    async def _begin(self, known: Frontier) -> _Begin | None:
+        """Return from where on the stage is to be brought on; None if it is where it can be.
+
+        ``known``: how far the inputs are.
+        """
         if not self.sink.known:
             await self.sink.open()
-        if as_time(upper) == 0:
-            return None  # some input knows nothing yet
-        if self.sink.fresh and not self.sink.may_write:
-            return None  # to begin its history is to write
+        if as_time(known) == 0 or self.sink.writer.state.upper.empty:
+            return None  # some input knows nothing yet; or there is no refresh to come
         if self.sink.fresh:  # also where a first step came to nothing: the inputs have gone on since
-            self._require(as_time(upper) - 1)
-            await self.sink.start(as_time(upper) - 1)
-            if self.sink.fresh:
-                return _Begin(as_time(upper) - 1, rebuild=True)
+            time = await self._start(known)
+            if time is None or self.sink.fresh:
+                return None if time is None else _Begin(time, time + 1, rebuild=True)
+        upper = self._pace.read(known)
         if self.sink.desired is None:
-            shard = self.sink.writer.state.upper
-            return _Begin(as_time(shard), rebuild=True) if shard < upper else None
+            time = self._pace.rebuilt(as_time(self.sink.writer.state.upper), self._earliest)
+            return None if time is None or upper <= Frontier(time) else _Begin(time, time + 1, rebuild=True)
         await self.sink.look()
         lower = self.sink.desired
         if Frontier(lower) < upper:
             self._require(lower - 1)
-            return _Begin(lower)
-        if self.sink.owes and self.sink.writer.state.upper < Frontier(lower):
-            await self.sink.advance(Updates(), Frontier(lower), small=True)
+            return await self._window(lower, as_time(upper))
+        if self.sink.owes and self.sink.writer.state.upper < self._pace.stands(lower):
+            await self._advance(Updates(), lower, small=True)
         return None
+
+    async def _start(self, known: Frontier) -> int | None:
+        """Begin the history of a fresh shard, and return at which time; None if that cannot be done yet."""
+        if known <= self._earliest or not self.sink.may_write:
+            return None  # to begin its history is to write
+        time, since = self._pace.start(known, self._earliest)
+        await self.sink.start(time, since)
+        return time
+
+    async def _window(self, lower: int, upper: int) -> _Begin:
+        """Return the next window to step over: all that there is, or up to the next refresh that changes something."""
+        changed = None if self._refresh is None else await self._first_change(lower, upper)
+        window = None if changed is None else self._pace.window(lower, changed)
+        if window is None:
+            return _Begin(lower, upper)
+        if window[0] > lower:
+            await self._advance(Updates(), window[0], small=True)
+        return _Begin(*window)
+
+    async def _advance(self, delta: Updates, read: int, *, small: bool) -> None:
+        await self.sink.advance(delta, self._pace.stands(read), read=Frontier(read), small=small)
 
     async def _care(self) -> Care:
         return care_of(await self.sink.own_errors(self.name))
@@ -364,15 +422,18 @@ class StageRun:
         for reader in self._inputs.values():
             reader.require(max(0, time))
 
-    async def _go(self, way: Way, begin: _Begin, upper: int) -> int:
-        """Bring the shard on, to ``upper`` or less; return how many input updates were read."""
+    async def _go(self, way: Way, begin: _Begin) -> int:
+        """Bring the shard on, to the window's end or less; return how many input updates were read."""
         if begin.rebuild:
             return await self._anew(way.care, begin.time)
         if way.wide:
-            return await self._change(way, begin.time, upper)
-        time = await self._first_change(begin.time, upper)
+            return await self._change(way, begin.time, begin.end)
+        time = await self._first_change(begin.time, begin.end)
+        if time is not None and self._refresh is not None:  # the window is one time
+            last = begin.end - 1
+            return await (self._anew(way.care, last) if way.anew else self._change(way, begin.time, begin.end))
         if time is None or time > begin.time:
-            await self.sink.advance(Updates(), Frontier(upper if time is None else time), small=True)
+            await self._advance(Updates(), begin.end if time is None else time, small=True)
         if time is None:
             return 0
         return await (self._anew(way.care, time) if way.anew else self._change(way, time, time + 1))
@@ -387,7 +448,7 @@ class StageRun:
         stored = sum(batch.rows for batch in self.sink.writer.state.batches)
         small = rows_read <= SMALL_ROWS_MAX or 0 < stored <= SMALL_ROWS_MAX  # most of what is stored stays as it is
         await self.sink.replace(desired)
-        await self.sink.advance(Updates(), Frontier(time + 1), small=small)
+        await self._advance(Updates(), time + 1, small=small)
         return rows_read
 
     async def _computed(self, care: Care, wanted: Mapping[str, Contents], time: int) -> Updates:
@@ -406,7 +467,7 @@ class StageRun:
     async def _change(self, way: Way, lower: int, upper: int) -> int:
         """Append what the inputs' changes in the window come to."""
         delta, rows_read = await self._changed(way, lower, upper)
-        await self.sink.advance(delta, Frontier(upper), small=rows_read <= SMALL_ROWS_MAX)
+        await self._advance(delta, upper, small=rows_read <= SMALL_ROWS_MAX)
         return rows_read
 
     async def _changed(self, way: Way, lower: int, upper: int) -> tuple[Updates, int]:
@@ -445,9 +506,12 @@ class StageRun:
         return any(each.rows for each in self._changes(lower, upper).values())
 
     def _changes(self, lower: int, upper: int) -> Mapping[str, Contents]:
-        """Return the inputs' updates in the window."""
+        """Return the inputs' updates in the window: up to a refresh, all of them at it."""
+        return self._dated(lower, upper, self._pace.lands(lower, upper))
+
+    def _dated(self, lower: int, upper: int, advance: int) -> Mapping[str, Contents]:
         return {
-            name: contents(reader.state, reader.schema, lower, upper, advance=lower)
+            name: contents(reader.state, reader.schema, lower, upper, advance=advance)
             for name, reader in self._inputs.items()
         }
 
@@ -466,7 +530,7 @@ class StageRun:
     async def _first_change(self, lower: int, upper: int) -> int | None:
         """Return the first time in the window at which an input changes, in a half that counts."""
         found: set[int] = set()
-        for name, changes in self._changes(lower, upper).items():
+        for name, changes in self._dated(lower, upper, lower).items():
             half = Half.BOTH if erring(changes).rows and name not in self._forgiven else Half.OK
             found.update(await self._engine.times(replace(changes, half=half)) if changes.rows else ())
         return min(found, default=None)
@@ -504,7 +568,8 @@ class _Seen:
 
 @dataclass(frozen=True, slots=True)
 class _Begin:
-    """Where a stage is brought on from: anew there if ``rebuild``."""
+    """Where a stage is brought on from, and to: anew there if ``rebuild``."""
 
     time: int
+    end: int
     rebuild: bool = False

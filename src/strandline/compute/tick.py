@@ -85,7 +85,8 @@ async def tick(
     for whole, above in pairwise([*order, []]):
         level = [run for run in whole if run.name not in report.stepped and run.name not in report.failed]
         quiet = {run.name: run for run in level if run.quiet(upper, frozenset(waiting))}
-        active = [run for run in level if run.name not in quiet and not await _set_aside(run, upper, aside)]
+        due = [run for run in level if run.name not in quiet and not run.rests(upper)]
+        active = [run for run in due if not await _set_aside(run, upper, aside)]
         waiting |= quiet  # with what they read: only so is it known whether that is moved
         if any(name in waiting for run in active for name in run.inputs):
             await _move(client, waiting, upper, report)

@@ -68,8 +68,9 @@ def commands(catalog: Catalog, plans: Plans, config: Config) -> dict[str, Comman
 def command(item: Item, catalog: Catalog, plans: Plans, config: Config) -> Command | None:
     """Return what is to be run for ``item``.
 
-    None for a view that is not planned yet, and for what is no item of its own in an instance: a connection; a table
-    that a source feeds, which is part of the source's command; a source that feeds none yet.
+    None for a view that is not planned yet or waits for its creation, and for what is no item of its own in an
+    instance: a connection; a table that a source feeds, which is part of the source's command; a source that feeds none
+    yet.
     """
     match item:
         case Table():
@@ -82,7 +83,7 @@ def command(item: Item, catalog: Catalog, plans: Plans, config: Config) -> Comma
             return _ingestion(item, outputs, catalog) if outputs else None
         case View():
             known = plans.get(item)
-            return None if known is None else _dataflow(item, known, catalog, config)
+            return None if known is None or item.awaits_creation else _dataflow(item, known, catalog, config)
         case Materialization():
             return RunMaterialization(
                 spec_of(item, catalog),
@@ -114,7 +115,7 @@ def _dataflow(view: View, known: Definition, catalog: Catalog, config: Config) -
     read = {name: catalog.collection(name) for name in known.planned.imports}
     forgiven = frozenset(name for name, item in read.items() if catalog.forgives(item))
     inputs = {name: collection(item, config) for name, item in read.items()}
-    return RunDataflow(collection(view, config), known.stages, view.stages, inputs, view.conf, forgiven)
+    return RunDataflow(collection(view, config), known.stages, view.stages, inputs, view.conf, forgiven, view.refresh)
 
 
 def collection(item: Collected, config: Config) -> Collection:

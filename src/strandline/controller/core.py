@@ -227,6 +227,8 @@ class Core:
         await writing.reconcile()
         time = await self.ingest(ts, None if deadline is None else deadline.half(), wait=wait)
         await self.maintain(deadline)
+        while await writing.create():
+            await self.maintain(deadline)
         await self.deliver(deadline)
         await self._confirm()
         await self._release_history(time)

@@ -14,6 +14,7 @@ from strandline.compute.plan.view import PlannedView, plan_view
 from strandline.compute.stage import Stage, split
 from strandline.controller.location.catalog import Catalog
 from strandline.controller.location.items import Collected, View
+from strandline.frontier.refresh import Refresh
 from strandline.store.clock import Ids
 
 
@@ -27,9 +28,15 @@ class Definition:
 
 
 def define(
-    name: str, sql: str, catalog: Catalog, analyst: Analyst, *, distrusted: bool = False
+    name: str,
+    sql: str,
+    catalog: Catalog,
+    analyst: Analyst,
+    *,
+    distrusted: bool = False,
+    refresh: Refresh | None = None,
 ) -> tuple[PlannedView, tuple[Stage, ...]]:
-    """Plan the view ``name`` against the catalog; ``distrusted``: see `plan_view`.
+    """Plan the view ``name`` against the catalog; ``distrusted``: see `plan_view`; ``refresh``: its schedule.
 
     Raises `DefinitionError` as `plan_view` does.
     """
@@ -37,7 +44,7 @@ def define(
         key: item.schema for key, item in catalog.items.items() if isinstance(item, Collected) and key != name.lower()
     }
     planned = plan_view(sql, schemas, analyst, distrusted=distrusted)
-    return planned, split(planned, name.lower())
+    return planned, split(planned, name.lower(), refresh)
 
 
 def stage_shards(stages: tuple[Stage, ...], catalog: Catalog, ids: Ids) -> dict[str, str]:

@@ -102,7 +102,7 @@ class Retention:
         views = [item for item in collections if isinstance(item, View)]
         unopened = [view for view in views if not instance.runs(view.name.lower())]
         limits = [*instance.needed().items(), *view_limits(unopened, catalog, self._reached)]
-        wanted = wanted_sinces(kept, policies, self._upper, limits)
+        wanted = wanted_sinces(kept, policies, self._upper, limits, time)
         moves = [
             (hold, wanted[shard])
             for shard, hold in sorted(self._holds.items())
@@ -127,18 +127,18 @@ def kept_shards(item: Kept) -> tuple[str, ...]:
 
 
 def wanted_sinces(
-    items: Sequence[Kept], policies: Mapping[str, Policy], upper: Upper, limits: Iterable[Limit]
+    items: Sequence[Kept], policies: Mapping[str, Policy], upper: Upper, limits: Iterable[Limit], time: int
 ) -> dict[str, Frontier]:
     """Return, by shard, the time before which nothing of it is needed; nothing for a shard that is closed or not open.
 
-    ``policies``: of the collections' own shards.
+    ``policies``: of the collections' own shards.  ``time``: what is known beyond it is read at it, as all else is.
     """
     wanted: dict[str, Frontier] = {}
     for item in items:
         for shard in kept_shards(item):
             of = _known(item, shard, items, upper)
             if of is not None and of.at is not None:
-                wanted[shard] = Frontier(max(0, of.at - 1 - policies.get(shard, NONE).ms))
+                wanted[shard] = Frontier(max(0, min(of.at - 1, time) - policies.get(shard, NONE).ms))
     for shard, since in limits:
         if shard in wanted:
             wanted[shard] = meet((wanted[shard], since))

@@ -6,7 +6,7 @@ on, and every tick tries again.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 
@@ -29,6 +29,8 @@ from strandline.controller.location.items import (
 from strandline.controller.location.oracle import Oracle
 from strandline.controller.planning import Definition, define, stage_shards
 from strandline.controller.retention import Retention
+from strandline.errors import Unavailable
+from strandline.frontier.antichain import Frontier, as_time, join, meet
 from strandline.instance.instance import Instance
 from strandline.instance.problems import Problems
 from strandline.persist.client import PersistClient
@@ -67,7 +69,7 @@ class Writing:
         """Open an item of the catalog under this epoch; what keeps it from opening is its problem."""
         name = runs_in(item)
         async with self.problems.of(name):
-            if isinstance(item, View) and self.plans.get(item) is None:
+            if isinstance(item, View) and (item.awaits_creation or self.plans.get(item) is None):
                 item = await self._planned(item)
             await self._run(name)
             self.oracle.passed(self.instance.bound)  # else nothing is bound until the clock gets there
@@ -148,13 +150,40 @@ class Writing:
         else:
             await self.instance.start(name, wanted)
 
+    def created(self, imports: Iterable[str]) -> int | None:
+        """Return the time at which a view over ``imports`` is created now; None: they can be read at no time yet."""
+        states = [self.client.known(self.catalogs.current.collection(name).shard) for name in imports]
+        known = [state for state in states if state is not None]
+        upper = meet((Frontier(self.oracle.floor), *(state.upper for state in known)))
+        if len(known) < len(states) or upper <= join(state.since for state in known):
+            return None
+        return as_time(upper) - 1
+
+    async def create(self) -> bool:
+        """Start the views that waited for what they read, as far as that can be read now; return whether any could."""
+        waiting = [item for item in self.catalogs.current.items.values() if isinstance(item, View)]
+        ready = [each for each in waiting if each.awaits_creation and self.created(each.imports) is not None]
+        for item in ready:
+            await self.start(item)
+        return any(self.catalogs.current.items.get(each.name.lower()) != each for each in ready)
+
     async def _planned(self, view: View) -> View:
-        """Plan a view; return it as it is in the catalog from then on: with a shard for each stage of this plan."""
-        catalog, have = self.catalogs.current, self.assembly
-        planned, stages = define(view.name, view.sql, catalog, have.analyst, distrusted=bool(view.distrusted))
+        """Plan a view; return it as it is in the catalog from then on: with a shard for each stage of this plan.
+
+        Raises `Unavailable` if it has a schedule, and what it reads can be read at no time yet.
+        """
+        catalog, have, refresh = self.catalogs.current, self.assembly, view.refresh
+        if refresh is not None and view.awaits_creation:
+            if (created := self.created(view.imports)) is None:
+                raise Unavailable(f"its schedule begins once {', '.join(view.imports)} can be read")
+            refresh = msgspec.structs.replace(refresh, created=created)
+        planned, stages = define(
+            view.name, view.sql, catalog, have.analyst, distrusted=bool(view.distrusted), refresh=refresh
+        )
         shards = stage_shards(stages, catalog, have.ids)
-        if (shards, planned.imports) != (view.stages, view.imports):  # the version that defined it planned otherwise
-            before, view = view, msgspec.structs.replace(view, stages=shards, imports=planned.imports)
+        if (shards, planned.imports, refresh) != (view.stages, view.imports, view.refresh):
+            # The version that defined it planned otherwise, or it could not be created then.
+            before, view = view, msgspec.structs.replace(view, stages=shards, imports=planned.imports, refresh=refresh)
             after = view
             await self.catalogs.change(self.epoch, lambda catalog: catalog.with_changed(before, after))
         self.plans.put(Definition(view, planned, stages))

@@ -1,3 +1,3 @@
-"""The orders that measure progress: times, frontiers of times, source offsets.  No storage, no Spark."""
+"""The orders that measure progress: times, frontiers, refreshes, source offsets.  No storage, no Spark."""
 
-__all__ = ["antichain", "gauge"]
+__all__ = ["antichain", "gauge", "pace", "refresh"]

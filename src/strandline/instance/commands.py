@@ -14,6 +14,7 @@ from typing import TypeAlias
 
 from strandline.algebra.schema import Schema
 from strandline.compute.stage import Stage
+from strandline.frontier.refresh import Refresh
 from strandline.materialize.protocol.task import MaterializationSpec
 
 
@@ -71,7 +72,8 @@ class RunDataflow:
 
     ``stages``: inputs first; the last one writes the output.  ``shards``: of the others, by the stage's name.
     ``inputs``: the collections that the stages read, by the name that the stages know.  ``conf``: the settings that
-    change answers.  ``forgiven``: the inputs whose errors are none of the view's.
+    change answers.  ``forgiven``: the inputs whose errors are none of the view's.  ``refresh``: its schedule (None: it
+    follows each time).
     """
 
     output: Collection
@@ -80,6 +82,7 @@ class RunDataflow:
     inputs: Mapping[str, Collection]
     conf: Mapping[str, str]
     forgiven: frozenset[str]
+    refresh: Refresh | None = None
 
 
 @dataclass(frozen=True, slots=True)

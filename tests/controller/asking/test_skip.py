@@ -69,7 +69,7 @@ class Place:
 async def read(core: Core, name: str, time: int | None = None) -> list[int]:
     """Return the values that a collection has at ``time`` (None: the latest)."""
     reader = await core.readers.of(name)
-    at = await reads.latest([reader]) if time is None else time
+    at = await reads.latest(core, [reader]) if time is None else time
     rows = listed(await core.engine.multiset(await reads.snapshot(core, reader, at, Hold()))).rows
     return sorted(row["x" if name == "v" else "value"] for row in rows)
 

@@ -75,7 +75,7 @@ def do(core: Core, *texts: str) -> None:
 def read(core: Core, name: str) -> list[int]:
     """Return the values that a collection has now."""
     handle = run_sync(core.readers.of(name))
-    time = run_sync(reads.latest([handle]))
+    time = run_sync(reads.latest(core, [handle]))
     rows = run_sync(core.engine.multiset(run_sync(reads.snapshot(core, handle, time, Hold()))))
     return sorted(row["value"] for row in listed(rows).rows)
 

@@ -32,6 +32,7 @@ from strandline.controller.language.statements import (
     split,
 )
 from strandline.errors import DefinitionError, Position
+from strandline.frontier.refresh import Every, Refresh
 
 
 def at(column: int, line: int = 1) -> Position:
@@ -112,6 +113,25 @@ def at(column: int, line: int = 1) -> Position:
         (
             "CREATE MATERIALIZED VIEW v KEEP HISTORY FOR '1 hour' AS TABLE t;",
             CreateView("v", "TABLE t", at(57), keep_history="1 hour"),
+        ),
+        (
+            "CREATE MATERIALIZED VIEW v REFRESH ON COMMIT AS TABLE t",
+            CreateView("v", "TABLE t", at(49)),
+        ),
+        (
+            (
+                "CREATE MATERIALIZED VIEW v REFRESH EVERY '1 day' ALIGNED TO '2026-01-01 06:00:00+02:00', "
+                "every '90 s', AT CREATION, AT '2026-01-02T00:00:00.5Z' KEEP HISTORY FOR '2 days' AS TABLE t"
+            ),
+            CreateView(
+                "v",
+                "TABLE t",
+                at(174),
+                refresh=Refresh(
+                    (Every(86_400_000, 1_767_240_000_000), Every(90_000)), (1_767_312_000_500,), at_creation=True
+                ),
+                keep_history="2 days",
+            ),
         ),
         (
             "CREATE MATERIALIZATION m INTO duckdb OPTIONS (path '/f') AS v TO t KEY (a, b), w",
@@ -220,6 +240,12 @@ def test_commas_and_words_within_a_value_do_not_end_it(value: str, column: str) 
         ("CREATE OR REPLACE TABLE t (a INT)", "line 1, column 8", "only a CONNECTION is replaced"),
         ("CREATE TABLE t (a INT) KEEP HISTORY FOR ever", "line 1, column 41", "a quoted value"),
         ("CREATE MATERIALIZED VIEW v AS SHOW TABLES", "line 1, column 31", "a query"),
+        ("CREATE MATERIALIZED VIEW v REFRESH AS TABLE t", "line 1, column 36", "ON COMMIT, EVERY, AT or AT CREATION"),
+        ("CREATE MATERIALIZED VIEW v REFRESH EVERY 'often' AS TABLE t", "line 1, column 42", "'often' is no interval"),
+        ("CREATE MATERIALIZED VIEW v REFRESH EVERY '0' AS TABLE t", "line 1, column 42", "write ON COMMIT"),
+        ("CREATE MATERIALIZED VIEW v REFRESH AT 'noon' AS TABLE t", "line 1, column 39", "'noon' is no time"),
+        ("CREATE MATERIALIZED VIEW v REFRESH AT '1969-01-01' AS TABLE t", "line 1, column 39", "before 1970"),
+        ("CREATE MATERIALIZED VIEW v REFRESH ON COMMIT, AT CREATION AS TABLE t", "line 1, column 36", "leave out"),
         ("BEGIN WORK", "line 1, column 7", "end"),
         ("DROP TABLE t u", "line 1, column 14", "end"),
         ("CREATE SOURCE s (a INT) USING files OPTIONS (path '/d', path '/e')", "line 1, column 57", "twice"),

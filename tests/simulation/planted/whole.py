@@ -360,15 +360,15 @@ _held = Sink.held
 
 
 @bug("holds follow the policies, whatever still reads the past", (retention, "wanted_sinces"))
-def past_let_go(collections: Any, policies: Any, upper: Any, limits: Any) -> Any:
+def past_let_go(collections: Any, policies: Any, upper: Any, limits: Any, time: Any) -> Any:
     """Ask no stage."""
-    return _wanted_sinces(collections, dict.fromkeys(policies, retention.NONE), upper, ())
+    return _wanted_sinces(collections, dict.fromkeys(policies, retention.NONE), upper, (), time)
 
 
 @bug("a remap forgets what is bound and not durable", (retention, "wanted_sinces"))
-def remap_let_go(collections: Any, policies: Any, upper: Any, limits: Any) -> Any:
+def remap_let_go(collections: Any, policies: Any, upper: Any, limits: Any, time: Any) -> Any:
     """Take its own upper for the data's."""
-    wanted = _wanted_sinces(collections, policies, upper, limits)
+    wanted = _wanted_sinces(collections, policies, upper, limits, time)
     remaps = [item.remap for item in collections if hasattr(item, "remap")]
     ends = {remap: upper(remap) for remap in remaps if remap in wanted}
     return wanted | {remap: Frontier(max(0, end.at - 1)) for remap, end in ends.items() if end and end.at}

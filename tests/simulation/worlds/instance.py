@@ -347,7 +347,7 @@ class Instance:
         item = world.one_of("asked for", collections)
         try:
             handle = await core.readers.of(item.name)
-            time = await reads.latest([handle])
+            time = await reads.latest(core, [handle])
             _, found = await reads.relations_at(core, [item.name.lower()], time, Hold())
             rows = await core.engine.collect(found[item.name.lower()][1])
         except CollectionError as error:

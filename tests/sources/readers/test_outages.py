@@ -84,7 +84,7 @@ class Site:
         """Return the ids that a collection holds."""
         handle = await self.core.readers.of(name)
         rows = await self.core.engine.multiset(
-            await reads.snapshot(self.core, handle, await reads.latest([handle]), Hold())
+            await reads.snapshot(self.core, handle, await reads.latest(self.core, [handle]), Hold())
         )
         return sorted(row["id"] for row in listed(rows).rows for _ in range(row.get("__diff", 1)))
 

@@ -52,9 +52,13 @@ class Counters:
 
 @dataclass(frozen=True, slots=True)
 class Writing:
-    """What a sink is about to append: ``rows`` (None: none), staged as ``request`` says, for ``description``."""
+    """What a sink is about to append: ``rows`` (None: none), staged as ``request`` says, for ``description``.
+
+    ``read``: how far the inputs were read for it.
+    """
 
     description: Description
+    read: Frontier
     rows: Rows | None
     request: StageRequest
 
@@ -76,7 +80,7 @@ class Sink:
         self.known = False
         """Whether the outcome of the last append is known here; if not, `open` comes before anything else."""
         self.desired: int | None = None
-        """All desired updates before this time have been computed; None: nothing is known, an audit is due."""
+        """What the inputs hold before this time has been computed; None: nothing is known, an audit is due."""
         self._doubted = False  # whatever a certificate says
 
     @property
@@ -111,22 +115,24 @@ class Sink:
         """Forget what is believed of the shard, whatever its certificate says, until an audit has come to its end."""
         self.desired, self._doubted = None, True
 
-    def audit_if_passed(self) -> None:
-        """Ask for an audit if the shard is ahead of what is desired, so that a step would owe and not append.
+    def audit_if_passed(self, desired: Frontier) -> None:
+        """Ask for an audit if the shard is ahead of what is ``desired``, so that a step would owe and not append.
 
         A step that fails forgets what it owes.  Going back to where it was known, it would owe and fail for ever.
         """
-        if self.desired is not None and Frontier(self.desired) < self.writer.state.upper:
+        if self.desired is not None and desired < self.writer.state.upper:
             self.desired = None
 
-    async def start(self, as_of: int) -> None:
+    async def start(self, as_of: int, since: int | None = None) -> None:
         """Begin the history of a fresh shard at ``as_of``: the first step's window starts there.
+
+        ``since``: it cannot be read before this time (None: ``as_of``).
 
         It may turn out to be not `fresh`: an append of unknown outcome has happened after all, here or in an earlier
         incarnation.  Then what is there is looked at, as `open` does, and ``as_of`` says nothing.
         """
         assert self.fresh, f"shard {self.writer.shard!r} has a history"
-        await self.writer.open_at(as_of)
+        await self.writer.open_at(as_of if since is None else since)
         if not self.fresh:
             await self.open()
             return
@@ -187,25 +193,28 @@ class Sink:
         both = await self._engine.union(Schema(()), frames, advance=0, negate=negate)
         return await self._engine.errors(both, of=name)
 
-    async def advance(self, delta: Updates, upper: Frontier, *, small: bool) -> None:
-        """Append the desired updates of ``[desired, upper)``, and whatever is owed besides.
+    async def advance(self, delta: Updates, upper: Frontier, *, read: Frontier | None = None, small: bool) -> None:
+        """Append the desired updates before ``upper``, and whatever is owed besides.
 
-        ``small`` is a hint that they are few.  Returns when they are durable, or when the shard is ahead of ``upper``
-        (then they are owed).
+        ``read``: how far the inputs were read for them (None: to ``upper``).  ``small`` is a hint that they are few.
+        Returns when they are durable, or when the shard is ahead of ``upper`` (then they are owed).
 
         Raises:
             FencedError: a newer epoch has taken over.
             Exception: whatever a store or the engine raises; the append may have happened, and the sink is not `known`.
         """
-        await self._write(await self.draft(delta, upper, small=small))
+        await self._write(await self.draft(delta, upper, read=read, small=small))
 
-    async def draft(self, delta: Updates, upper: Frontier, *, small: bool) -> Writing | None:
+    async def draft(
+        self, delta: Updates, upper: Frontier, *, read: Frontier | None = None, small: bool
+    ) -> Writing | None:
         """Do `advance` up to where rows are to be staged; None: it is done.  It raises what that raises."""
         self.forget()
         self._correction.add(delta)
-        self.desired = as_time(upper)
+        read = upper if read is None else read
+        self.desired = as_time(read)
         await self.look()
-        return await self._next(upper, small=small)
+        return await self._next(upper, read, small=small)
 
     async def finish(self, writing: Writing, staged: Staged | None) -> bool:
         """Do the rest of `advance`, after a `draft`: ``staged`` is what its rows were staged as.  Raises as that.
@@ -226,7 +235,11 @@ class Sink:
         description = writing.description
         kept = staged if staged is not None and staged.parts else None
         outcome = await self.writer.compare_and_append(
-            [kept] if kept else [], Frontier(description.lower), description.upper, certify=self.fingerprint
+            [kept] if kept else [],
+            Frontier(description.lower),
+            description.upper,
+            certify=self.fingerprint,
+            read=writing.read,
         )
         match outcome:
             case Appended():
@@ -239,7 +252,7 @@ class Sink:
                 await self.look()
             case Fenced():  # the parts are left alone: a fenced writer may not know all that it has appended
                 raise fenced(self.writer.shard, outcome, self.writer.epoch)
-        return await self._next(description.upper, small=writing.request.small)
+        return await self._next(description.upper, writing.read, small=writing.request.small)
 
     def forget(self) -> None:
         """Give up what is believed of the shard: an append begins whose outcome may stay unknown, or a step failed."""
@@ -256,7 +269,7 @@ class Sink:
             case UpperMismatch():
                 pass  # another writer has appended: the next step finds the upper moved, and looks
 
-    async def _next(self, upper: Frontier, *, small: bool) -> Writing | None:
+    async def _next(self, upper: Frontier, read: Frontier, *, small: bool) -> Writing | None:
         """Mint the next description, and return what it is for; None: there is no more to append."""
         description = mint(allowed=self.may_write, desired=upper, shard=self._accounted, last_lower=self._last_lower)
         if description is None:
@@ -274,7 +287,7 @@ class Sink:
             inline_bytes_max=self.writer.inline_room,
         )
         rows = None if self._correction.empty else await self._correction.rows(description.lower)
-        return Writing(description, rows, request)
+        return Writing(description, read, rows, request)
 
     async def _give_up(self, staged: Staged | None) -> None:
         if staged is not None:
@@ -288,7 +301,9 @@ class Sink:
 
 
 def reached(state: ShardState) -> Frontier:
-    """Return from where a stage goes on that opens its shard as it is now, if it trusts it."""
+    """Return from where a stage goes on that opens its shard as it is now, if it trusts it; empty: it is done."""
+    if state.upper.empty:
+        return state.upper
     return state.upper if state.certificate is None else meet((state.upper, state.certificate.upper))
 
 

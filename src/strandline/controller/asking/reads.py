@@ -23,13 +23,15 @@ from strandline.compute.plan.sql.dialect import parse, position_of, relations, w
 from strandline.controller.asking.holding import Hold
 from strandline.controller.core import Core
 from strandline.controller.location.catalog import ERRORS_SUFFIX, unknown
-from strandline.controller.location.items import Collected, Fed
+from strandline.controller.location.items import Collected, Fed, Item, View
 from strandline.engine.sql.edits import Edit
 from strandline.errors import AsOfError
+from strandline.frontier.antichain import as_time, join, meet
 from strandline.instance import error_half
 from strandline.persist.handles.contents import Contents, Half, Rows
 from strandline.persist.handles.definite import read_definitely
 from strandline.persist.handles.read import ReadHandle
+from strandline.persist.shard.state import ShardState
 
 ERRORS: Final = Schema(
     (
@@ -89,21 +91,39 @@ async def relations_at(
     What is read is kept by ``hold``.  Raises `AsOfError` if one cannot be read at ``as_of``.
     """
     handles = {name: await core.readers.holding(_base(core, name)) for name in names}
-    time = as_of if as_of is not None else await latest(handles.values())
+    time = as_of if as_of is not None else await latest(core, handles.values())
     return time, {name: await multiset(core, name, handles[name], time, hold) for name in names}
 
 
-async def latest(handles: Iterable[ReadHandle]) -> int:
+async def latest(core: Core, handles: Iterable[ReadHandle]) -> int:
     """Return the latest time at which all of ``handles`` are complete (0 if there are none).
+
+    Where each of them is a view with a schedule: the last refresh among theirs, for they are known beyond.
 
     Raises `AsOfError` if one of them is not complete at any time yet.
     """
-    uppers = {handle.name: (await handle.refresh()).upper for handle in handles}
-    for name, upper in uppers.items():
-        if upper.at == 0:
+    handles = list(handles)
+    time = await complete(handles)
+    return max((shown_at(core.catalog.find(each.name), each.state, time) for each in handles), default=time)
+
+
+async def complete(handles: Iterable[ReadHandle]) -> int:
+    """Return the last time at which all of ``handles`` are complete, be it to come.  Raises as `latest`."""
+    states = {handle.name: await handle.refresh() for handle in handles}
+    for name, state in states.items():
+        if state.upper.at == 0:
             raise AsOfError(f"{name!r} is not complete at any time yet: nothing has been read or computed")
-    times = [upper.at for upper in uppers.values() if upper.at is not None]
-    return min(times) - 1 if times else 0
+        if state.upper <= state.since:
+            raise AsOfError(f"{name!r} cannot be read before its first refresh, at {state.since}")
+    upper, since = meet(s.upper for s in states.values()), join(s.since for s in states.values())
+    return as_time(upper) - 1 if not upper.empty else as_time(since) if states else 0
+
+
+def shown_at(item: Item | None, state: ShardState, time: int) -> int:
+    """Return the time of its inputs that a collection shows at ``time``: with a schedule, that of the last refresh."""
+    if not isinstance(item, View) or item.refresh is None:
+        return time
+    return max(item.refresh.before(time + 1) or 0, as_time(state.since))
 
 
 def relations_of(core: Core, sql: str) -> list[str]:

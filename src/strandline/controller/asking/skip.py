@@ -48,7 +48,7 @@ async def skip(core: Core, name: str, as_of: int | None, *, apply: bool) -> dict
         raise unknown("source", name, (n for n, item in core.catalog.items.items() if isinstance(item, Fed)))
     upper = await _caught_up(core, source) if apply else None
     reader = await core.readers.of(source.name)
-    latest = await reads.latest([reader])
+    latest = await reads.latest(core, [reader])
     time = latest if as_of is None else as_of
     seen = await error_half.tally(core.engine, reader, time)
     dismissed = None

@@ -108,6 +108,7 @@ def _collection(core: Core, item: Collected, state: ShardState | None) -> dict[s
         "parts": 0 if state is None else sum(len(b.parts) for b in state.batches),
         "sort": [] if state is None else list(state.sort),
         "keep_history": core.readers.kept(item),
+        "refresh": str(item.refresh) if isinstance(item, View) and item.refresh is not None else None,
         "merge_due": 0 if state is None else _merge_due(state),
     }
 

@@ -17,7 +17,7 @@ from strandline.compute.afresh import Halves, afresh, computed
 from strandline.compute.plan.meaning import meaning
 from strandline.controller.asking.backfill import materialization
 from strandline.controller.asking.holding import Hold
-from strandline.controller.asking.reads import latest, multiset, snapshot, updates
+from strandline.controller.asking.reads import complete, latest, multiset, shown_at, snapshot, updates
 from strandline.controller.asking.status import task_position
 from strandline.controller.commanded import bindings
 from strandline.controller.core import Core
@@ -105,9 +105,10 @@ async def verify(core: Core, name: str, as_of: int | None, sample: Sample | None
         )
     reader = await core.readers.of(name)
     handles = {name: await core.readers.of(name) for name in view.imports}
-    time = as_of if as_of is not None else await latest([reader])
+    time = as_of if as_of is not None else await latest(core, [reader])
     # A view is only ever ahead of its inputs because another writer wrote to it: then what is known of them has to do.
-    known = time if as_of is not None else min(time, await latest(handles.values())) if handles else time
+    known = time if as_of is not None or not handles else min(time, await complete(handles.values()))
+    known = shown_at(view, reader.state, known)
     stored = await snapshot(core, reader, time, Hold())
     checked = partial(_checked, core, view, sample, stored, time=time)
     meant = await _meant(core, view, handles, known, time)
@@ -170,7 +171,14 @@ async def verify_state(core: Core, name: str) -> list[Verification]:
     view = core.catalog.collection(name)
     assert isinstance(view, View), f"{name!r} is not a view"
     handles = {each: await core.readers.of(each) for each in view.imports}
-    _, stages = define(view.name, view.sql, core.catalog, core.assembly.analyst, distrusted=bool(view.distrusted))
+    _, stages = define(
+        view.name,
+        view.sql,
+        core.catalog,
+        core.assembly.analyst,
+        distrusted=bool(view.distrusted),
+        refresh=view.refresh,
+    )
     found = []
     for stage in stages[:-1]:
         shard = view.stages.get(stage.name)
@@ -179,8 +187,8 @@ async def verify_state(core: Core, name: str) -> list[Verification]:
             break  # another version defined the view: what this one would keep is not there yet
         handles[stage.name] = reader
         inputs = [handles[each] for each in stage.inputs]
-        time = await latest([reader])
-        known = min(time, await latest(inputs)) if inputs else time
+        time = await latest(core, [reader])
+        known = shown_at(view, reader.state, min(time, await complete(inputs)) if inputs else time)
         read = {each: Halves(await updates(core, handles[each], known, Hold(), net=True)) for each in stage.inputs}
         wanted = (await computed(core.engine, stage, read, time=known)).ok
         stored = await updates(core, reader, time, Hold())

@@ -157,7 +157,9 @@ def _changed(core: Core, present: Item, defined: Defined) -> str:
             if lasting(wanted.options) != lasting(present.options):
                 return f"the options {_listed(present.options)}"
             return _other_columns(core.assembly.analyst.parse_ddl(wanted.columns), present)
-        case CreateView(query=query), View():
+        case CreateView(query=query, refresh=refresh), View():
+            if refresh != (present.refresh and present.refresh.clause):
+                return f"REFRESH {present.refresh or 'ON COMMIT'}"
             return "" if _meaning(query) == _meaning(present.sql) else "another query"
         case CreateMaterialization() as wanted, Materialization():
             if (wanted.endpoint, wanted.options) != (present.endpoint, present.options):

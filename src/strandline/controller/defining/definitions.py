@@ -18,6 +18,7 @@ from strandline.algebra.excerpt import within
 from strandline.algebra.schema import RESERVED, Schema
 from strandline.compute.explain import Explanation, explain
 from strandline.compute.rehearsal import rehearse
+from strandline.compute.stage import split
 from strandline.controller.commanded import spec_of
 from strandline.controller.core import Core
 from strandline.controller.language import statements
@@ -39,6 +40,7 @@ from strandline.controller.location.items import (
 )
 from strandline.controller.planning import Definition, define, stage_shards
 from strandline.errors import DefinitionError
+from strandline.frontier.refresh import Refresh
 from strandline.instance import live
 from strandline.materialize.driver import require_all
 from strandline.options import refusal_of_secrets
@@ -73,26 +75,40 @@ async def create_view(core: Core, statement: statements.CreateView) -> None:
     if taken(core, statement, View):
         return
     with within(statement.start):
-        definition = plan(core, statement.name, statement.query)
+        definition = plan(core, statement.name, statement.query, statement.refresh)
+    with within(statement.refresh_at):
+        _refuse_past(core, definition.view.refresh)
     core.require_writing().plans.put(definition)
     await add(core, keeping(definition.view, statement))
 
 
-def plan(core: Core, name: str, sql: str) -> Definition:
-    """Plan a view that is not in the catalog yet: what `create_view` adds."""
-    planned, stages = define(name, sql, core.catalog, core.assembly.analyst)
+def plan(core: Core, name: str, sql: str, refresh: Refresh | None = None) -> Definition:
+    """Plan a view that is not in the catalog yet, with the schedule ``refresh``: what `create_view` adds."""
+    planned, _ = define(name, sql, core.catalog, core.assembly.analyst)
+    if refresh is not None:
+        refresh = msgspec.structs.replace(refresh, created=core.require_writing().created(planned.imports))
+    stages = split(planned, name.lower(), refresh)
     collections = {name: core.catalog.collection(name).schema for name in planned.imports}
     rehearse(stages, collections, core.assembly.analyst)
+    shards = stage_shards(stages, core.catalog, core.assembly.ids)
     view = View(
         name,
         columns_of(planned.schema),
         core.assembly.ids.fresh("s"),
         sql=planned.sql,
         imports=planned.imports,
-        stages=stage_shards(stages, core.catalog, core.assembly.ids),
+        stages={} if refresh is not None and refresh.created is None else shards,
         conf=core.engine.settings(),
+        refresh=refresh,
     )
     return Definition(view, planned, stages)
+
+
+def _refuse_past(core: Core, refresh: Refresh | None) -> None:
+    """Raise `DefinitionError` if a view with this schedule would never be refreshed."""
+    now = core.require_writing().oracle.now()
+    if refresh is not None and msgspec.structs.replace(refresh, created=refresh.created or now).up(0) is None:
+        raise DefinitionError(f"REFRESH {refresh}: all of it is past; add a time to come, EVERY, or AT CREATION")
 
 
 async def create_materialization(core: Core, statement: statements.CreateMaterialization) -> None:
@@ -200,9 +216,16 @@ def explain_view(core: Core, name: str, counted: Mapping[str, int]) -> Explanati
     item = core.catalog.find(name)
     if not isinstance(item, View):
         raise unknown("materialized view", name, (n for n, i in core.catalog.items.items() if isinstance(i, View)))
-    planned, stages = define(item.name, item.sql, core.catalog, core.assembly.analyst, distrusted=bool(item.distrusted))
+    planned, stages = define(
+        item.name,
+        item.sql,
+        core.catalog,
+        core.assembly.analyst,
+        distrusted=bool(item.distrusted),
+        refresh=item.refresh,
+    )
     last = {each.name: done for each in stages if (done := live.last_step(counted, each.name)) is not None}
-    return explain(planned, stages, last)
+    return explain(planned, stages, last, item.refresh)
 
 
 async def audit(core: Core, name: str) -> None:

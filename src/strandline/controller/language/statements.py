@@ -8,7 +8,7 @@ text, because their meaning is Spark's.  Every refusal has a line and a column.
     CREATE SOURCE name [(columns)] FROM connector (option = value, …) [clauses] [KEEP HISTORY FOR 'interval']
     CREATE SOURCE name [(columns)] USING connector OPTIONS (key 'value', …) [clauses] [KEEP HISTORY FOR 'interval']
     CREATE [OR REPLACE] CONNECTION name TO kind (option = value, …)
-    CREATE MATERIALIZED VIEW name [KEEP HISTORY FOR 'interval'] AS query
+    CREATE MATERIALIZED VIEW name [REFRESH schedule] [KEEP HISTORY FOR 'interval'] AS query
     CREATE MATERIALIZATION name INTO endpoint OPTIONS (key 'value', …) AS collection [TO table] [KEY (columns)], …
     DROP {TABLE | SOURCE | CONNECTION | MATERIALIZED VIEW | MATERIALIZATION} [IF EXISTS] name
     INSERT INTO [TABLE] name [(columns)] query
@@ -17,8 +17,8 @@ text, because their meaning is Spark's.  Every refusal has a line and a column.
     BEGIN | COMMIT | ROLLBACK [TRANSACTION]
     a query
 
-``IF NOT EXISTS`` is allowed after CREATE and its kind.  The clauses of a source are in `clauses.py`.  Statements that
-Spark has and Strandline has not are refused by name (`unsupported.py`).
+``IF NOT EXISTS`` is allowed after CREATE and its kind.  The clauses of a source are in `clauses.py`, schedules in
+`schedules.py`.  Statements that Spark has and Strandline has not are refused by name (`unsupported.py`).
 
 Long because all statements are listed in one place, with how each is read.
 """
@@ -33,9 +33,10 @@ from sqlglot.tokenizer_core import Token, TokenType
 
 from strandline.algebra.excerpt import Excerpt
 from strandline.compute.plan.sql.dialect import position
-from strandline.controller.language import clauses, unsupported
+from strandline.controller.language import clauses, schedules, unsupported
 from strandline.controller.language.cursor import QUERY_WORDS, Cursor, tokens_of
 from strandline.errors import DefinitionError, Position
+from strandline.frontier.refresh import Refresh
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,12 +114,17 @@ class CreateConnection(_Placed):
 
 @dataclass(frozen=True, slots=True)
 class CreateView(_Kept):
-    """CREATE MATERIALIZED VIEW; ``start`` is where the query begins in the statement, for positions."""
+    """CREATE MATERIALIZED VIEW; ``start`` is where the query begins in the statement, for positions.
+
+    ``refresh``: its schedule, which stands at ``refresh_at``; None: it follows each time.
+    """
 
     name: str
     query: str
     start: Position
     if_not_exists: bool = False
+    refresh: Refresh | None = None
+    refresh_at: Position | None = field(default=None, compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -417,13 +423,24 @@ def _connection(cursor: Cursor, quiet: bool, replaces: bool) -> CreateConnection
 
 def _view(cursor: Cursor, quiet: bool) -> CreateView:
     at, name = cursor.position, cursor.only_name()
+    refresh_at, refresh = cursor.position, schedules.refresh(cursor)
     history, history_at = _history(cursor)
     _refuse(cursor, "CREATE MATERIALIZED VIEW", unsupported.VIEW_CLAUSES)
     cursor.take("AS")
     if cursor.peek() not in QUERY_WORDS:
         raise cursor.fail("a query")
     query = cursor.rest("a query")
-    return CreateView(name, query.text, query.start, quiet, at=at, keep_history=history, keep_history_at=history_at)
+    return CreateView(
+        name,
+        query.text,
+        query.start,
+        quiet,
+        refresh,
+        refresh_at,
+        at=at,
+        keep_history=history,
+        keep_history_at=history_at,
+    )
 
 
 def _history(cursor: Cursor) -> tuple[str | None, Position | None]:

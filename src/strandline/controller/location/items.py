@@ -16,6 +16,7 @@ import msgspec
 
 from strandline.algebra.schema import Column, Schema
 from strandline.controller.location import on_error
+from strandline.frontier.refresh import Refresh
 
 SUBSCRIBED: Final = "__subscribed_"
 """How the names of views begin that belong to a subscription; no user can give such a name."""
@@ -97,7 +98,8 @@ class View(_Item, frozen=True, tag="view"):
     ``stages`` maps the name of each internal stage to its shard; ``shard`` is the last one's.
     ``conf`` is the Spark configuration that changes answers, as it was when the view was defined.  ``checked`` is the
     fingerprint of the plan that a check has found right, and ``distrusted`` says what one has found wrong: such a view
-    is recomputed whole until it is defined anew (`controller/asking/selfcheck.py`).
+    is recomputed whole until it is defined anew (`controller/asking/selfcheck.py`).  ``refresh``: its schedule; None:
+    it follows each time.
     """
 
     sql: str
@@ -107,6 +109,12 @@ class View(_Item, frozen=True, tag="view"):
     checked: str = ""
     distrusted: str = ""
     keep_history: str | None = None
+    refresh: Refresh | None = None
+
+    @property
+    def awaits_creation(self) -> bool:
+        """Whether it has a schedule and waits for what it reads: there is no time yet at which it was created."""
+        return self.refresh is not None and self.refresh.created is None
 
     @property
     def shards(self) -> tuple[str, ...]:

@@ -14,6 +14,8 @@ import msgspec
 from strandline.compute.sink.actor import Sink
 from strandline.compute.stage import Stage
 from strandline.compute.step import StageRun
+from strandline.frontier.pace import Pace
+from strandline.frontier.refresh import Refresh
 from strandline.instance.commands import RunDataflow
 from strandline.persist.client import PersistClient
 from strandline.persist.handles.read import ReadHandle
@@ -74,7 +76,7 @@ class Dataflows:
             shard = command.output.shard if final else command.shards[stage.name]
             if stage.name not in self._runs:
                 read = {each: inputs[each] for each in stage.inputs}
-                run = await self._open(stage, shard, read, command.conf, command.forgiven & read.keys())
+                run = await self._open(stage, shard, read, command, Pace(command.refresh, shown=final))
                 self._runs[stage.name] = run
             self._users.setdefault(stage.name, set()).add(name)
             shown = command.output.name if final else f"{command.output.name}/{stage.name}"
@@ -96,24 +98,32 @@ class Dataflows:
         stage: Stage,
         shard: str,
         inputs: Mapping[str, ReadHandle],
-        conf: Mapping[str, str],
-        forgiven: frozenset[str],
+        command: RunDataflow,
+        pace: Pace,
     ) -> StageRun:
+        forgiven = command.forgiven & inputs.keys()
         writer = await self._client.writer(shard, self._epoch, schema=stage.schema.ddl, sort=stage.sort)
-        sink = Sink(self._engine, writer, stage.schema, fingerprint(stage, inputs, conf, forgiven))
+        meaning = fingerprint(stage, inputs, command.conf, forgiven, command.refresh)
+        sink = Sink(self._engine, writer, stage.schema, meaning)
         sink.may_write = self.may_write
         await sink.open()
-        return StageRun(stage, self._engine, inputs, sink, forgiven)
+        return StageRun(stage, self._engine, inputs, sink, forgiven, pace)
 
 
 def fingerprint(
-    stage: Stage, inputs: Mapping[str, ReadHandle], conf: Mapping[str, str], forgiven: frozenset[str] = frozenset()
+    stage: Stage,
+    inputs: Mapping[str, ReadHandle],
+    conf: Mapping[str, str],
+    forgiven: frozenset[str] = frozenset(),
+    refresh: Refresh | None = None,
 ) -> str:
     """Return what a certificate names: the stage's meaning, its inputs' shards, and the conf that changes answers.
 
-    ``forgiven``: inputs whose errors are none of the stage's.
+    ``forgiven``: inputs whose errors are none of the stage's.  ``refresh``: its schedule.
     """
     shards = sorted((name, reader.state.shard) for name, reader in inputs.items())
     meaning = (stage.kind, repr(stage.plan), stage.schema.ddl, stage.stored)
-    described = [*meaning, shards, sorted(conf.items()), sorted(forgiven)]
+    described: list[object] = [*meaning, shards, sorted(conf.items()), sorted(forgiven)]
+    if refresh is not None:
+        described.append(refresh)
     return hashlib.sha256(msgspec.json.encode(described)).hexdigest()[:FINGERPRINT_DIGITS]

@@ -94,6 +94,7 @@ class WriteHandle:
         *,
         token: str | None = None,
         certify: str = "",
+        read: Frontier | None = None,
         begun_ms: int | None = None,
         timeout_s: float | None = None,
     ) -> AppendOutcome:
@@ -102,15 +103,15 @@ class WriteHandle:
         An empty ``staged`` advances the upper alone; an empty ``new`` closes the shard.  ``token`` makes the request
         recognisable across restarts of the caller (default: a fresh one, recognisable across retries).  ``certify`` is
         the fingerprint of a dataflow; by this append it certifies that the shard now holds what it desired.
-        ``begun_ms``: see `state.Append`.  ``timeout_s``: how long to retry a store that does not answer (default: about
-        a minute).
+        ``read``, ``begun_ms``: see `state.Append`.  ``timeout_s``: how long to retry a store that does not answer
+        (default: about a minute).
 
         Raises:
             Indeterminate: it may have happened; open the shard again and look.
             Unavailable: it has not happened.
             InvalidUsage: the request can never succeed.
         """
-        request = self.request(staged, expected, new, token=token, certify=certify, begun_ms=begun_ms)
+        request = self.request(staged, expected, new, token=token, certify=certify, read=read, begun_ms=begun_ms)
         deadline = self._machine.within(timeout_s)
         outcome = await self._machine.commit(lambda state: append(state, request), deadline=deadline)
         self.settled(request)
