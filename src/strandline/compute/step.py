@@ -145,7 +145,11 @@ class StageRun:
         """
         if self.sink.writer.state.upper.empty:
             return EMPTY
-        begins = [reached(self.sink.writer.state)] if not self.sink.fresh else [self.known()]
+        known, earliest = self.known(), self._earliest
+        if not self.sink.fresh:
+            begins = [reached(self.sink.writer.state)]
+        else:
+            begins = [known if known <= earliest else Frontier(self._pace.start(known, earliest)[0])]
         begins += [Frontier(time) for time in (self.sink.desired, self._looked_up) if time is not None]
         return Frontier(max(0, as_time(meet(begins)) - 1))
 
@@ -203,7 +207,7 @@ class StageRun:
             await self.sink.open()
         lower, stands, upper = self.sink.desired, self.sink.writer.state.upper, self._pace.read(known)
         if self.sink.fresh:
-            return True
+            return self._earliest < known
         if lower is None:
             return stands < upper
         if upper <= Frontier(lower):
@@ -219,8 +223,9 @@ class StageRun:
             return "this instance may not write yet"
         known = meet((upper, self.known()))
         for name, reader in self._inputs.items():
-            if self.sink.fresh and reader.state.since.at is not None and known <= reader.state.since:
-                return f"it waits for {name!r}, which cannot be read before {utc_text(reader.state.since.at)}"
+            since = reader.state.since
+            if self.sink.fresh and since.at and known <= since:
+                return f"it waits for {name!r}, which cannot be read before {utc_text(since.at)}"
         behind = [f"{name!r} (upper {r.state.upper})" for name, r in self._inputs.items() if r.state.upper < upper]
         if behind:
             return f"it waits for {', '.join(behind)}"
@@ -380,9 +385,12 @@ class StageRun:
             time = await self._start(known)
             if time is None or self.sink.fresh:
                 return None if time is None else _Begin(time, time + 1, rebuild=True)
-        upper = self._pace.read(known)
+        upper, earliest = self._pace.read(known), self._earliest
+        lower, shard = self.sink.desired, self.sink.writer.state.upper
+        if lower is not None and Frontier(lower - 1) < earliest and shard == self._pace.stands(lower):
+            self.sink.audit()  # a first append that landed late: meanwhile nothing held what it goes on from
         if self.sink.desired is None:
-            time = self._pace.rebuilt(as_time(self.sink.writer.state.upper), self._earliest)
+            time = self._pace.rebuilt(as_time(shard), earliest)
             return None if time is None or upper <= Frontier(time) else _Begin(time, time + 1, rebuild=True)
         await self.sink.look()
         lower = self.sink.desired

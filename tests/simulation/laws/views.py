@@ -178,8 +178,8 @@ class Observer:
     async def settled(self, time: int, excused: Container[str]) -> None:
         """See that at ``time`` nothing is owed, but by what is ``excused``.
 
-        K3: nothing that others wrote into a view is in it.  L2: a source has all that is upstream.  What was dropped is
-        closed.
+        K3: nothing that others wrote into a view is in it, but what its schedule, or that of a view that it reads,
+        keeps until the next refresh.  L2: a source has all that is upstream.  What was dropped is closed.
         """
         catalog = await self.catalog()
         for source in (source for source in catalog.of_kind(Source) if source.name not in excused):
@@ -202,7 +202,8 @@ class Observer:
             assert reader is not None
             now = await self._collected(reader)
             strange = [row for row in now.at(time) if foreign(row)]
-            owed = bool(strange) and now.upper == time + 1 and not self._spoilt(view, time)
+            later = any(isinstance(i := catalog.items[name], View) and i.refresh for name in view.imports)
+            owed = bool(strange) and now.upper == time + 1 and not self._spoilt(view, time) and not later
             require(
                 "K3",
                 not owed,
@@ -379,18 +380,20 @@ class Observer:
 
     def _view(self, view: View, now: Collected, inputs: Mapping[str, Collected], inherited: Iterable[str]) -> None:
         name = view.name
-        upper = min([now.upper, *(each.upper for each in inputs.values())])
-        since = max([now.since, *(each.since for each in inputs.values())])
-        times = now.times.union(*(each.times for each in inputs.values()), {since, upper - 1})
+        upper, since = min(each.upper for each in inputs.values()), max(each.since for each in inputs.values())
+        times = now.times.union(*(each.times for each in inputs.values()), {since, upper - 1, now.since, now.upper - 1})
         first = min(now.times | {now.upper - 1})
         for time in sorted(times):
-            if not max(since, first) <= time < upper or self._spoilt(view, time):
+            if not max(now.since, first) <= time < now.upper or self._spoilt(view, time):
                 continue  # where others wrote, what is the view's own comes with its next append
+            shown = time if view.refresh is None else view.refresh.before(time + 1)
+            if shown is None or not since <= shown < upper:
+                continue
             self.checked += 1
-            held = {i: list(each.at(time).elements()) for i, each in inputs.items()}
+            held = {i: list(each.at(shown).elements()) for i, each in inputs.items()}
             wanted = Counter(VIEWS[name].meaning(held))
             found = now.at(time)
-            errors = VIEWS[name].errors(held) + sum(inputs[i].failed(time) for i in inherited)
+            errors = VIEWS[name].errors(held) + sum(inputs[i].failed(shown) for i in inherited)
             require("K2", now.failed(time) == errors, f"{name} at {time} has {now.failed(time)} errors, not {errors}")
             if found != wanted:
                 ours, wanted = _own(found), _own(wanted)

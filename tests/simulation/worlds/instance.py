@@ -19,7 +19,7 @@ from strandline.controller.core import CATALOG, Core
 from strandline.controller.defining import creating, definitions
 from strandline.controller.language.statements import Create, Drop, parse
 from strandline.controller.location.config import Config, Mode
-from strandline.controller.location.items import Materialization, Source, Table
+from strandline.controller.location.items import Item, Materialization, Source, Table, View
 from strandline.controller.published import PROBLEMS, Published
 from strandline.errors import (
     AsOfError,
@@ -49,6 +49,8 @@ ARRIVES_WITHIN: Final = 200
 CATCH_UP_TICKS: Final = 2
 """Within so many ticks after the last fault everything has caught up, and no problem is left."""
 WATCH_EVERY_S: Final = 0.04
+REFRESHED_WITHIN_MS: Final = 500
+"""After so long each view that has a schedule is refreshed at least once, so that it can be read."""
 
 
 parsed: Final = cache(parse)
@@ -58,6 +60,11 @@ parsed: Final = cache(parse)
 async def create(core: Core, text: str) -> None:
     """Do a CREATE statement."""
     await creating.create(core, cast("Create", parsed(text)))
+
+
+def scheduled(item: Item) -> bool:
+    """Return whether an item is a view with a schedule."""
+    return isinstance(item, View) and item.refresh is not None
 
 
 class Instance:
@@ -247,6 +254,12 @@ class Instance:
         positions = {i.name: tasks[i.name].status.position if i.name in tasks else 0 for i in items}
         return await self.world.observer.uppers(catalog) | positions
 
+    async def _sealed(self) -> list[int]:
+        """Return how far each collection has come that is known no further than it was brought."""
+        catalog = await self.world.observer.catalog()
+        uppers = await self.world.observer.uppers(catalog)
+        return [upper for name, upper in uppers.items() if not scheduled(catalog.items[name])]
+
     async def _made(self) -> dict[str, str]:
         """Return what tells each item from another one that was defined under its name."""
         catalog = await self.world.observer.catalog()
@@ -384,8 +397,12 @@ class Instance:
         if world.choose("mended", 2):
             await self._mend(core)
         await self._arrive(core)
-        ahead = max((await self._uppers(core)).values(), default=0)  # another writer may have sealed times to come
-        time = await self._ticked(core, core.tick(max(ahead, core.require_writing().oracle.now())))
+        later = 0
+        if any(scheduled(item) for item in core.catalog.items.values()):
+            await self._ticked(core, core.tick())
+            later = REFRESHED_WITHIN_MS
+        ahead = max(await self._sealed(), default=0)  # another writer may have sealed times to come
+        time = await self._ticked(core, core.tick(later + max(ahead, core.require_writing().oracle.now())))
         for _ in range(CATCH_UP_TICKS - 1):
             time = await self._ticked(core, core.tick())
         uppers = await self._uppers(core)

@@ -19,6 +19,7 @@ from strandline.compute.stage import Stage
 from strandline.controller import planning
 from strandline.controller.location.catalog import Catalog
 from strandline.controller.location.items import Materialization
+from strandline.frontier.refresh import Refresh
 from strandline.testing.lists.list_analyst import ListAnalyst
 from strandline.testing.lists.list_plans import Query
 from strandline.testing.lists.list_source import SCHEMA as MESSAGES
@@ -220,7 +221,13 @@ def multiset(rows: Iterable[Row]) -> Counter[Row]:
 
 
 def define(
-    name: str, sql: str, catalog: Catalog, analyst: object, *, distrusted: bool = False
+    name: str,
+    sql: str,
+    catalog: Catalog,
+    analyst: object,
+    *,
+    distrusted: bool = False,
+    refresh: Refresh | None = None,
 ) -> tuple[PlannedView, tuple[Stage, ...]]:
     """Return what `planning.define` does, worked out once for each view over the same schemas."""
     schemas = {
@@ -228,7 +235,8 @@ def define(
         for key, item in catalog.items.items()
         if not isinstance(item, Materialization) and key in VIEWS[name.lower()].inputs
     }
-    return _planned(name, sql, tuple(sorted(schemas.items(), key=lambda pair: pair[0])))
+    planned, stages = _planned(name, sql, tuple(sorted(schemas.items(), key=lambda pair: pair[0])))
+    return planned, stages if refresh is None else planning.split(planned, name.lower(), refresh)
 
 
 @cache

@@ -60,6 +60,13 @@ FOCI: Final = (
     "engine.stage",
     "engine.evaluate",
 )
+SCHEDULES: Final = (
+    "EVERY '100 ms'",
+    "EVERY '30 ms' ALIGNED TO '1970-01-01'",
+    "EVERY '400 ms' ALIGNED TO '1970-01-01', AT CREATION",
+    "EVERY '400 ms' ALIGNED TO '1970-01-01'",
+    "AT CREATION",
+)
 DDL: Final = {name: ", ".join(f"{c.name} {c.type}" for c in schema) for name, schema in INPUTS.items()}
 
 
@@ -132,7 +139,9 @@ def project(world: World) -> list[str]:
             kind = f"TABLE {name} ({DDL[name]})" if schema is TABLE else ""
             options = f"upstream {name!r}{in_spite(world)}"
             made.append(f"CREATE {kind or f'SOURCE {name} ({DDL[name]}) USING list OPTIONS ({options})'}")
-    made += [f"CREATE MATERIALIZED VIEW {name} AS {VIEWS[name].sql}" for name in VIEWS if name in views]
+    made += [
+        f"CREATE MATERIALIZED VIEW {name}{schedule(world)} AS {VIEWS[name].sql}" for name in VIEWS if name in views
+    ]
     keyed = [name for name in VIEWS if name in views and VIEWS[name].key]
     kinds = PLACES if world.instances == 1 else PLACES[:2]  # what is written directly has no fence against a zombie
     for kind in kinds:
@@ -142,6 +151,11 @@ def project(world: World) -> list[str]:
             options = f"at {kind!r}{in_spite(world)}"
             made.append(f"CREATE MATERIALIZATION m_{kind} INTO {kind} OPTIONS ({options}) AS {name} KEY ({key})")
     return made
+
+
+def schedule(world: World) -> str:
+    """Choose when a view is refreshed."""
+    return "" if world.choose("refresh", 4) else f" REFRESH {world.one_of('schedule', SCHEDULES)}"
 
 
 def in_spite(world: World) -> str:

@@ -104,7 +104,8 @@ async def latest(core: Core, handles: Iterable[ReadHandle]) -> int:
     """
     handles = list(handles)
     time = await complete(handles)
-    return max((shown_at(core.catalog.find(each.name), each.state, time) for each in handles), default=time)
+    shown = (shown_at(core.catalog.find(each.name), each.state, time) for each in handles)
+    return max([*shown, as_time(join(each.state.since for each in handles))])
 
 
 async def complete(handles: Iterable[ReadHandle]) -> int:
@@ -123,7 +124,8 @@ def shown_at(item: Item | None, state: ShardState, time: int) -> int:
     """Return the time of its inputs that a collection shows at ``time``: with a schedule, that of the last refresh."""
     if not isinstance(item, View) or item.refresh is None:
         return time
-    return max(item.refresh.before(time + 1) or 0, as_time(state.since))
+    last = item.refresh.before(time + 1)
+    return as_time(state.since) if last is None else last
 
 
 def relations_of(core: Core, sql: str) -> list[str]:
