@@ -111,6 +111,7 @@ class StageRun:
         self._plans = StepPlans(stage)
         self._failed: int | None = None  # a row failed before this time, the last one that did
         self._counted: _Seen | None = None  # the last window that was looked at
+        self._began: int | None = None  # the time of its first step, while it is not known whether that has landed
         self._looked_up: int | None = None  # where the last window began for which something was looked up
         self._how = Done(0)  # what is known of the step under way
         self._anew_again = False  # whether the last step computed anew what it could have brought on
@@ -150,6 +151,7 @@ class StageRun:
             begins = [reached(self.sink.writer.state)]
         else:
             begins = [known if known <= earliest else Frontier(self._pace.start(known, earliest)[0])]
+            begins += [] if self._began is None else [Frontier(self._began)]
         begins += [Frontier(time) for time in (self.sink.desired, self._looked_up) if time is not None]
         return Frontier(max(0, as_time(meet(begins)) - 1))
 
@@ -385,12 +387,9 @@ class StageRun:
             time = await self._start(known)
             if time is None or self.sink.fresh:
                 return None if time is None else _Begin(time, time + 1, rebuild=True)
-        upper, earliest = self._pace.read(known), self._earliest
-        lower, shard = self.sink.desired, self.sink.writer.state.upper
-        if lower is not None and Frontier(lower - 1) < earliest and shard == self._pace.stands(lower):
-            self.sink.audit()  # a first append that landed late: meanwhile nothing held what it goes on from
+        upper = self._pace.read(known)
         if self.sink.desired is None:
-            time = self._pace.rebuilt(as_time(shard), earliest)
+            time = self._pace.rebuilt(as_time(self.sink.writer.state.upper), self._earliest)
             return None if time is None or upper <= Frontier(time) else _Begin(time, time + 1, rebuild=True)
         await self.sink.look()
         lower = self.sink.desired
@@ -406,6 +405,7 @@ class StageRun:
         if known <= self._earliest or not self.sink.may_write:
             return None  # to begin its history is to write
         time, since = self._pace.start(known, self._earliest)
+        self._began = time if self._began is None else min(time, self._began)
         await self.sink.start(time, since)
         return time
 

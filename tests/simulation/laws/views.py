@@ -33,6 +33,7 @@ from strandline.controller.location.catalog import KEY, Catalog, CatalogStore, s
 from strandline.controller.location.items import Materialization, Source, Table, View
 from strandline.frontier.antichain import as_time
 from strandline.frontier.gauge import Offsets
+from strandline.frontier.refresh import Refresh
 from strandline.materialize.log import decode
 from strandline.materialize.protocol.task import Checkpoint
 from strandline.persist.client import PersistClient
@@ -386,8 +387,10 @@ class Observer:
         for time in sorted(times):
             if not max(now.since, first) <= time < now.upper or self._spoilt(view, time):
                 continue  # where others wrote, what is the view's own comes with its next append
-            shown = time if view.refresh is None else view.refresh.before(time + 1)
-            if shown is None or not since <= shown < upper:
+            shown = time if view.refresh is None else _refreshed(view.refresh, time)
+            require("K2", shown is not None, f"{name} can be read at {time}, and no refresh was before: {view.refresh}")
+            assert shown is not None
+            if not since <= shown < upper:
                 continue
             self.checked += 1
             held = {i: list(each.at(shown).elements()) for i, each in inputs.items()}
@@ -468,6 +471,16 @@ def _covered(bindings: Iterable[Record], time: int) -> Counter[str]:
             partition, end = msgspec.json.decode(record.data)
             covered[partition] += end * record.diff
     return covered
+
+
+def _refreshed(refresh: Refresh, time: int) -> int | None:
+    """Return the last refresh at or before ``time``; None if there was none since the view was created."""
+    assert refresh.created is not None, "it is not computed before it is created"
+    found = [*refresh.ats, *([refresh.created] if refresh.at_creation else [])]
+    for every in refresh.everies:
+        begin = refresh.created if every.aligned_ms is None else every.aligned_ms
+        found.append(begin + (time - begin) // every.interval_ms * every.interval_ms)
+    return max((at for at in found if refresh.created <= at <= time), default=None)
 
 
 def _own(content: Counter[Row]) -> Counter[Row]:

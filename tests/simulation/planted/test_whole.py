@@ -6,7 +6,7 @@ from functools import partial
 
 import pytest
 
-from planted import alive
+from planted import alive, schedules
 from planted.bugs import Bug
 from planted.whole import BUGS, WATCHED_BUGS
 from worlds.campaign import ASKED_FOR
@@ -22,7 +22,7 @@ BUGS_MIN = 24
 
 
 @pytest.mark.time_limit(600)
-@pytest.mark.parametrize("bug", [*BUGS, *alive.BUGS], ids=lambda bug: bug.name)
+@pytest.mark.parametrize("bug", [*BUGS, *alive.BUGS, *schedules.BUGS], ids=lambda bug: bug.name)
 def test_a_bug_planted_above_persist_breaks_a_law(bug: Bug, record_property) -> None:
     """Damage: the simulation is blind to a mistake that others have made, and we would ship it."""
     must_break(bug, "whole", play, None, SEEDS_MAX, record_property)
@@ -36,5 +36,5 @@ def test_a_bug_planted_in_what_is_said_beside_ticks_breaks_a_law(bug: Bug, recor
 
 def test_there_are_enough_bugs_and_no_two_of_one_name() -> None:
     """Damage: two figures under one name, of which one is read."""
-    bugs = [*BUGS, *alive.BUGS]
+    bugs = [*BUGS, *alive.BUGS, *schedules.BUGS]
     assert len({bug.name for bug in bugs}) == len(bugs) >= BUGS_MIN
