@@ -68,6 +68,7 @@ INNER = {
         ("writing",),
         ("core",),
         ("asking", "defining"),
+        ("preparing",),
     ),
     "sources": (
         ("kinds", "reclock", "spec"),

@@ -3,24 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
-from strandline.client.access import Access
 from strandline.client.environment import Environment
+from strandline.client.preparing import NextVersion, environment
 from strandline.controller.core import Core
+from strandline.controller.defining.project import Project
 from strandline.controller.language import arguments
-from strandline.controller.location.config import config_from
-from strandline.persist.shard.holds import BEAT_MS
-from strandline.wiring.assemble import assemble
+from strandline.controller.location.config import Config, Mode, config_from
+from strandline.wiring.assemble import SparkAssembly, assemble
 from strandline.wiring.loop import LoopThread
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-MERGE_EVERY_S: Final = 5.0
-"""How often large merges that are due are carried out, beside whatever else goes on."""
-WATCH_EVERY_S: Final = 5.0
-"""How often it is looked whether a tick runs long."""
 
 
 def open(  # noqa: A001  # the public name is `strandline.open`
@@ -48,15 +43,8 @@ def open(  # noqa: A001  # the public name is `strandline.open`
         ConfigError: the location is not writable, is held by another environment (named), or Java is missing or too
             old.
     """
-    arguments.text(location, "location")
-    if consensus is not None:
-        arguments.text(consensus, "consensus")
-    if spark is not None and not hasattr(spark, "newSession"):
-        arguments.refuse("spark", "a SparkSession", spark)
-    if config is not None:
-        arguments.instance(config, Mapping, "config", "a mapping of settings")
-    settings, wanted = config_from(config), arguments.opening(mode, read_only=read_only)
-    assembly = assemble(location, spark=spark, consensus=consensus, config=settings, mode=wanted)
+    wanted = arguments.opening(mode, read_only=read_only)
+    assembly, settings = _assembled(location, spark, consensus, config, wanted)
     loop = LoopThread()
     try:
         core = loop.run(Core.open(assembly, settings, wanted))
@@ -64,7 +52,44 @@ def open(  # noqa: A001  # the public name is `strandline.open`
         loop.stop()
         assembly.close()
         raise
-    loop.repeat(assembly.clock, BEAT_MS / 1000, core.readers.beat)
-    loop.repeat(assembly.clock, MERGE_EVERY_S, core.merge)
-    loop.repeat(assembly.clock, WATCH_EVERY_S, core.watch)
-    return Environment(Access(core, assembly, loop))
+    return environment(core, assembly, loop)
+
+
+def prepare(
+    location: str,
+    project: Project,
+    *,
+    spark: SparkSession | None = None,
+    consensus: str | None = None,
+    config: Mapping[str, Any] | None = None,
+) -> NextVersion:
+    """Prepare the views that ``project`` has otherwise than the environment at ``location``; see `NextVersion`.
+
+    Raises:
+        ConfigError: nothing is stored there yet; or as `open`.
+        DefinitionError: a definition is wrong; or differs from what is there and is not a view's.
+    """
+    assembly, settings = _assembled(location, spark, consensus, config, Mode.FULL)
+    loop = LoopThread()
+    try:
+        core = loop.run(Core.open(assembly, settings, Mode.READ))
+        loop.run(core.look())
+        return NextVersion(core, assembly, loop, project)
+    except BaseException:
+        loop.stop()
+        assembly.close()
+        raise
+
+
+def _assembled(
+    location: str, spark: SparkSession | None, consensus: str | None, config: Mapping[str, Any] | None, mode: Mode
+) -> tuple[SparkAssembly, Config]:
+    arguments.text(location, "location")
+    if consensus is not None:
+        arguments.text(consensus, "consensus")
+    if spark is not None and not hasattr(spark, "newSession"):
+        arguments.refuse("spark", "a SparkSession", spark)
+    if config is not None:
+        arguments.instance(config, Mapping, "config", "a mapping of settings")
+    settings = config_from(config)
+    return assemble(location, spark=spark, consensus=consensus, config=settings, mode=mode), settings

@@ -119,6 +119,8 @@ class StageRun:
         """What its steps took."""
         self.last: Done | None = None
         """What the last step did."""
+        self.seed: ReadHandle | None = None
+        """The shard in which what its own is to hold was prepared, if it was."""
         self.stepping_ms: int | None = None
         """Since when a tick waits for a step of it (milliseconds); None: it does not."""
 
@@ -388,6 +390,8 @@ class StageRun:
             if time is None or self.sink.fresh:
                 return None if time is None else _Begin(time, time + 1, rebuild=True)
         upper = self._pace.read(known)
+        if self.sink.desired is None and self.seed is not None and not self.sink.doubted:
+            await self.sink.adopt(await self.seed.refresh())
         if self.sink.desired is None:
             time = self._pace.rebuilt(as_time(self.sink.writer.state.upper), self._earliest)
             return None if time is None or upper <= Frontier(time) else _Begin(time, time + 1, rebuild=True)

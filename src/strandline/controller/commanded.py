@@ -115,7 +115,9 @@ def _dataflow(view: View, known: Definition, catalog: Catalog, config: Config) -
     read = {name: catalog.collection(name) for name in known.planned.imports}
     forgiven = frozenset(name for name, item in read.items() if catalog.forgives(item))
     inputs = {name: collection(item, config) for name, item in read.items()}
-    return RunDataflow(collection(view, config), known.stages, view.stages, inputs, view.conf, forgiven, view.refresh)
+    return RunDataflow(
+        collection(view, config), known.stages, view.stages, inputs, view.conf, forgiven, view.refresh, view.seed
+    )
 
 
 def collection(item: Collected, config: Config) -> Collection:

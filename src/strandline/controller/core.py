@@ -9,11 +9,13 @@ A core is used by one coroutine at a time (the client holds a lock); what goes o
 instance.  `FencedError` from any call means that another environment has taken over: close it.  `ConfigError` from a
 tick means that the engine has ended: only another process goes on.  Any other failure is a *problem* of one item;
 `status` reports it, here and in other processes, and the other items go on.
+
+Long because opening, ticking and closing an environment are one subject: what it holds of the location.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import AsyncExitStack, suppress
 
@@ -77,8 +79,12 @@ class Core:
         self._claimed: tuple[int, Holder] | None = None  # the generation that the catalog may say is this environment's
 
     @classmethod
-    async def open(cls, assembly: Assembly, config: Config, mode: Mode) -> Core:
+    async def open(
+        cls, assembly: Assembly, config: Config, mode: Mode, edit: Callable[[Catalog], Catalog] = lambda each: each
+    ) -> Core:
         """Open a location.  Where that fails, release it.
+
+        ``edit``: how the catalog changes with the take-over, in one write.
 
         Raises:
             ConfigError: another process holds it (the message names it), and ``config.take_over`` is not set; or it is
@@ -96,7 +102,7 @@ class Core:
                 raise ConfigError("nothing was stored at this location yet; open it for writing to make one")
             return core
         try:
-            await core._take_over()
+            await core._take_over(edit)
             if isinstance(notifier, PushServer):
                 await notifier.serve(core._metrics)
         except BaseException:
@@ -153,7 +159,7 @@ class Core:
 
     # ---- opening -----------------------------------------------------------------------------------------------------
 
-    async def _take_over(self) -> None:
+    async def _take_over(self, edit: Callable[[Catalog], Catalog]) -> None:
         claim = Claim(
             self.config.deployment, self.config.reentrant, self.config.take_over, self.assembly.clock.now_ms()
         )
@@ -163,18 +169,15 @@ class Core:
             self._claimed = (before.epoch + 1, holder)  # from here on the change may have happened, known or not
             return holder
 
-        catalog = await self.catalogs.succeed(admitted)
+        catalog = await self.catalogs.succeed(admitted, edit)
         transactions = await open_transactions(self.client, catalog.epoch)
         floor = transactions.upper.at or 0
         have = self.assembly
-        equipment = Equipment(
-            self.client, self.engine, have.connectors, have.drivers, have.together, self._patience, have.lanes
-        )
         self.writing = Writing(
             catalog.epoch,
             transactions,
             Oracle(have.clock, floor),
-            Instance(equipment, catalog.epoch, transactions, self.problems),
+            Instance(self.equipment(), catalog.epoch, transactions, self.problems),
             Retention(self.client, self.config, catalog.epoch),
             have,
             self.client,
@@ -186,6 +189,13 @@ class Core:
         for item in list(catalog.items.values()):
             await self.writing.start(item)
         await self.writing.close_dropped()
+
+    def equipment(self) -> Equipment:
+        """Return what an instance that runs in this process is given."""
+        have = self.assembly
+        return Equipment(
+            self.client, self.engine, have.connectors, have.drivers, have.together, self._patience, have.lanes
+        )
 
     def _forget(self, shard: str) -> None:
         self.readers.forget(shard)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
+from operator import methodcaller
 
 import msgspec
 
@@ -94,6 +95,7 @@ class Writing:
         async with self.problems.of(CATALOG):
             await self.catalogs.settle(self.epoch)
             await self._unsubscribe()
+            await self._grown()
             if (catalog := self.catalogs.current) is not self._reconciled:
                 self.plans.keep(catalog)
                 await self.instance.end(commands(catalog, self.plans, self.config))
@@ -110,6 +112,17 @@ class Writing:
         names = {name for name in self.catalogs.current.items if name.startswith(SUBSCRIBED)} - self.subscribed
         if names:
             await self.catalogs.change(self.epoch, lambda catalog: catalog.lacking(names))
+
+    async def _grown(self) -> None:
+        """Let go of the shards in which views were prepared, once what is in there is in the views' own."""
+        seeded = [i for i in self.catalogs.current.items.values() if isinstance(i, View) and i.seed]
+        running = self.instance.report().views if seeded else {}
+        for view in seeded:
+            state, status = self.client.known(view.shard), running.get(view.name.lower())
+            certificate = None if state is None else state.certificate
+            if status is not None and certificate is not None and certificate.fingerprint == status.fingerprint:
+                change = methodcaller("with_changed", view, msgspec.structs.replace(view, seed=""))
+                await self.catalogs.change(self.epoch, change)
 
     async def close_dropped(self) -> None:
         """Close what was dropped, here or by a process that died meanwhile; what cannot be closed now is a problem.

@@ -73,7 +73,7 @@ class RunDataflow:
     ``stages``: inputs first; the last one writes the output.  ``shards``: of the others, by the stage's name.
     ``inputs``: the collections that the stages read, by the name that the stages know.  ``conf``: the settings that
     change answers.  ``forgiven``: the inputs whose errors are none of the view's.  ``refresh``: its schedule (None: it
-    follows each time).
+    follows each time).  ``seed``: the shard in which what the output is to hold was prepared; empty: in none.
     """
 
     output: Collection
@@ -83,6 +83,7 @@ class RunDataflow:
     conf: Mapping[str, str]
     forgiven: frozenset[str]
     refresh: Refresh | None = None
+    seed: str = field(default="", compare=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -64,12 +64,15 @@ class Instance:
         self,
         equipment: Equipment,
         epoch: int,
-        transactions: Transactions,
+        transactions: Transactions | None,
         problems: Problems,
         *,
         may_write: bool = True,
     ) -> None:
-        """``problems``: where the items' problems are noted.  ``may_write``: False until `allow_writes`."""
+        """``transactions``: None if it runs no table and no source.  ``problems``: where the items' problems are noted.
+
+        ``may_write``: False until `allow_writes`.
+        """
         beside, engine = equipment.patience.beside, equipment.engine
         self._equipment = equipment
         self._client = equipment.client
@@ -167,6 +170,7 @@ class Instance:
     async def _start_table(self, name: str, command: RunTable) -> None:
         output = command.output
         await self.sealed()
+        assert self._transactions is not None, "an instance that runs tables has transactions"
         writer = await self._transactions.register(output.shard, output.schema.ddl)
         self._tables[name] = OpenTable(output, writer, await self._reader(output))
 
@@ -286,6 +290,7 @@ class Instance:
     async def commit(self, changes: Sequence[Change | Statement], times: Times, token: str | None) -> int:
         """Commit changes of tables at one of ``times`` and return it; see `tables.commit`."""
         await self._sources.sealed()
+        assert self._transactions is not None, "an instance that runs tables has transactions"
         tables, engine = {each.output.shard: each for each in self._tables.values()}, self._equipment.engine
         return await commit(changes, tables, engine=engine, transactions=self._transactions, times=times, token=token)
 

@@ -115,6 +115,21 @@ class Sink:
         """Forget what is believed of the shard, whatever its certificate says, until an audit has come to its end."""
         self.desired, self._doubted = None, True
 
+    @property
+    def doubted(self) -> bool:
+        """Whether an audit is due whatever a certificate says."""
+        return self._doubted
+
+    async def adopt(self, seed: ShardState) -> None:
+        """Go on from ``seed``, a shard that holds what this dataflow desires of its inputs up to some time, if it does.
+
+        What it holds, and what is stored here and not in it, is owed.
+        """
+        read = _certified(seed, self.fingerprint)
+        if read is not None and read > 0:
+            await self._owe(await self._stored(seed, 0, as_time(seed.upper), advance=read - 1))
+            self.desired = read
+
     def audit_if_passed(self, desired: Frontier) -> None:
         """Ask for an audit if the shard is ahead of what is ``desired``, so that a step would owe and not append.
 
@@ -144,12 +159,15 @@ class Sink:
 
         If it raises, the sink owes what it owed.
         """
+        await self._owe(desired)
+        self.counters.audits += self.desired is None and not self.fresh
+
+    async def _owe(self, desired: Updates) -> None:
         state = await self.writer.refresh()
         stored = Updates() if self.fresh else await self._stored(state, 0, as_time(state.upper))
         self._correction.clear()
         self._correction.add(desired)
         self._correction.withdraw(stored)
-        self.counters.audits += self.desired is None and not self.fresh
         self._accounted = state.upper
 
     async def look(self) -> None:
@@ -293,8 +311,10 @@ class Sink:
         if staged is not None:
             await self._engine.discard(staged)
 
-    async def _stored(self, state: ShardState, lower: int, upper: int, *, here: bool = False) -> Updates:
-        held = replace(contents(state, self.schema, lower, upper, advance=lower), here=here)
+    async def _stored(
+        self, state: ShardState, lower: int, upper: int, *, advance: int | None = None, here: bool = False
+    ) -> Updates:
+        held = replace(contents(state, self.schema, lower, upper, advance=advance or lower), here=here)
         failed = erring(replace(held, half=Half.ERR))
         err = (await self._engine.read(failed),) if failed.rows else ()
         return Updates((await self._engine.read(held),), err)

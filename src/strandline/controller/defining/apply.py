@@ -65,7 +65,7 @@ async def apply(core: Core, project: Project) -> Applied:
             continue
         there.append((present, defined))
         with in_file(defined.file):
-            if change := _changed(core, present, defined):
+            if change := changed(core, present, defined):
                 raise DefinitionError(
                     f"{present.name!r} was created with {change}; drop it first, or put the definition back"
                 )
@@ -137,7 +137,7 @@ async def _keep(core: Core, present: Item, defined: Defined) -> None:
             await definitions.keep(core, present, statement)
 
 
-def _changed(core: Core, present: Item, defined: Defined) -> str:
+def changed(core: Core, present: Item, defined: Defined) -> str:
     """Return, as text for a message, what differs from the definition; empty if nothing does, or it may."""
     match defined.statement, present:
         case CreateTable(columns=columns), Table():

@@ -301,13 +301,18 @@ class CatalogStore:
         self._settled = True
         return self.current
 
-    async def succeed(self, admit: Callable[[Catalog], Holder]) -> Catalog:
-        """Begin a new generation for the holder that ``admit`` returns; it raises to refuse."""
+    async def succeed(
+        self, admit: Callable[[Catalog], Holder], edit: Callable[[Catalog], Catalog] = lambda catalog: catalog
+    ) -> Catalog:
+        """Begin a new generation for the holder that ``admit`` returns, which changes the catalog by ``edit`` at once.
+
+        Either raises to refuse.
+        """
 
         def step(body: bytes | None) -> bytes:
             before = _decode(body)
             kept = before.lacking({name for name in before.items if name.startswith(SUBSCRIBED)})
-            after = msgspec.structs.replace(kept, epoch=before.epoch + 1, holder=admit(before))
+            after = msgspec.structs.replace(edit(kept), epoch=before.epoch + 1, holder=admit(before))
             self._settled = False
             return msgspec.json.encode(after)
 

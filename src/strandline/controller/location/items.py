@@ -99,7 +99,7 @@ class View(_Item, frozen=True, tag="view"):
     ``conf`` is the Spark configuration that changes answers, as it was when the view was defined.  ``checked`` is the
     fingerprint of the plan that a check has found right, and ``distrusted`` says what one has found wrong: such a view
     is recomputed whole until it is defined anew (`controller/asking/selfcheck.py`).  ``refresh``: its schedule; None:
-    it follows each time.
+    it follows each time.  ``seed``: the shard in which it was prepared, until what is in there is in its own.
     """
 
     sql: str
@@ -110,6 +110,7 @@ class View(_Item, frozen=True, tag="view"):
     distrusted: str = ""
     keep_history: str | None = None
     refresh: Refresh | None = None
+    seed: str = ""
 
     @property
     def awaits_creation(self) -> bool:
@@ -119,7 +120,7 @@ class View(_Item, frozen=True, tag="view"):
     @property
     def shards(self) -> tuple[str, ...]:
         """Its own, and those of its internal stages, which other views may use too."""
-        return (self.shard, *self.stages.values())
+        return (self.shard, *self.stages.values(), *([self.seed] if self.seed else []))
 
 
 class BoundTable(msgspec.Struct, frozen=True):

@@ -77,6 +77,10 @@ class Dataflows:
             if stage.name not in self._runs:
                 read = {each: inputs[each] for each in stage.inputs}
                 run = await self._open(stage, shard, read, command, Pace(command.refresh, shown=final))
+                if final and command.seed:
+                    run.seed = await self._client.reader(
+                        command.seed, stage.schema, f"{command.output.name} (prepared)"
+                    )
                 self._runs[stage.name] = run
             self._users.setdefault(stage.name, set()).add(name)
             shown = command.output.name if final else f"{command.output.name}/{stage.name}"

@@ -50,7 +50,7 @@ class Sources:
     together: SideBySide
     problems: Problems
     budgets: ErrorBudgets
-    transactions: Transactions
+    transactions: Transactions | None
     late: Callable[[], None]
     open: dict[str, OpenSource] = field(default_factory=dict)
     """By the source's name."""
@@ -148,6 +148,7 @@ class Sources:
         aim = self._aim
         assert aim is not None, "tables are sealed for an aim"
         async with self.problems.of(TRANSACTIONS):
+            assert self.transactions is not None, "an instance that is brought to times has transactions"
             await self.transactions.advance(aim.time)
             self.problems.note(TRANSACTIONS, "")
         self._arrived(TRANSACTIONS, aim)

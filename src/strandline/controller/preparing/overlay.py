@@ -1,0 +1,154 @@
+"""Overlay: which views of a project differ from a catalog's, and how each is computed beside the one that it follows.
+
+A changed view keeps its shard if its columns stay the same: it has one history, and what reads it goes on.  Until the
+promotion it is computed in a shard of its own, from which it then goes on (`View.seed`).  A stage that the catalog has
+already is read, and not computed a second time.
+
+A view over a changed one is not prepared: what it reads changes with the promotion, and it is computed then.  Neither
+is one with a schedule, which begins then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+import msgspec
+
+from strandline.compute.rehearsal import rehearse
+from strandline.compute.stage import Stage
+from strandline.controller.commanded import Plans, command
+from strandline.controller.core import Core
+from strandline.controller.defining.apply import changed, in_order
+from strandline.controller.defining.definitions import columns_of, keeping
+from strandline.controller.defining.project import Project, in_file
+from strandline.controller.language.statements import CreateView
+from strandline.controller.location.catalog import Catalog, shards_of
+from strandline.controller.location.items import View
+from strandline.controller.planning import Definition, define
+from strandline.controller.preparing.version import Prepared, Version
+from strandline.errors import DefinitionError
+from strandline.instance.commands import Collection, RunDataflow
+
+LATER_SCHEDULE = "its schedule begins with the promotion"
+LATER_CHANGED = "it reads a view that changes, and is computed with the promotion"
+LATER_MISSING = "it reads what is made with the promotion"
+
+
+@dataclass
+class Overlay:
+    """What is prepared: the views by name, and by view the command that computes it in shards of its own.
+
+    ``later``: by view, why it is not prepared.
+    """
+
+    views: dict[str, Prepared] = field(default_factory=dict)
+    commands: dict[str, RunDataflow] = field(default_factory=dict)
+    later: dict[str, str] = field(default_factory=dict)
+
+
+def overlay(core: Core, project: Project, known: Version) -> Overlay:
+    """Return what ``project`` has of views that the catalog has not, or has otherwise.
+
+    ``known``: what was prepared so far; what is still the same goes on in its shards.
+
+    Raises `DefinitionError`, naming the file: a definition is wrong, or differs from what is there and is not a view's.
+    """
+    found, catalog = Overlay(), core.catalog
+    missing = {each.statement.name.lower() for each in project.definitions} - catalog.items.keys()
+    moved: set[str] = set()  # views that get another shard
+    for defined in in_order(project.definitions):
+        statement, present = defined.statement, core.catalog.find(defined.statement.name)
+        name = statement.name.lower()
+        with in_file(defined.file):
+            differs = "" if present is None else changed(core, present, defined)
+            if not isinstance(statement, CreateView) or not (present is None or isinstance(present, View)):
+                if differs:
+                    raise DefinitionError(f"{statement.name!r} was created with {differs}; only views can be promoted")
+                continue
+            if present is not None and not differs and moved.isdisjoint(present.imports):
+                continue
+            try:
+                definition = _planned(core, catalog, statement)
+            except DefinitionError as error:
+                if present is None and any(repr(each) in str(error).lower() for each in missing - found.views.keys()):
+                    found.later[name] = f"{LATER_MISSING}: {error}"
+                    continue
+                raise
+            if statement.refresh is not None:
+                found.later[name] = LATER_SCHEDULE
+            elif not found.views.keys().isdisjoint(definition.view.imports):
+                found.later[name] = LATER_CHANGED
+            prepared = _prepared(core, definition, present, known.views.get(name), later=name in found.later)
+        found.views[name] = prepared
+        catalog = catalog.with_item(prepared.view)
+        if present is not None and present.shard != prepared.view.shard:
+            moved.add(name)
+        if name not in found.later:
+            found.commands[name] = _beside(core, replace(definition, view=prepared.view), prepared.shard)
+    return found
+
+
+def _planned(core: Core, catalog: Catalog, statement: CreateView) -> Definition:
+    """Return the view of a statement over ``catalog``; its shards are chosen later."""
+    planned, stages = define(statement.name, statement.query, catalog, core.assembly.analyst)
+    rehearse(stages, {name: catalog.collection(name).schema for name in planned.imports}, core.assembly.analyst)
+    view = View(
+        statement.name,
+        columns_of(planned.schema),
+        "",
+        sql=planned.sql,
+        imports=planned.imports,
+        stages={},
+        conf=core.engine.settings(),
+        refresh=statement.refresh,
+    )
+    return Definition(keeping(view, statement), planned, stages)
+
+
+def _prepared(
+    core: Core, definition: Definition, present: View | None, known: Prepared | None, *, later: bool
+) -> Prepared:
+    """Choose the shards of a view: of stages those that the catalog has, else those in which it was prepared so far."""
+    view, ids = definition.view, core.assembly.ids
+    keeps = present is not None and present.columns == view.columns
+    if known is not None and _alike(known.view) != _alike(view):
+        known = None
+    own = known.shard if known is not None and known.shard else ids.fresh("s")
+    there = _stages(core.catalog)
+    before = {} if known is None else known.view.stages
+    stages = {s.name: there.get(s.name) or before.get(s.name) or ids.fresh("s") for s in definition.stages[:-1]}
+    shard = present.shard if present is not None and keeps else own
+    return Prepared(
+        msgspec.structs.replace(
+            view,
+            shard=shard,
+            stages={} if view.refresh is not None else stages,
+            seed=own if keeps and not later else "",
+        ),
+        "" if later else own,
+    )
+
+
+def _alike(view: View) -> View:
+    return msgspec.structs.replace(view, shard="", stages={}, seed="")
+
+
+def _stages(catalog: Catalog) -> dict[str, str]:
+    views = [item for item in catalog.items.values() if isinstance(item, View)]
+    return {name: shard for view in views for name, shard in view.stages.items()}
+
+
+def _beside(core: Core, definition: Definition, shard: str) -> RunDataflow:
+    """Return the command that computes a view in ``shard``: stages that the catalog has are read."""
+    view, plans = msgspec.structs.replace(definition.view, shard=shard, seed=""), Plans()
+    plans.put(replace(definition, view=view))
+    found = command(view, core.catalog, plans, core.config)
+    assert isinstance(found, RunDataflow), "a view that is planned has a dataflow"
+    kept, last = shards_of(core.catalog.items), found.stages[-1]
+    read: list[Stage] = [s for s in found.stages[:-1] if found.shards[s.name] in kept]
+    inputs: Mapping[str, Collection] = {
+        **found.inputs,
+        **{s.name: Collection(f"{view.name}/{s.name}", found.shards[s.name], s.schema) for s in read},
+    }
+    return replace(found, stages=(*(s for s in found.stages[:-1] if s not in read), last), inputs=inputs)

@@ -1,0 +1,200 @@
+"""Preparation: computes the next version of a location's views, beside the process that writes the present one.
+
+It writes nothing that others read: views are computed in shards of this version's own, no source is read, no endpoint
+is opened, and nothing of the location is taken over.  What it reads it holds by leases, which end by themselves.
+
+Once it is asked to (`ask`), the process that prepares takes the location over: in one write of the catalog, which
+begins a new generation and puts the views in place (`Version.promoted`).  The writer before is fenced.  Wherever that
+is cut off, the process that opens the location next finds either version, whole.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import Final
+
+import msgspec
+
+from strandline.controller.core import Core
+from strandline.controller.defining.project import Project
+from strandline.controller.location.items import Item
+from strandline.controller.preparing.overlay import Overlay, overlay
+from strandline.controller.preparing.version import KEY, Version, Versions
+from strandline.controller.retention import HISTORY
+from strandline.errors import AsOfError, ConfigError, InvalidUsage, StrandlineError
+from strandline.frontier.antichain import MINIMUM, Frontier, as_time, meet
+from strandline.instance.instance import Instance, unopened
+from strandline.instance.problems import Problems
+from strandline.persist.handles.read import ReadHandle
+from strandline.persist.handles.register import Register
+from strandline.persist.handles.since import SinceHandle
+from strandline.persist.shard.holds import BEAT_MS
+
+LAG_INTERVALS_MAX: Final = 3
+"""A view has caught up if it is no further behind what it reads than so many intervals."""
+
+
+class Preparation:
+    """The next version of an environment that was opened for reading, as ``project`` defines it."""
+
+    def __init__(self, core: Core, project: Project) -> None:
+        """Raises `ConfigError` if nothing is stored there yet."""
+        if not core.catalog.epoch:
+            raise ConfigError("nothing was stored at this location yet; `strandline run` makes its first version")
+        self._core = core
+        self._project = project
+        self.versions = versions_of(core)
+        self._problems = Problems(core.assembly.clock)
+        self._epoch = core.catalog.epoch
+        self._instance = Instance(core.equipment(), self._epoch, None, self._problems)
+        self._items: dict[str, Item] | None = None
+        self._overlay = Overlay()
+        self._leases: dict[str, ReadHandle] = {}  # of what is read, by shard
+        self._holds: dict[str, SinceHandle] = {}  # of what is written
+        self._held_ms = 0
+        self.version = Version()
+        """What is prepared, as this process saw it last."""
+
+    async def tick(self) -> Version:
+        """Follow the writer once, and return what is prepared then.
+
+        Raises `FencedError` if a process that was begun later prepares these views; `DefinitionError` if the project
+        cannot follow the catalog any longer.
+        """
+        await self._core.look()
+        if self._core.catalog.items != self._items:
+            await self._begin()
+        for lease in self._leases.values():
+            await lease.refresh()
+        known = [lease.state.upper for lease in self._leases.values()]
+        time = max((upper.at for upper in known if upper.at is not None), default=0)
+        await self._instance.maintain(Frontier(time))
+        await self._hold()
+        await self._publish()
+        return self.version
+
+    async def close(self) -> None:
+        """Give up what is held; what was computed stays, and the next process goes on from it."""
+        await self._instance.close()
+        with suppress(StrandlineError):  # a lease ends by itself
+            for lease in self._leases.values():
+                await lease.close()
+
+    async def _begin(self) -> None:
+        """Prepare what the project has otherwise than the catalog is now."""
+        catalog, before = self._core.catalog, await self.versions.read()
+        found = self._overlay = overlay(self._core, self._project, before)
+        await self._read(found)
+        stale = {name for name, each in before.views.items() if await self._lost(name, each.shard)}
+        if stale:
+            views = {name: each for name, each in before.views.items() if name not in stale}
+            found = self._overlay = overlay(self._core, self._project, msgspec.structs.replace(before, views=views))
+
+        def change(known: Version) -> Version:
+            version = Version(epoch=self._epoch, views=found.views, later=found.later, asked=known.asked)
+            unused = (known.own(catalog) | set(known.left)) - version.own(catalog)
+            return msgspec.structs.replace(version, left=tuple(sorted(unused)), behind=known.behind)
+
+        self.version = await self.versions.change(change)
+        await self._instance.end(found.commands)
+        for name, command in found.commands.items():
+            async with self._problems.of(name):
+                await self._instance.start(name, command)
+                self._problems.note(name, "")
+        self._items = dict(catalog.items)
+
+    async def _read(self, found: Overlay) -> None:
+        """Hold what the views read, before anything is computed of it."""
+        read = {each.shard: each for command in found.commands.values() for each in command.inputs.values()}
+        own = {each.shard for each in found.views.values()}
+        for shard, collection in sorted(read.items()):
+            if shard not in self._leases and shard not in own:
+                lease = await self._core.client.leased_reader(shard, collection.schema, collection.name)
+                if lease is None:
+                    raise unopened(collection.name)
+                self._leases[shard] = lease
+
+    async def _lost(self, name: str, shard: str) -> bool:
+        """Return whether what a view would go on from was released, because no process has prepared it for long."""
+        command = self._overlay.commands.get(name)
+        if command is None or command.output.shard != shard:
+            return False
+        reader = await self._core.client.reader(shard, command.output.schema, command.output.name)
+        if reader is None or reader.state.certificate is None:
+            return False
+        since = max(as_time(self._leases[each.shard].state.since) for each in command.inputs.values())
+        return as_time(reader.state.certificate.upper) - 1 < since
+
+    async def _hold(self) -> None:
+        """Renew leases, and let go of what is not needed any longer, here and in what is read."""
+        now = self._core.assembly.clock.now_ms()
+        if now - self._held_ms < BEAT_MS:
+            return
+        self._held_ms = now
+        needed = self._instance.needed()
+        for shard, lease in list(self._leases.items()):
+            try:
+                await lease.downgrade_since(needed.get(shard, MINIMUM))
+            except AsOfError:  # this process slept for longer than its lease: begin anew
+                self._leases.pop(shard)
+                self._items = None
+        for shard in sorted(self.version.own(self._core.catalog)):
+            state = self._core.client.known(shard)
+            if state is not None and state.upper.at:
+                if shard not in self._holds:
+                    self._holds[shard] = await self._core.client.since(shard, HISTORY, self._epoch)
+                last = Frontier(state.upper.at - 1)
+                await self._holds[shard].downgrade(meet((last, needed.get(shard, last))))
+
+    async def _publish(self) -> None:
+        """Let others read which views could not take over now, and learn what is asked for."""
+        frontiers = self._instance.report().frontiers
+        behind = {}
+        for name, command in self._overlay.commands.items():
+            upper = frontiers.get(command.output.name.lower(), MINIMUM)
+            known = meet(self._leases[each.shard].state.upper for each in command.inputs.values())
+            if problem := self._problems.get(name, ""):
+                behind[name] = problem
+            elif as_time(known) - as_time(upper) > LAG_INTERVALS_MAX * self._core.config.tick_ms:
+                behind[name] = "hydrating" if upper == MINIMUM else f"it is at {upper}, and what it reads at {known}"
+        told = await self.versions.read()
+        if told.behind != behind and told.epoch == self._epoch:
+            told = await self.versions.change(lambda version: msgspec.structs.replace(version, behind=behind))
+        self.version = told
+
+
+def versions_of(core: Core) -> Versions:
+    """Return the next version of the location of ``core``."""
+    have = core.assembly
+    return Versions(Register(KEY, have.clock, have.ids, core.client.consensus))
+
+
+async def ask(core: Core, *, force: bool) -> Version:
+    """Ask the process that prepares the next version to promote it; return what is asked for.
+
+    Raises `InvalidUsage` if nothing is prepared, or a view has not caught up; ``force``: it may be behind.
+    """
+
+    def change(version: Version) -> Version:
+        if not version.views:
+            raise InvalidUsage("no next version is prepared; begin one with `strandline run --read-only`")
+        if version.behind and not force:
+            said = "; ".join(f"{name}: {why}" for name, why in sorted(version.behind.items()))
+            raise InvalidUsage(f"the next version has not caught up ({said}); wait, or promote it with --force")
+        return msgspec.structs.replace(version, asked=core.assembly.ids.fresh("p"), refused="")
+
+    return await versions_of(core).change(change)
+
+
+async def withdraw(core: Core, asked: str) -> None:
+    """Ask no more for the promotion ``asked``."""
+    await versions_of(core).change(
+        lambda version: msgspec.structs.replace(version, asked="") if version.asked == asked else None
+    )
+
+
+async def settle(core: Core, version: Version) -> None:
+    """Forget what was prepared, once it is promoted: it is the present version."""
+    await versions_of(core).change(
+        lambda found: Version(epoch=found.epoch) if found.views.keys() == version.views.keys() else None
+    )

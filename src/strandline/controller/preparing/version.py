@@ -1,0 +1,105 @@
+"""The next version of a location's views: what is prepared, where, how far it is, and whether it is to be promoted.
+
+One value in one register.  The process that prepares it writes it, and whoever asks for the promotion; other processes
+read it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+import msgspec
+
+from strandline.controller.location.catalog import Catalog, shards_of
+from strandline.controller.location.items import View
+from strandline.errors import ConfigError, CorruptionError
+from strandline.persist.handles.register import Register, refuse_future_json
+from strandline.store.seal import refuse_future
+
+KEY: Final = "next"
+FORMAT: Final = 1
+
+
+class Prepared(msgspec.Struct, frozen=True):
+    """A view of the next version: as the catalog is to have it, and the shard that it is computed in meanwhile.
+
+    That is the view's own shard if the view is new, or has other columns than the one that it follows.  ``shard`` is
+    empty if it is not prepared: it is computed with the promotion.
+    """
+
+    view: View
+    shard: str
+
+
+class Version(msgspec.Struct, frozen=True):
+    """What is prepared: the views by name, under which epoch of the location.
+
+    ``behind``: by view, why it could not take over now.  ``later``: by view, why it is not prepared.  ``asked``: the
+    token of the promotion that was asked for, and ``refused`` why it was not made.  ``left``: shards of earlier ones
+    that nothing has now.
+    """
+
+    format: int = FORMAT
+    epoch: int = 0
+    views: dict[str, Prepared] = {}
+    behind: dict[str, str] = {}
+    later: dict[str, str] = {}
+    left: tuple[str, ...] = ()
+    asked: str = ""
+    refused: str = ""
+
+    def own(self, catalog: Catalog) -> frozenset[str]:
+        """Return the shards that only this version has, and no item of ``catalog``."""
+        stages = {shard for each in self.views.values() for shard in each.view.stages.values()}
+        return frozenset(stages | {each.shard for each in self.views.values() if each.shard}) - shards_of(catalog.items)
+
+    def promoted(self, catalog: Catalog) -> Catalog:
+        """Return the catalog with these views in place of those that they follow.
+
+        Raises `ConfigError` if one of these was defined anew since.
+        """
+        for name, each in self.views.items():
+            present = catalog.items.get(name)
+            follows = isinstance(present, View) and present.shard == each.view.shard
+            if (present is not None and not isinstance(present, View)) or (each.view.seed and not follows):
+                raise ConfigError(f"{each.view.name!r} was defined anew while its next version was prepared")
+            catalog = catalog.with_item(each.view)
+        left = set(self.left) - shards_of(catalog.items)
+        return msgspec.structs.replace(catalog, dropped=tuple(sorted({*catalog.dropped, *left})))
+
+
+class Versions:
+    """The next version of a location, as it is durable."""
+
+    def __init__(self, register: Register) -> None:
+        self._register = register
+
+    async def read(self) -> Version:
+        """Return what is prepared now: nothing, if there are no views in it."""
+        return _decode(await self._register.read())
+
+    async def change(self, edit: Callable[[Version], Version | None]) -> Version:
+        """Replace what is prepared by ``edit`` of it (None: by nothing else); return what is there then."""
+
+        def step(body: bytes | None) -> bytes | None:
+            before = _decode(body)
+            after = edit(before)
+            return None if after is None or after == before else msgspec.json.encode(after)
+
+        return _decode(await self._register.update(step))
+
+
+def _decode(body: bytes | None) -> Version:
+    if body is None:
+        return Version()
+    try:
+        found = _decoder.decode(body)
+    except msgspec.ValidationError as error:
+        refuse_future_json("the next version is kept", body, FORMAT)
+        raise CorruptionError(f"the next version cannot be read by this version of strandline: {error}") from error
+    refuse_future("the next version is kept", found.format, FORMAT)
+    return found
+
+
+_decoder = msgspec.json.Decoder(Version)
