@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from strandline.cli.moving import Pace, Pacer
+from strandline.cli.terminal.moving import Pace, Pacer
 from strandline.materialize.runtime import Counts, Moving, Status
 
 

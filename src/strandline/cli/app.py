@@ -13,7 +13,18 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from strandline.cli import asking, benching, discovering, endpoints, keeping, running, sources, verifying, warming
+from strandline.cli import (
+    asking,
+    benching,
+    discovering,
+    endpoints,
+    keeping,
+    promoting,
+    running,
+    sources,
+    verifying,
+    warming,
+)
 from strandline.cli.template import create_project
 from strandline.cli.terminal.exits import TRACEBACK_VARIABLE, Exit, exit_of, sentence, wants_traceback
 from strandline.cli.terminal.opening import Opener
@@ -110,12 +121,28 @@ def run(
     tick_ms: Annotated[
         int | None, typer.Option(metavar="MS", min=1, help="From tick to tick; default: the project's.")
     ] = None,
+    read_only: Annotated[
+        bool, typer.Option("--read-only", help="Prepare the project's changed views beside the writer, until promoted.")
+    ] = False,
 ) -> None:
     """Keep the project's views and endpoints up to date, until a signal says stop."""
     opener = _opener(context)
     found = opener.project(project)
     wanted = running.Wanted(once=once, until=until, take_over=take_over, tick_ms=tick_ms or found.tick_ms)
-    raise typer.Exit(running.run(opener, found, wanted, Output(json)))
+    begin = promoting.prepare if read_only else running.run
+    raise typer.Exit(begin(opener, found, wanted, Output(json)))
+
+
+@app.command()
+def promote(
+    context: typer.Context,
+    project: ProjectOption = HERE,
+    json: JsonOption = False,
+    force: Annotated[bool, typer.Option("--force", help="Also if a view has not caught up.")] = False,
+    timeout: Annotated[float, typer.Option(metavar="S", min=0, help="Within so many seconds, or not at all.")] = 60.0,
+) -> None:
+    """Have the version that `run --read-only` prepares take over from the writer."""
+    promoting.promote(_opener(context), project, force=force, timeout=timeout, output=Output(json))
 
 
 @app.command()

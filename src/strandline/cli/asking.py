@@ -54,9 +54,21 @@ def status(opener: Opener, root: Path, output: Output) -> None:
         if any(moving.values()):
             shown += f", under way: {moving['read']} of about {moving['about']} rows read, {moving['sent']} sent"
         output.result({}, f"materialization {name}: {shown}")
+    if found["next"] is not None:
+        for line in _next(found["next"]):
+            output.result({}, line)
     known = {name.lower() for kind in ("collections", "sources", "materializations") for name in found[kind]}
     for name in sorted(found["problems"].keys() - known):
         output.result({}, f"{name}: {found['problems'][name]}")
+
+
+def _next(found: Mapping[str, Any]) -> Iterator[str]:
+    """Yield how far the next version is, for people."""
+    asked = ", and its promotion is asked for" if found["asked"] else ""
+    yield f"next version: {'it has caught up' if found['ready'] else 'it has not caught up yet'}{asked}"
+    for name, each in found["views"].items():
+        why = each["behind"] or each["later"] or told({"ms": each["lag_ms"], "rows": None})
+        yield f"next version, {name}: {why}"
 
 
 def query(opener: Opener, root: Path, sql: str, as_of: int | None, output: Output) -> None:

@@ -29,9 +29,9 @@ from typing import Any, Final
 
 from rich.text import Text
 
-from strandline.cli.moving import Pace, Pacer
 from strandline.cli.terminal.exits import Exit
 from strandline.cli.terminal.living import Living
+from strandline.cli.terminal.moving import Pace, Pacer
 from strandline.cli.terminal.opening import Opener
 from strandline.cli.terminal.output import Output, printable
 from strandline.client import Environment
@@ -74,10 +74,16 @@ def run(opener: Opener, project: Project, wanted: Wanted, output: Output) -> Exi
 
 
 def _run(opener: Opener, project: Project, wanted: Wanted, output: Output, stop: Stop) -> Exit:
-    with (
-        opener.writing(project, take_over=wanted.take_over, tick_ms=wanted.tick_ms) as env,
-        _reporting(project, output) as report,
-    ):
+    with opener.writing(project, take_over=wanted.take_over, tick_ms=wanted.tick_ms) as env:
+        return going_on(env, project, wanted, output, stop)
+
+
+def going_on(
+    env: Environment, project: Project, wanted: Wanted, output: Output, stop: Stop, promoted: float | None = None
+) -> Exit:
+    """Apply the project to an open environment, and tick; ``promoted``: since when a promotion is under way."""
+    with _reporting(project, output) as report:
+        report.promoted = promoted
         env.watch(report.moved)
         env.overdue(report.overdue)
         report.beginnings = env.beginnings
@@ -164,6 +170,8 @@ class Report:
         self._shown: set[tuple[str, str]] = set()
         self._overdue: dict[str, str] = {}
         self._begun: dict[str, Beginning] = {}
+        self.promoted: float | None = None
+        """Since when a promotion is under way; None: none is."""
         self.beginnings: Callable[[], Sequence[Beginning]] = tuple
         """What is read or computed for the first time; any thread may ask."""
 
@@ -173,6 +181,9 @@ class Report:
 
     def ticked(self, complete: int, seconds: float, progress: dict[str, Any]) -> None:
         """Everything that has no problem is complete at ``complete``, which is later than it was."""
+        if self.promoted is not None:
+            self.say("promoted", time=complete, seconds=round(time.monotonic() - self.promoted, 3))
+            self.promoted = None
         if self._output.json:
             self._output.result({"time": complete, "seconds": round(seconds, 4), **progress}, "")
         read = sum(source["read_records"] for source in progress["sources"].values())

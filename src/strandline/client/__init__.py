@@ -4,9 +4,13 @@ Every call is synchronous and returns when what it says is true; calls from seve
 """
 
 from strandline.client.environment import Environment
-from strandline.client.opening import open  # noqa: A004  # the public name is `strandline.open`
+from strandline.client.opening import (
+    open,  # noqa: A004  # the public name is `strandline.open`
+    prepare,
+)
+from strandline.client.preparing import NextVersion
 from strandline.client.reading import Collection
 from strandline.client.subscribing import Progress, Updates
 from strandline.client.writing import Transaction
 
-__all__ = ["Collection", "Environment", "Progress", "Transaction", "Updates", "open"]
+__all__ = ["Collection", "Environment", "NextVersion", "Progress", "Transaction", "Updates", "open", "prepare"]

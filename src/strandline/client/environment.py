@@ -30,6 +30,7 @@ from strandline.controller.defining.creating import create
 from strandline.controller.defining.project import Project
 from strandline.controller.language import arguments, statements
 from strandline.controller.location.items import Item, Materialization, View
+from strandline.controller.preparing.preparation import promotion
 from strandline.errors import (
     AsOfError,
     InvalidUsage,
@@ -152,6 +153,17 @@ class Environment:
         if await self._checks.rest(deadline):
             await self._selfcheck.settle()
         return time
+
+    def promote(self, *, force: bool = False, timeout: float = 60.0) -> int:
+        """Have the next version of this location promoted, by the process that prepares it; return its generation.
+
+        ``force``: it may be behind.  ``timeout``: within how many seconds.
+
+        Raises `InvalidUsage` if nothing is prepared or a view has not caught up; `Unavailable` if it was not promoted
+        in time: then nothing changes.
+        """
+        arguments.seconds(timeout, "timeout")
+        return self._access.wait(promotion(self._core, force=force, timeout_s=timeout))
 
     def sync(self, ts: int, timeout: float | None = None) -> None:
         """Tick until every view's upper is past ``ts``.

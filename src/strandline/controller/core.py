@@ -29,6 +29,7 @@ from strandline.controller.location.config import Config, Mode
 from strandline.controller.location.items import Collected, SourceTable, Table, kind_of
 from strandline.controller.location.oracle import Oracle
 from strandline.controller.location.tenure import Claim, abandon, admit
+from strandline.controller.location.version import Versions
 from strandline.controller.readers import Readers
 from strandline.controller.retention import RELEASING, Retention
 from strandline.controller.writing import CATALOG, Writing
@@ -76,6 +77,7 @@ class Core:
         self.problems = Problems(assembly.clock)
         self.health = Health(client, catalogs, self.problems)
         self.readers = Readers(client, catalogs, config, mode)
+        self.versions = Versions(assembly.clock, assembly.ids, client.consensus)
         self._claimed: tuple[int, Holder] | None = None  # the generation that the catalog may say is this environment's
 
     @classmethod

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final, TextIO
 
 import strandline
 from strandline.cli.terminal.exits import wants_traceback
-from strandline.client import Environment
+from strandline.client import Environment, NextVersion, prepare
 from strandline.controller.defining.project import Project, load
 from strandline.controller.location.config import Mode
 from strandline.errors import Determinate
@@ -57,6 +57,18 @@ class Opener:
         The project is not applied yet.
         """
         return self._open(project, Mode.FULL, **settings)
+
+    def preparing(self, project: Project, **settings: object) -> NextVersion:
+        """Prepare what the project has otherwise than its location, with ``settings`` in place of the project's."""
+        if self.spark is None:
+            keep_apart()
+        return prepare(
+            project.location,
+            project,
+            spark=self.spark,
+            consensus=project.consensus,
+            config={**project.config, **settings},
+        )
 
     def looking(self, project: Project) -> Environment:
         """Open the project's location independently, without writes, and read the store itself, not a cache."""

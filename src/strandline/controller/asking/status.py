@@ -94,8 +94,28 @@ async def status(core: Core) -> dict[str, Any]:
             for name, item in catalog.items.items()
             if isinstance(item, Materialization)
         },
+        "next": await _next(core),
         "problems": problems,
     }
+
+
+async def _next(core: Core) -> dict[str, Any] | None:
+    """Return how far the next version is, if one is prepared: whether it is ready, and by view what it waits for."""
+    version = await core.versions.read()
+    if not version.views:
+        return None
+    views = {}
+    for name, each in version.views.items():
+        reader = await core.client.reader(each.shard, each.view.schema, name) if each.shard else None
+        upper = None if reader is None else (await reader.refresh()).upper.at
+        lag = None if not upper else max(0, core.assembly.clock.now_ms() - upper + 1)
+        views[each.view.name] = {
+            "upper": upper,
+            "lag_ms": lag,
+            "behind": version.behind.get(name),
+            "later": version.later.get(name),
+        }
+    return {"ready": not version.behind, "asked": bool(version.asked), "views": views}
 
 
 def _collection(core: Core, item: Collected, state: ShardState | None) -> dict[str, Any]:

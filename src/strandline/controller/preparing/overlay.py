@@ -25,8 +25,8 @@ from strandline.controller.defining.project import Project, in_file
 from strandline.controller.language.statements import CreateView
 from strandline.controller.location.catalog import Catalog, shards_of
 from strandline.controller.location.items import View
+from strandline.controller.location.version import Prepared, Version
 from strandline.controller.planning import Definition, define
-from strandline.controller.preparing.version import Prepared, Version
 from strandline.errors import DefinitionError
 from strandline.instance.commands import Collection, RunDataflow
 

@@ -18,18 +18,19 @@ import msgspec
 from strandline.controller.core import Core
 from strandline.controller.defining.project import Project
 from strandline.controller.location.items import Item
+from strandline.controller.location.version import Version
 from strandline.controller.preparing.overlay import Overlay, overlay
-from strandline.controller.preparing.version import KEY, Version, Versions
 from strandline.controller.retention import HISTORY
-from strandline.errors import AsOfError, ConfigError, InvalidUsage, StrandlineError
+from strandline.errors import AsOfError, ConfigError, InvalidUsage, StrandlineError, Unavailable
 from strandline.frontier.antichain import MINIMUM, Frontier, as_time, meet
 from strandline.instance.instance import Instance, unopened
 from strandline.instance.problems import Problems
 from strandline.persist.handles.read import ReadHandle
-from strandline.persist.handles.register import Register
 from strandline.persist.handles.since import SinceHandle
 from strandline.persist.shard.holds import BEAT_MS
 
+POLL_S: Final = 0.1
+"""How often it is looked whether a promotion was made."""
 LAG_INTERVALS_MAX: Final = 3
 """A view has caught up if it is no further behind what it reads than so many intervals."""
 
@@ -43,7 +44,7 @@ class Preparation:
             raise ConfigError("nothing was stored at this location yet; `strandline run` makes its first version")
         self._core = core
         self._project = project
-        self.versions = versions_of(core)
+        self.versions = core.versions
         self._problems = Problems(core.assembly.clock)
         self._epoch = core.catalog.epoch
         self._instance = Instance(core.equipment(), self._epoch, None, self._problems)
@@ -163,12 +164,6 @@ class Preparation:
         self.version = told
 
 
-def versions_of(core: Core) -> Versions:
-    """Return the next version of the location of ``core``."""
-    have = core.assembly
-    return Versions(Register(KEY, have.clock, have.ids, core.client.consensus))
-
-
 async def ask(core: Core, *, force: bool) -> Version:
     """Ask the process that prepares the next version to promote it; return what is asked for.
 
@@ -183,18 +178,38 @@ async def ask(core: Core, *, force: bool) -> Version:
             raise InvalidUsage(f"the next version has not caught up ({said}); wait, or promote it with --force")
         return msgspec.structs.replace(version, asked=core.assembly.ids.fresh("p"), refused="")
 
-    return await versions_of(core).change(change)
+    return await core.versions.change(change)
 
 
 async def withdraw(core: Core, asked: str) -> None:
     """Ask no more for the promotion ``asked``."""
-    await versions_of(core).change(
+    await core.versions.change(
         lambda version: msgspec.structs.replace(version, asked="") if version.asked == asked else None
     )
 
 
 async def settle(core: Core, version: Version) -> None:
     """Forget what was prepared, once it is promoted: it is the present version."""
-    await versions_of(core).change(
+    await core.versions.change(
         lambda found: Version(epoch=found.epoch) if found.views.keys() == version.views.keys() else None
     )
+
+
+async def promotion(core: Core, *, force: bool, timeout_s: float) -> int:
+    """Have the next version promoted by the process that prepares it; return the generation that it has begun.
+
+    Raises `InvalidUsage` as `ask`; `Unavailable` if it is not promoted within ``timeout_s``: then nothing changes.
+    """
+    before, clock = core.catalog.epoch, core.assembly.clock
+    asked, until = (await ask(core, force=force)).asked, clock.now_ms() + 1000 * timeout_s
+    while (await core.catalogs.read()).epoch == before:
+        if clock.now_ms() >= until:
+            await withdraw(core, asked)
+            if (await core.catalogs.read()).epoch == before:
+                raise Unavailable(
+                    f"no process has promoted the next version within {timeout_s:g} s; is `strandline run --read-only` "
+                    "running?"
+                )
+        else:
+            await clock.sleep(POLL_S)
+    return core.catalog.epoch

@@ -15,6 +15,8 @@ from strandline.controller.location.catalog import Catalog, shards_of
 from strandline.controller.location.items import View
 from strandline.errors import ConfigError, CorruptionError
 from strandline.persist.handles.register import Register, refuse_future_json
+from strandline.store.clock import Clock, Ids
+from strandline.store.consensus import Consensus
 from strandline.store.seal import refuse_future
 
 KEY: Final = "next"
@@ -72,8 +74,8 @@ class Version(msgspec.Struct, frozen=True):
 class Versions:
     """The next version of a location, as it is durable."""
 
-    def __init__(self, register: Register) -> None:
-        self._register = register
+    def __init__(self, clock: Clock, ids: Ids, consensus: Consensus) -> None:
+        self._register = Register(KEY, clock, ids, consensus)
 
     async def read(self) -> Version:
         """Return what is prepared now: nothing, if there are no views in it."""

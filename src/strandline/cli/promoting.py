@@ -1,0 +1,84 @@
+"""`strandline run --read-only`: prepare the next version; `strandline promote`: have it take over."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+from strandline.cli.running import Stop, Wanted, going_on
+from strandline.cli.terminal.exits import Exit
+from strandline.cli.terminal.opening import Opener
+from strandline.cli.terminal.output import Output
+from strandline.client import NextVersion
+from strandline.controller.defining.project import Project
+from strandline.errors import FencedError, StoreError, Unavailable
+
+
+def prepare(opener: Opener, project: Project, wanted: Wanted, output: Output) -> Exit:
+    """Compute what the project has otherwise than its location, beside the writer; once asked to, be the writer.
+
+    ``wanted.once``: end once it has caught up.
+    """
+    stop = Stop()
+    with stop.listening():
+        version = opener.preparing(project, tick_ms=wanted.tick_ms)
+        with version:
+            try:
+                ended = _prepared(version, wanted, output, stop)
+            except FencedError as error:
+                output.note(f"strandline: fenced: another process prepares the next version ({error})")
+                return Exit.FENCED
+            if ended is not None:
+                return ended
+            begun = time.monotonic()
+            output.log("promoting", views=",".join(version.names))
+            env = version.promote()
+        with env:
+            return going_on(env, project, wanted, output, stop, promoted=begun)
+
+
+def _prepared(version: NextVersion, wanted: Wanted, output: Output, stop: Stop) -> Exit | None:
+    """Prepare until a promotion is asked for: None; or until there is another end."""
+    said: dict[str, str] = {}
+    begun = False
+    while not stop.asked:
+        started = time.monotonic()
+        try:
+            version.tick()
+        except (StoreError, Unavailable) as error:
+            output.log("tick failed, will be retried", what=str(error))
+        else:
+            if not version.names:
+                output.note("strandline: the location has this version already; there is nothing to prepare")
+                return Exit.OK
+            if not begun:
+                begun = True
+                output.log("preparing", views=",".join(version.names))
+                for name, why in version.later.items():
+                    output.log("later", of=name, what=why)
+            _report(dict(version.behind), said, output)
+            said = dict(version.behind)
+            if version.asked:
+                return None
+            if wanted.once and not version.behind:
+                return Exit.OK
+        stop.wait(wanted.tick_ms / 1000 - (time.monotonic() - started))
+    return Exit.OK
+
+
+def _report(behind: dict[str, str], said: dict[str, str], output: Output) -> None:
+    for name in sorted(behind.keys() | said.keys()):
+        if name not in behind:
+            output.log("caught up", of=name)
+        elif name not in said:
+            output.log("behind", of=name, what=behind[name])
+
+
+def promote(opener: Opener, root: Path, *, force: bool, timeout: float, output: Output) -> None:
+    """Have the next version take over, and print how long that took."""
+    with opener.reading(opener.project(root), output.note) as env:
+        begun = time.monotonic()
+        generation = env.promote(force=force, timeout=timeout)
+        seconds = time.monotonic() - begun
+    document = {"generation": generation, "seconds": round(seconds, 3)}
+    output.result(document, f"promoted in {seconds:.1f} s: generation {generation} writes now")
