@@ -10,6 +10,7 @@ import msgspec
 import pytest
 
 from strandline.bench.environment import ITEMS, TICK_MS, VIEWS, Place, _change, over_lists
+from strandline.compute import stage
 from strandline.controller.asking.holding import Hold
 from strandline.controller.asking.reads import latest, snapshot
 from strandline.controller.core import Core
@@ -258,3 +259,16 @@ def test_a_location_without_a_first_version_has_no_next_one() -> None:
     place = over_lists()
     with pytest.raises(ConfigError, match="nothing was stored"):
         run_sync(Core.open(place.assembly, Config(), Mode.READ))
+
+
+def test_a_view_that_a_new_version_plans_otherwise_goes_on_where_it_stands(monkeypatch) -> None:
+    """Damage: the state that the new plan keeps begins after where the view stands, which then waits for ever."""
+    site = Site()
+    was = site.tick(3)
+    before = site.held("totals", was)
+    run_sync(site.writer.close())
+    monkeypatch.setattr(stage, "FINGERPRINT_DIGITS", 15)  # the names of stages: none has the shard that it had
+    site.writer = site.open(Mode.FULL)
+    now = site.tick()
+    assert site.held("totals", was) == before
+    assert len(site.held("above", now)) == len(site.held("totals", now)) > 0

@@ -119,6 +119,8 @@ class StageRun:
         """What its steps took."""
         self.last: Done | None = None
         """What the last step did."""
+        self.begins_by: int | None = None
+        """Where what reads it goes on: a fresh shard begins then at the latest, if its inputs can be read then."""
         self.seed: ReadHandle | None = None
         """The shard in which what its own is to hold was prepared, if it was."""
         self.stepping_ms: int | None = None
@@ -152,7 +154,7 @@ class StageRun:
         if not self.sink.fresh:
             begins = [reached(self.sink.writer.state)]
         else:
-            begins = [known if known <= earliest else Frontier(self._pace.start(known, earliest)[0])]
+            begins = [known if known <= earliest else Frontier(self._begins(known)[0])]
             begins += [] if self._began is None else [Frontier(self._began)]
         begins += [Frontier(time) for time in (self.sink.desired, self._looked_up) if time is not None]
         return Frontier(max(0, as_time(meet(begins)) - 1))
@@ -408,10 +410,17 @@ class StageRun:
         """Begin the history of a fresh shard, and return at which time; None if that cannot be done yet."""
         if known <= self._earliest or not self.sink.may_write:
             return None  # to begin its history is to write
-        time, since = self._pace.start(known, self._earliest)
+        time, since = self._begins(known)
         self._began = time if self._began is None else min(time, self._began)
         await self.sink.start(time, since)
         return time
+
+    def _begins(self, known: Frontier) -> tuple[int, int | None]:
+        """Return when a fresh shard begins, and from when on it can be read; see `Pace.start`."""
+        time, since = self._pace.start(known, self._earliest)
+        if self.begins_by is not None and self._earliest <= Frontier(self.begins_by):
+            time = min(time, self.begins_by)
+        return time, since
 
     async def _window(self, lower: int, upper: int) -> _Begin:
         """Return the next window to step over: all that there is, or up to the next refresh that changes something."""

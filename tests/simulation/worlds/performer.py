@@ -11,24 +11,30 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final, TypeAlias
 from unittest import mock
 
 from laws.broken import require
 from laws.views import Attempt
 from strandline.controller.core import Core
+from strandline.controller.defining.project import Defined, Project
 from strandline.controller.location.config import Config, Mode
+from strandline.controller.location.version import Version
+from strandline.controller.preparing.preparation import Preparation, settle
 from strandline.errors import FencedError, StoreError, Unavailable
 from strandline.persist.shard import trace
 from strandline.testing.simulation.kernel import run_sync
 from strandline.testing.simulation.places import SimClock
-from worlds.instance import Instance
+from worlds.instance import Instance, parsed
 from worlds.meanings import Row
 from worlds.one_fault import OneFault
 from worlds.system import World
 from worlds.whole import prepare
 
 UNANSWERED: Final = (StoreError, Unavailable, OSError)
+PREPARED_TICKS: Final = 3
+"""How often a version that is prepared follows the writer before it is promoted."""
 TRIES_MAX: Final = 50
 """How often one act is done: never reached with one fault."""
 
@@ -84,9 +90,7 @@ class Performer(Instance):
         stage = self.stage
         for _ in range(TRIES_MAX):
             try:
-                core = await Core.open(
-                    stage.assembly(), Config(take_over=True, keep_history=stage.keep_history), Mode.FULL
-                )
+                core = await self._opened()
                 break
             except UNANSWERED:
                 await SimClock(stage.simulation).sleep(0.05)
@@ -99,6 +103,39 @@ class Performer(Instance):
             stage.marks["fenced"] += 1
         finally:
             await self._close(core)
+
+    async def _opened(self) -> Core:
+        """Open the location for writing; the second performer of a script promotes its next version, if it has one."""
+        stage = self.stage
+        config = Config(take_over=True, keep_history=stage.keep_history)
+        if self.name == "first" or not stage.script.promoted:
+            return await Core.open(stage.assembly(), config, Mode.FULL)
+        version = await self._prepared(config)
+        core = await Core.open(stage.assembly(), config, Mode.FULL, version.promoted)
+        try:
+            await settle(core, version)
+        except UNANSWERED:
+            stage.marks["settle: unknown"] += 1  # it stays there, and is what the catalog has
+        return core
+
+    async def _prepared(self, config: Config) -> Version:
+        """Prepare the next version beside the first performer, until it has caught up; empty: it was promoted."""
+        stage = self.stage
+        defined = tuple(Defined(f"{n}.sql", parsed(text)) for n, text in enumerate(stage.script.promoted))
+        core = await Core.open(stage.assembly(), config, Mode.READ)
+        try:
+            await core.look()
+            preparation = Preparation(core, Project(Path(), "", None, {}, 1_000, {}, defined))
+            try:
+                for _ in range(PREPARED_TICKS):
+                    version = await preparation.tick()
+                    await SimClock(stage.simulation).sleep(0.01)
+                stage.marks["prepared"] += bool(version.views)
+                return version
+            finally:
+                await preparation.close()
+        finally:
+            await core.close()
 
     async def _perform(self, core: Core) -> None:
         stage = self.stage
@@ -144,6 +181,7 @@ Act: TypeAlias = Callable[[Performer, Core], Awaitable[None]]
 class Script:
     """What is performed: what is defined beforehand, the acts, and those of an instance that takes over meanwhile.
 
+    ``promoted``: the definitions of the version that the second one prepares, and then takes over with.
     ``upkeep``: batches are merged and moved to objects as soon as that can be.
     """
 
@@ -151,6 +189,7 @@ class Script:
     defined: tuple[str, ...]
     acts: tuple[Act, ...]
     second: tuple[Act, ...] = ()
+    promoted: tuple[str, ...] = ()
     patience: tuple[int, ...] = (64, 1)
     keep_history: str = "1 hour"
     upkeep: bool = False

@@ -20,6 +20,7 @@ from strandline.controller import core as core_module
 from strandline.controller import retention, writing
 from strandline.controller.assembly import Assembly
 from strandline.controller.defining import definitions
+from strandline.controller.preparing import overlay
 from strandline.errors import Unavailable
 from strandline.instance import problems
 from strandline.instance.commands import RunIngestion
@@ -250,6 +251,7 @@ class World:
             mock.patch.object(core_module, "PersistClient", partial(PersistClient, rollup_every=self.rollup_every)),
             mock.patch.object(writing, "define", define),
             mock.patch.object(definitions, "define", define),
+            mock.patch.object(overlay, "define", define),
         ):
             yield
 

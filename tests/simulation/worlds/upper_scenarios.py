@@ -48,6 +48,11 @@ async def tick_and_be_succeeded(by: Performer, core: Core) -> None:
         await by.tick(core)
 
 
+async def begin_promotion(by: Performer, core: Core) -> None:
+    """Let another instance begin to prepare the next version."""
+    by.stage.take_over()
+
+
 def insert(table: str, *rows: Row) -> Act:
     """Return the act that commits ``rows`` to a table."""
     return change({table: [(row, 1) for row in rows]})
@@ -249,6 +254,13 @@ SCRIPTS: Final = (
         ),
         keep_history="0 seconds",
         upkeep=True,
+    ),
+    Script(
+        "promote",
+        (_table("t1"), _view("sums"), _view("many"), _into("checkpointing", "sums", "k")),
+        (_SOME, tick, begin_promotion, _LESS, tick, insert("t1", (2, 3, 8)), *[tick] * 6),
+        (insert("t1", (2, 3, 7)), tick),
+        promoted=(_table("t1"), _view("sums").replace("FROM t1", "FROM t1 WHERE v > -1"), _view("many")),
     ),
     Script(
         "fill_again",

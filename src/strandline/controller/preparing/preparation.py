@@ -22,7 +22,7 @@ from strandline.controller.location.version import Version
 from strandline.controller.preparing.overlay import Overlay, overlay
 from strandline.controller.retention import HISTORY
 from strandline.errors import AsOfError, ConfigError, InvalidUsage, StrandlineError, Unavailable
-from strandline.frontier.antichain import MINIMUM, Frontier, as_time, meet
+from strandline.frontier.antichain import MINIMUM, Frontier, as_time, join, meet
 from strandline.instance.instance import Instance, unopened
 from strandline.instance.problems import Problems
 from strandline.persist.handles.read import ReadHandle
@@ -67,12 +67,21 @@ class Preparation:
             await self._begin()
         for lease in self._leases.values():
             await lease.refresh()
-        known = [lease.state.upper for lease in self._leases.values()]
-        time = max((upper.at for upper in known if upper.at is not None), default=0)
-        await self._instance.maintain(Frontier(time))
+        await self._instance.maintain(await self._reach())
         await self._hold()
         await self._publish()
         return self.version
+
+    async def _reach(self) -> Frontier:
+        """Return how far to compute: no further than the views that are followed have come.
+
+        They go on from there with the promotion: what is computed begins before that, and is kept from there on.
+        """
+        followed = [await self._core.readers.of(n) for n, each in self.version.views.items() if each.view.seed]
+        uppers = [(await reader.refresh()).upper for reader in followed]
+        known = [lease.state.upper for lease in self._leases.values()]
+        latest = join(upper for upper in known if not upper.empty)
+        return meet((latest, *uppers))
 
     async def close(self) -> None:
         """Give up what is held; what was computed stays, and the next process goes on from it."""
@@ -149,11 +158,11 @@ class Preparation:
 
     async def _publish(self) -> None:
         """Let others read which views could not take over now, and learn what is asked for."""
-        frontiers = self._instance.report().frontiers
+        frontiers, reach = self._instance.report().frontiers, await self._reach()
         behind = {}
         for name, command in self._overlay.commands.items():
             upper = frontiers.get(command.output.name.lower(), MINIMUM)
-            known = meet(self._leases[each.shard].state.upper for each in command.inputs.values())
+            known = meet((reach, *(self._leases[each.shard].state.upper for each in command.inputs.values())))
             if problem := self._problems.get(name, ""):
                 behind[name] = problem
             elif as_time(known) - as_time(upper) > LAG_INTERVALS_MAX * self._core.config.tick_ms:

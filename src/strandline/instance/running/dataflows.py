@@ -87,7 +87,10 @@ class Dataflows:
             reader = await self._client.reader(shard, stage.schema, shown)
             assert reader is not None, f"shard {shard!r} was opened for writing a moment ago"
             inputs[stage.name] = reader
-        self._views[name] = self._runs[command.stages[-1].name].sink
+        sink = self._views[name] = self._runs[command.stages[-1].name].sink
+        for run in self.runs_of(name):
+            if run.sink.fresh and (upper := sink.writer.state.upper.at):  # it was planned otherwise before
+                run.begins_by = upper if run.begins_by is None else min(upper, run.begins_by)
 
     def stop(self, view: str) -> None:
         """Take the view out of ticks; stages that others need go on."""
