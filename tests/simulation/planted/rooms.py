@@ -11,20 +11,25 @@ from typing import Any, Final
 from planted.bugs import Bug, registrar
 from strandline.compute.sink import actor as sinking
 from strandline.compute.sink.actor import Sink
-from strandline.frontier.antichain import MINIMUM, Frontier
+from strandline.compute.step import StageRun
+from strandline.frontier.antichain import MINIMUM, Frontier, as_time
 from strandline.sources.reclock import Remap, Slice
 from strandline.sources.resume import ResumptionFrontier
 
 SINK_BUGS: Final[list[Bug]] = []
 SOURCE_BUGS: Final[list[Bug]] = []
 MOVE_BUGS: Final[list[Bug]] = []
+PROMOTION_BUGS: Final[list[Bug]] = []
+UNPREPARED_BUGS: Final[list[Bug]] = []
 sink_bug = registrar(SINK_BUGS)
 move_bug = registrar(MOVE_BUGS)
 source_bug = registrar(SOURCE_BUGS)
+promotion_bug = registrar(PROMOTION_BUGS)
+unprepared_bug = registrar(UNPREPARED_BUGS)
 
 
 @sink_bug("a first step is made again although the one before it has happened after all", (Sink, "start"))
-async def first_step_repeated(self: Sink, as_of: int) -> None:
+async def first_step_repeated(self: Sink, as_of: int, since: int | None = None) -> None:
     """Begin at ``as_of`` whatever is there; only what `StageRun` asks for afterwards says that it is fresh."""
     await self.writer.open_at(as_of)
     self._accounted, self.desired = MINIMUM, as_of
@@ -70,3 +75,27 @@ def begun_one_binding_on(self: Remap, lower: Frontier, upper: Frontier) -> tuple
     """Take the first binding for the one before it."""
     found = _slices(self, lower, upper)
     return (replace(found[0], lower=found[0].upper), *found[1:]) if found else found
+
+
+_adopt = Sink.adopt
+
+
+@promotion_bug("what was prepared is taken for what the inputs come to where the view stands", (Sink, "adopt"))
+async def prepared_to_where_it_stands(self: Sink, seed: Any) -> None:
+    """Forget how far the inputs were read for it."""
+    await _adopt(self, seed)
+    if self.desired is not None:
+        self.desired = as_time(self.writer.state.upper)
+
+
+@promotion_bug("what was prepared comes to what the version before has left", (Sink, "adopt"))
+async def added_to_what_was_there(self: Sink, seed: Any) -> None:
+    """Withdraw nothing."""
+    await _adopt(self, seed)
+    self._correction._held[1:] = []
+
+
+@unprepared_bug("state that is new begins where its inputs are, and not where the view stands", (StageRun, "_begins"))
+def begun_where_inputs_are(self: StageRun, known: Frontier) -> tuple[int, int | None]:
+    """Ask no view."""
+    return self._pace.start(known, self._earliest)

@@ -6,14 +6,14 @@ import pytest
 
 from laws.broken import LawBrokenError
 from planted.bugs import Bug
-from planted.rooms import MOVE_BUGS, SINK_BUGS, SOURCE_BUGS
+from planted.rooms import MOVE_BUGS, PROMOTION_BUGS, SINK_BUGS, SOURCE_BUGS, UNPREPARED_BUGS
 from worlds.campaign import ASKED_FOR
 from worlds.one_fault import Share
 from worlds.seats import Model
 from worlds.small_sink import FED
 from worlds.small_source import COMING
 from worlds.upper_points import try_one
-from worlds.upper_scenarios import STRANGER
+from worlds.upper_scenarios import PROMOTE, STRANGER
 
 pytestmark = pytest.mark.skipif(ASKED_FOR, reason="certain histories were asked for, and nothing else")
 
@@ -30,12 +30,19 @@ def test_a_bug_planted_in_a_small_world_breaks_a_law(bug: Bug, model: Model, rec
     record_property("FIGURE", f"planted.small.{bug.name} law={broken.value.law} all pass")
 
 
-@pytest.mark.parametrize("bug", MOVE_BUGS, ids=lambda bug: bug.name)
-def test_a_bug_planted_in_moves_breaks_a_law_where_a_stranger_is_moved_over(bug: Bug, record_property) -> None:
-    """Damage: what reads a view that others wrote into is wrong after one crash, and no script would show it."""
+SCRIPTED = [*((bug, STRANGER, 64) for bug in MOVE_BUGS), *((bug, PROMOTE, 64) for bug in PROMOTION_BUGS)]
+SCRIPTED += [(bug, PROMOTE, 1) for bug in UNPREPARED_BUGS]
+
+
+@pytest.mark.parametrize(("bug", "script", "patience"), SCRIPTED, ids=lambda each: getattr(each, "name", str(each)))
+def test_a_bug_that_is_planted_breaks_a_law_in_a_script(bug: Bug, script: str, patience: int, record_property) -> None:
+    """Damage: a view is wrong after one crash, and no script would show it.
+
+    With a single attempt nothing is prepared, since no shard is made: the views are computed with the promotion.
+    """
     with bug.planted():
         try:
-            broken = try_one(((STRANGER, 64), Share(MOVE_EVERY))).broken
+            broken = try_one(((script, patience), Share(MOVE_EVERY))).broken
         except LawBrokenError as error:  # without any fault
             broken = repr(error)
     seen = LawBrokenError.__name__ in broken

@@ -171,6 +171,7 @@ _SOME: Final = insert("t1", (0, 2, 1), (1, 3, 2))
 _LESS: Final = change({"t1": [((0, 2, 1), -1), ((1, 1, 3), 1)]})
 
 STRANGER: Final = "move_over_a_stranger"
+PROMOTE: Final = "promote"
 SCRIPTS: Final = (
     Script(
         "commit_and_follow",
@@ -256,9 +257,16 @@ SCRIPTS: Final = (
         upkeep=True,
     ),
     Script(
-        "promote",
+        PROMOTE,
         (_table("t1"), _view("sums"), _view("many"), _into("checkpointing", "sums", "k")),
-        (_SOME, tick, begin_promotion, _LESS, tick, insert("t1", (2, 3, 8)), *[tick] * 6),
+        (
+            _SOME,
+            tick,
+            begin_promotion,
+            _LESS,
+            tick,
+            *(act for n in range(4) for act in (insert("t1", (n, 3, 10 + n)), tick)),
+        ),
         (insert("t1", (2, 3, 7)), tick),
         promoted=(_table("t1"), _view("sums").replace("FROM t1", "FROM t1 WHERE v > -1"), _view("many")),
     ),
