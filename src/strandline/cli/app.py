@@ -1,6 +1,8 @@
 """The commands: their names, options and help.  A module of its own, or a few lines here, implement each command.
 
 Exit statuses are `exits.Exit`; an error is one sentence on standard error, and with ``--debug`` a traceback.
+
+Long because all commands are listed in one place.
 """
 
 from __future__ import annotations

@@ -5,6 +5,8 @@ not at all.  ``epoch`` is the generation of the environment that writes: every c
 so an environment that was succeeded cannot change anything.
 
 Shard ids are fresh for every item ever created: a dropped name that is used again is another collection.
+
+Long because the value and its one way into the register are a subject: each change of it is here.
 """
 
 from __future__ import annotations

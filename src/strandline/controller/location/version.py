@@ -1,7 +1,7 @@
 """The next version of a location's views: what is prepared, where, how far it is, and whether it is to be promoted.
 
-One value in one register.  The process that prepares it writes it, and whoever asks for the promotion; other processes
-read it.
+One value in one register.  The process that prepares it writes it, and so does the one that asks for its promotion;
+other processes read it.
 """
 
 from __future__ import annotations
