@@ -1,8 +1,9 @@
 """`strandline run`: apply the project, then tick until a signal or a limit.
 
 Ticks come at their interval, whatever takes longer: a view that is computed for the first time, a source that reads its
-snapshot, an endpoint that is silent.  These go on beside the ticks, and everything else keeps its freshness.  What is
-reported is the time at which everything is complete that has no problem; what takes very long has one, which says so.
+snapshot, an endpoint that is silent.  These go on beside the ticks, and everything else keeps its freshness.  Where
+nothing is new, one tick in five is made.  What is reported is the time at which everything is complete that has no
+problem; what takes very long has one, which says so.
 
 After SIGTERM or SIGINT the current tick finishes, then the environment is closed: status 0.  A supervisor may send the
 signal to Spark's JVM too.  Then the tick cannot finish and is given up: status 0 as well, whichever of the two ends
@@ -41,6 +42,8 @@ from strandline.errors import FencedError, StoreError, Unavailable
 from strandline.instance.beginnings import Beginning
 from strandline.materialize.runtime import Status
 
+IDLE_TICKS_MAX: Final = 4
+"""So many ticks are left out in a row where nothing is new: the next says that all is complete as it was."""
 SIGNAL_SECONDS_MAX: Final = 5.0
 """How much later than Spark's JVM this process may get the signal that ended it."""
 
@@ -98,8 +101,13 @@ def going_on(
 
 def _ticks(env: Environment, wanted: Wanted, stop: Stop, report: Report) -> Exit:
     reported: int | None = None
+    idle = 0  # ticks that were left out, one after the other
     while not stop.asked:
         begun = time.monotonic()
+        idle = idle + 1 if report.quiet and idle < IDLE_TICKS_MAX and _idle(env, wanted) else 0
+        if idle:
+            stop.wait(wanted.tick_ms / 1000 - (time.monotonic() - begun))
+            continue
         try:
             at = env.tick(wait=wanted.once, timeout=None if wanted.once else wanted.tick_ms / 1000)
         except (StoreError, Unavailable) as error:
@@ -120,6 +128,14 @@ def _ticks(env: Environment, wanted: Wanted, stop: Stop, report: Report) -> Exit
                 return report.ended(progress["problems"])
         stop.wait(wanted.tick_ms / 1000 - (time.monotonic() - begun))
     return Exit.OK
+
+
+def _idle(env: Environment, wanted: Wanted) -> bool:
+    """Return whether a tick would find nothing new, and no caller waits for a time."""
+    try:
+        return not wanted.once and wanted.until is None and env.idle()
+    except (StoreError, Unavailable):
+        return False  # the tick says so
 
 
 class Stop:
@@ -170,6 +186,8 @@ class Report:
         self._shown: set[tuple[str, str]] = set()
         self._overdue: dict[str, str] = {}
         self._begun: dict[str, Beginning] = {}
+        self.quiet = False
+        """Whether the last tick found nothing new."""
         self.promoted: float | None = None
         """Since when a promotion is under way; None: none is."""
         self.beginnings: Callable[[], Sequence[Beginning]] = tuple
@@ -193,6 +211,7 @@ class Report:
             )
         else:
             self.idle(complete)
+        self.quiet = not progress["steps"] and read == self._read
         self._read = read
 
     def looked(self, progress: dict[str, Any]) -> None:

@@ -154,6 +154,13 @@ class Environment:
             await self._selfcheck.settle()
         return time
 
+    def idle(self) -> bool:
+        """Return whether a tick would find nothing new: everything is complete, and upstreams have no more.
+
+        It asks upstreams, and writes nothing.  Ticks may be left out then; what has come to be complete is as it was.
+        """
+        return self._run(self._core.idle())
+
     def promote(self, *, force: bool = False, timeout: float = 60.0) -> int:
         """Have the next version of this location promoted, by the process that prepares it; return its generation.
 

@@ -26,12 +26,13 @@ from strandline.controller.commanded import collection
 from strandline.controller.health import MERGES, TICK, Health
 from strandline.controller.location.catalog import KEY, Catalog, CatalogStore, Holder
 from strandline.controller.location.config import Config, Mode
-from strandline.controller.location.items import Collected, SourceTable, Table, kind_of
+from strandline.controller.location.items import Collected, Item, SourceTable, Table, View, kind_of
 from strandline.controller.location.oracle import Oracle
 from strandline.controller.location.tenure import Claim, abandon, admit
 from strandline.controller.location.version import Versions
 from strandline.controller.readers import Readers
 from strandline.controller.retention import RELEASING, Retention
+from strandline.controller.standing import complete
 from strandline.controller.writing import CATALOG, Writing
 from strandline.errors import (
     AsOfError,
@@ -41,7 +42,7 @@ from strandline.errors import (
     StrandlineError,
     Unavailable,
 )
-from strandline.frontier.antichain import Frontier, as_time
+from strandline.frontier.antichain import EMPTY, Frontier, as_time
 from strandline.instance import live
 from strandline.instance.beginnings import Beginning
 from strandline.instance.commands import Advance, Collection
@@ -246,6 +247,27 @@ class Core:
         await self._release_history(time)
         await self.health.publish(writing.instance, writing.epoch, time)
         return time
+
+    async def idle(self) -> bool:
+        """Return whether a tick would find nothing new: it would only say of everything that it is as it was.
+
+        So as long as nothing comes, ticks may be left out.  What another environment does is learned by the next one.
+        """
+        writing, time = self.require_writing(), self.health.time
+        if time is None or self.problems or not writing.settled or writing.transactions.upper != Frontier(time + 1):
+            return False
+        frontiers, now = writing.instance.report().frontiers, Frontier(writing.oracle.now())
+        due = any(self._refreshed(item) <= now for item in self.catalog.items.values())
+        if due or complete(self.catalog, {}, frontiers, time) < time:
+            return False
+        return await writing.instance.idle()
+
+    def _refreshed(self, item: Item) -> Frontier:
+        """Return the next refresh of a view that has a schedule; empty: it has none to come."""
+        if not isinstance(item, View) or item.refresh is None:
+            return EMPTY
+        state = self.client.known(item.shard)
+        return EMPTY if state is None else state.upper
 
     async def _confirm(self) -> None:
         """Learn whether another environment has taken over, where this tick sealed no time: else the seal shows it.

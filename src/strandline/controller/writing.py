@@ -107,6 +107,15 @@ class Writing:
             if not (self._runs(item) and self.retention.holds(item)):
                 await self.start(item)
 
+    @property
+    def settled(self) -> bool:
+        """Whether a tick would find nothing to open, to close or to drop."""
+        catalog = self.catalogs.current
+        views = [item for item in catalog.items.values() if isinstance(item, View)]
+        waiting = any(view.awaits_creation or view.seed for view in views)
+        ended = {name for name in catalog.items if name.startswith(SUBSCRIBED)} - self.subscribed
+        return catalog is self._reconciled and not (catalog.dropped or catalog.left or waiting or ended)
+
     async def _unsubscribe(self) -> None:
         """Drop the views of subscriptions that have ended, whatever their defining or dropping came to."""
         names = {name for name in self.catalogs.current.items if name.startswith(SUBSCRIBED)} - self.subscribed

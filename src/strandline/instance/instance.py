@@ -264,6 +264,10 @@ class Instance:
         if self._views.may_write:
             self._deliveries.wake()
 
+    async def idle(self) -> bool:
+        """Return whether nothing goes on here, and sources have all that upstream has."""
+        return not self.going_on() and await self._sources.idle()
+
     async def catch_up(self, item: str) -> Frontier | None:
         """Make durable all that is bound of a source's collection; return how far it is, or None if it is not open.
 

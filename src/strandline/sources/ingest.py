@@ -138,6 +138,19 @@ class Ingestion:
         await self._resumption.follow(wait=wait)
         return Advanced(remap.upper)
 
+    async def idle(self) -> bool:
+        """Return whether all that upstream has is durable, and nothing stands still: a tick would bind nothing new.
+
+        False if upstream does not say so within an interval.
+        """
+        if self.status.stalled or self.upper != self.bound:
+            return False
+        try:
+            known = self._remap.remap.frontier
+            return await self._upstream.ask("how far it can be read", partial(self._probe, known), wait=False) == known
+        except (SourceError, Unavailable):
+            return False
+
     async def _probe(self, known: Offsets) -> Offsets:
         """Return how far upstream can be read now, which must not be behind what is ``known`` to be bound.
 

@@ -93,6 +93,19 @@ class Sources:
         self._missed.clear()
         self._missed |= await bring(loops, deadline)
 
+    async def idle(self) -> bool:
+        """Return whether all sources rest, and have all that upstream has."""
+        sources = list(self.open.values())
+        if self.sealing or not all(source.loop.resting for source in sources):
+            return False
+        answers: list[bool] = []
+
+        async def asked(source: OpenSource) -> None:
+            answers.append(await source.ingestion.idle())
+
+        await self.together([asked(source) for source in sources])
+        return all(answers)
+
     @property
     def sealing(self) -> bool:
         """Whether tables are on their way to the last aim."""
