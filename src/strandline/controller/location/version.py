@@ -38,8 +38,7 @@ class Version(msgspec.Struct, frozen=True):
     """What is prepared: the views by name, under which epoch of the location.
 
     ``behind``: by view, why it could not take over now.  ``later``: by view, why it is not prepared.  ``asked``: the
-    token of the promotion that was asked for, and ``refused`` why it was not made.  ``left``: shards of earlier ones
-    that nothing has now.
+    token of the promotion that was asked for.  ``left``: shards of earlier ones that nothing has now.
     """
 
     format: int = FORMAT
@@ -49,7 +48,6 @@ class Version(msgspec.Struct, frozen=True):
     later: dict[str, str] = {}
     left: tuple[str, ...] = ()
     asked: str = ""
-    refused: str = ""
 
     def own(self, catalog: Catalog) -> frozenset[str]:
         """Return the shards that only this version has, and no item of ``catalog``."""

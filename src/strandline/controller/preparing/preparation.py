@@ -23,6 +23,7 @@ from strandline.controller.preparing.overlay import Overlay, overlay
 from strandline.controller.retention import HISTORY
 from strandline.errors import AsOfError, ConfigError, InvalidUsage, StrandlineError, Unavailable
 from strandline.frontier.antichain import MINIMUM, Frontier, as_time, join, meet
+from strandline.instance.beginnings import HYDRATING
 from strandline.instance.instance import Instance, unopened
 from strandline.instance.problems import Problems
 from strandline.persist.handles.read import ReadHandle
@@ -101,9 +102,12 @@ class Preparation:
             found = self._overlay = overlay(self._core, self._project, msgspec.structs.replace(before, views=views))
 
         def change(known: Version) -> Version:
-            version = Version(epoch=self._epoch, views=found.views, later=found.later, asked=known.asked)
+            same = known.views == found.views  # what was asked for is this version
+            behind = known.behind if same else dict.fromkeys(found.commands, HYDRATING)
+            asked = known.asked if same else ""
+            version = Version(epoch=self._epoch, views=found.views, behind=behind, later=found.later, asked=asked)
             unused = (known.own(catalog) | set(known.left)) - version.own(catalog)
-            return msgspec.structs.replace(version, left=tuple(sorted(unused)), behind=known.behind)
+            return msgspec.structs.replace(version, left=tuple(sorted(unused)))
 
         self.version = await self.versions.change(change)
         await self._instance.end(found.commands)
@@ -166,7 +170,7 @@ class Preparation:
             if problem := self._problems.get(name, ""):
                 behind[name] = problem
             elif as_time(known) - as_time(upper) > LAG_INTERVALS_MAX * self._core.config.tick_ms:
-                behind[name] = "hydrating" if upper == MINIMUM else f"it is at {upper}, and what it reads at {known}"
+                behind[name] = HYDRATING if upper == MINIMUM else f"it is at {upper}, and what it reads at {known}"
         told = await self.versions.read()
         if told.behind != behind and told.epoch == self._epoch:
             told = await self.versions.change(lambda version: msgspec.structs.replace(version, behind=behind))
@@ -185,7 +189,7 @@ async def ask(core: Core, *, force: bool) -> Version:
         if version.behind and not force:
             said = "; ".join(f"{name}: {why}" for name, why in sorted(version.behind.items()))
             raise InvalidUsage(f"the next version has not caught up ({said}); wait, or promote it with --force")
-        return msgspec.structs.replace(version, asked=core.assembly.ids.fresh("p"), refused="")
+        return msgspec.structs.replace(version, asked=core.assembly.ids.fresh("p"))
 
     return await core.versions.change(change)
 
