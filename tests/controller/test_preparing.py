@@ -272,3 +272,18 @@ def test_a_view_that_a_new_version_plans_otherwise_goes_on_where_it_stands(monke
     now = site.tick()
     assert site.held("totals", was) == before
     assert len(site.held("above", now)) == len(site.held("totals", now)) > 0
+
+
+def test_two_views_that_share_state_are_prepared_together() -> None:
+    """Damage: one of two changed views is computed over a shard that no stage writes, and never catches up."""
+    site = Site()
+    likewise = changed(SUMS).replace("totals", "likewise")
+    wanted = project(totals=changed(SUMS), likewise=likewise)
+    preparation = site.prepare(wanted)
+    site.tick()
+    version = run_sync(preparation.tick())
+    assert (set(version.views), version.behind, version.later) == ({"totals", "likewise"}, {}, {})
+    core = site.promote(preparation)
+    run_sync(apply(core, wanted))
+    now = site.tick()
+    assert site.held("totals", now) == site.held("likewise", now) != {}

@@ -7,7 +7,9 @@ otherwise finds no shard, makes one, and hydrates it.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from strandline.compute.plan.scalars.analyst import Analyst
 from strandline.compute.plan.view import PlannedView, plan_view
@@ -47,9 +49,14 @@ def define(
     return planned, split(planned, name.lower(), refresh)
 
 
-def stage_shards(stages: tuple[Stage, ...], catalog: Catalog, ids: Ids) -> dict[str, str]:
-    """Return a shard for each internal stage: the one that another view has it in already, or a fresh one."""
+def stage_shards(
+    stages: tuple[Stage, ...], catalog: Catalog, ids: Ids, before: Mapping[str, str] = MappingProxyType({})
+) -> dict[str, str]:
+    """Return a shard for each internal stage: the one that another view has it in already, or a fresh one.
+
+    ``before``: those in which stages are that no view has, by name.
+    """
     known = {
         name: shard for view in catalog.items.values() if isinstance(view, View) for name, shard in view.stages.items()
     }
-    return {stage.name: known.get(stage.name) or ids.fresh("s") for stage in stages[:-1]}
+    return {stage.name: known.get(stage.name) or before.get(stage.name) or ids.fresh("s") for stage in stages[:-1]}

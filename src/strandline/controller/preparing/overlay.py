@@ -26,7 +26,7 @@ from strandline.controller.language.statements import CreateView
 from strandline.controller.location.catalog import Catalog, shards_of
 from strandline.controller.location.items import View
 from strandline.controller.location.version import Prepared, Version
-from strandline.controller.planning import Definition, define
+from strandline.controller.planning import Definition, define, stage_shards
 from strandline.errors import DefinitionError
 from strandline.instance.commands import Collection, RunDataflow
 
@@ -79,7 +79,7 @@ def overlay(core: Core, project: Project, known: Version) -> Overlay:
                 found.later[name] = LATER_SCHEDULE
             elif not found.views.keys().isdisjoint(definition.view.imports):
                 found.later[name] = LATER_CHANGED
-            prepared = _prepared(core, definition, present, known.views.get(name), later=name in found.later)
+            prepared = _prepared(core, catalog, definition, present, known.views.get(name), later=name in found.later)
         found.views[name] = prepared
         catalog = catalog.with_item(prepared.view)
         if present is not None and present.shard != prepared.view.shard:
@@ -107,17 +107,18 @@ def _planned(core: Core, catalog: Catalog, statement: CreateView) -> Definition:
 
 
 def _prepared(
-    core: Core, definition: Definition, present: View | None, known: Prepared | None, *, later: bool
+    core: Core, catalog: Catalog, definition: Definition, present: View | None, known: Prepared | None, *, later: bool
 ) -> Prepared:
-    """Choose the shards of a view: of stages those that the catalog has, else those in which it was prepared so far."""
+    """Choose the shards of a view: of stages those that ``catalog`` has, else those in which it was prepared so far.
+
+    ``catalog``: with the views that were prepared before this one.
+    """
     view, ids = definition.view, core.assembly.ids
     keeps = present is not None and present.columns == view.columns
     if known is not None and _alike(known.view) != _alike(view):
         known = None
     own = known.shard if known is not None and known.shard else ids.fresh("s")
-    there = _stages(core.catalog)
-    before = {} if known is None else known.view.stages
-    stages = {s.name: there.get(s.name) or before.get(s.name) or ids.fresh("s") for s in definition.stages[:-1]}
+    stages = stage_shards(definition.stages, catalog, ids, {} if known is None else known.view.stages)
     shard = present.shard if present is not None and keeps else own
     return Prepared(
         msgspec.structs.replace(
@@ -132,11 +133,6 @@ def _prepared(
 
 def _alike(view: View) -> View:
     return msgspec.structs.replace(view, shard="", stages={}, seed="")
-
-
-def _stages(catalog: Catalog) -> dict[str, str]:
-    views = [item for item in catalog.items.values() if isinstance(item, View)]
-    return {name: shard for view in views for name, shard in view.stages.items()}
 
 
 def _beside(core: Core, definition: Definition, shard: str) -> RunDataflow:
