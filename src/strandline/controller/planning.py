@@ -49,6 +49,14 @@ def define(
     return planned, split(planned, name.lower(), refresh)
 
 
+def replanned(view: View, catalog: Catalog, analyst: Analyst) -> tuple[PlannedView, tuple[Stage, ...]]:
+    """Plan a view of the catalog as it is kept: with its schedule, and recomputed whole if it is distrusted.
+
+    Raises as `define`.
+    """
+    return define(view.name, view.sql, catalog, analyst, distrusted=bool(view.distrusted), refresh=view.refresh)
+
+
 def stage_shards(
     stages: tuple[Stage, ...], catalog: Catalog, ids: Ids, before: Mapping[str, str] = MappingProxyType({})
 ) -> dict[str, str]:

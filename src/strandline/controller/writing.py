@@ -28,7 +28,7 @@ from strandline.controller.location.items import (
     View,
 )
 from strandline.controller.location.oracle import Oracle
-from strandline.controller.planning import Definition, define, stage_shards
+from strandline.controller.planning import Definition, replanned, stage_shards
 from strandline.controller.retention import Retention
 from strandline.errors import Unavailable
 from strandline.frontier.antichain import Frontier, as_time, join, meet
@@ -111,20 +111,26 @@ class Writing:
     def settled(self) -> bool:
         """Whether a tick would find nothing to open, to close or to drop."""
         catalog = self.catalogs.current
-        views = [item for item in catalog.items.values() if isinstance(item, View)]
-        waiting = any(view.awaits_creation or view.seed for view in views)
-        ended = {name for name in catalog.items if name.startswith(SUBSCRIBED)} - self.subscribed
-        return catalog is self._reconciled and not (catalog.dropped or catalog.left or waiting or ended)
+        waiting = any(view.awaits_creation or view.seed for view in self._views)
+        return catalog is self._reconciled and not (catalog.dropped or catalog.left or waiting or self._unread)
+
+    @property
+    def _views(self) -> list[View]:
+        return [item for item in self.catalogs.current.items.values() if isinstance(item, View)]
+
+    @property
+    def _unread(self) -> AbstractSet[str]:
+        """The names of the views of subscriptions that have ended."""
+        return {name for name in self.catalogs.current.items if name.startswith(SUBSCRIBED)} - self.subscribed
 
     async def _unsubscribe(self) -> None:
         """Drop the views of subscriptions that have ended, whatever their defining or dropping came to."""
-        names = {name for name in self.catalogs.current.items if name.startswith(SUBSCRIBED)} - self.subscribed
-        if names:
+        if names := self._unread:
             await self.catalogs.change(self.epoch, lambda catalog: catalog.lacking(names))
 
     async def _grown(self) -> None:
         """Let go of the shards in which views were prepared, once what is in there is in the views' own."""
-        seeded = [i for i in self.catalogs.current.items.values() if isinstance(i, View) and i.seed]
+        seeded = [view for view in self._views if view.seed]
         running = self.instance.report().views if seeded else {}
         for view in seeded:
             state, status = self.client.known(view.shard), running.get(view.name.lower())
@@ -183,8 +189,8 @@ class Writing:
 
     async def create(self) -> bool:
         """Start the views that waited for what they read, as far as that can be read now; return whether any could."""
-        waiting = [item for item in self.catalogs.current.items.values() if isinstance(item, View)]
-        ready = [each for each in waiting if each.awaits_creation and self.created(each.imports) is not None]
+        waiting = [view for view in self._views if view.awaits_creation]
+        ready = [view for view in waiting if self.created(view.imports) is not None]
         for item in ready:
             await self.start(item)
         return any(self.catalogs.current.items.get(each.name.lower()) != each for each in ready)
@@ -194,22 +200,19 @@ class Writing:
 
         Raises `Unavailable` if it has a schedule, and what it reads can be read at no time yet.
         """
-        catalog, have, refresh = self.catalogs.current, self.assembly, view.refresh
-        if refresh is not None and view.awaits_creation:
+        catalog, have, after = self.catalogs.current, self.assembly, view
+        if view.refresh is not None and view.awaits_creation:
             if (created := self.created(view.imports)) is None:
                 raise Unavailable(f"its schedule begins once {', '.join(view.imports)} can be read")
-            refresh = msgspec.structs.replace(refresh, created=created)
-        planned, stages = define(
-            view.name, view.sql, catalog, have.analyst, distrusted=bool(view.distrusted), refresh=refresh
-        )
+            refresh = msgspec.structs.replace(view.refresh, created=created)
+            after = msgspec.structs.replace(view, refresh=refresh)
+        planned, stages = replanned(after, catalog, have.analyst)
         shards = stage_shards(stages, catalog, have.ids)
-        if (shards, planned.imports, refresh) != (view.stages, view.imports, view.refresh):
-            # The version that defined it planned otherwise, or it could not be created then.
-            before, view = view, msgspec.structs.replace(view, stages=shards, imports=planned.imports, refresh=refresh)
-            after = view
-            await self.catalogs.change(self.epoch, lambda catalog: catalog.with_changed(before, after))
-        self.plans.put(Definition(view, planned, stages))
-        return view
+        after = msgspec.structs.replace(after, stages=shards, imports=planned.imports)
+        if after != view:  # the version that defined it planned otherwise, or it could not be created then
+            await self.catalogs.change(self.epoch, methodcaller("with_changed", view, after))
+        self.plans.put(Definition(after, planned, stages))
+        return after
 
     def _runs(self, item: Item) -> bool:
         """Return whether what is to be run for an item is open."""

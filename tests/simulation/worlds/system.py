@@ -17,10 +17,9 @@ from laws.logs import WatchedConsensus
 from laws.views import Attempt, Observer
 from strandline.compute import costs, step
 from strandline.controller import core as core_module
-from strandline.controller import retention, writing
+from strandline.controller import planning, retention
 from strandline.controller.assembly import Assembly
 from strandline.controller.defining import definitions
-from strandline.controller.preparing import overlay
 from strandline.errors import Unavailable
 from strandline.instance import problems
 from strandline.instance.commands import RunIngestion
@@ -249,9 +248,8 @@ class World:
             mock.patch.object(problems, "LONG_S", LONG_S),
             mock.patch.object(resume, "PERIOD_MS", RESUME_MS),
             mock.patch.object(core_module, "PersistClient", partial(PersistClient, rollup_every=self.rollup_every)),
-            mock.patch.object(writing, "define", define),
+            mock.patch.object(planning, "define", define),
             mock.patch.object(definitions, "define", define),
-            mock.patch.object(overlay, "define", define),
         ):
             yield
 

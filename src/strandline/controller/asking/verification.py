@@ -23,7 +23,7 @@ from strandline.controller.commanded import bindings
 from strandline.controller.core import Core
 from strandline.controller.location.catalog import unknown
 from strandline.controller.location.items import Materialization, View
-from strandline.controller.planning import define
+from strandline.controller.planning import define, replanned
 from strandline.errors import AsOfError, EvaluationError, InvalidUsage
 from strandline.persist.handles.contents import Rows
 from strandline.persist.handles.read import ReadHandle
@@ -171,14 +171,7 @@ async def verify_state(core: Core, name: str) -> list[Verification]:
     view = core.catalog.collection(name)
     assert isinstance(view, View), f"{name!r} is not a view"
     handles = {each: await core.readers.of(each) for each in view.imports}
-    _, stages = define(
-        view.name,
-        view.sql,
-        core.catalog,
-        core.assembly.analyst,
-        distrusted=bool(view.distrusted),
-        refresh=view.refresh,
-    )
+    _, stages = replanned(view, core.catalog, core.assembly.analyst)
     found = []
     for stage in stages[:-1]:
         shard = view.stages.get(stage.name)

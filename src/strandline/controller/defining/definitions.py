@@ -9,6 +9,7 @@ in between leaves an item that the next environment opens.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from types import UnionType
 from typing import Final, TypeAlias, TypeVar
 
@@ -23,7 +24,7 @@ from strandline.controller.commanded import spec_of
 from strandline.controller.core import Core
 from strandline.controller.language import statements
 from strandline.controller.location import on_error
-from strandline.controller.location.catalog import ERRORS_SUFFIX, unknown
+from strandline.controller.location.catalog import ERRORS_SUFFIX, Catalog, unknown
 from strandline.controller.location.interval import milliseconds
 from strandline.controller.location.items import (
     BoundTable,
@@ -38,7 +39,7 @@ from strandline.controller.location.items import (
     Table,
     View,
 )
-from strandline.controller.planning import Definition, define, stage_shards
+from strandline.controller.planning import Definition, define, replanned, stage_shards
 from strandline.errors import DefinitionError
 from strandline.frontier.refresh import Refresh
 from strandline.instance import live
@@ -84,23 +85,21 @@ async def create_view(core: Core, statement: statements.CreateView) -> None:
 
 def plan(core: Core, name: str, sql: str, refresh: Refresh | None = None) -> Definition:
     """Plan a view that is not in the catalog yet, with the schedule ``refresh``: what `create_view` adds."""
-    planned, _ = define(name, sql, core.catalog, core.assembly.analyst)
-    if refresh is not None:
-        refresh = msgspec.structs.replace(refresh, created=core.require_writing().created(planned.imports))
-    stages = split(planned, name.lower(), refresh)
-    collections = {name: core.catalog.collection(name).schema for name in planned.imports}
-    rehearse(stages, collections, core.assembly.analyst)
-    shards = stage_shards(stages, core.catalog, core.assembly.ids)
-    view = View(
-        name,
-        columns_of(planned.schema),
-        core.assembly.ids.fresh("s"),
-        sql=planned.sql,
-        imports=planned.imports,
-        stages={} if refresh is not None and refresh.created is None else shards,
-        conf=core.engine.settings(),
-        refresh=refresh,
-    )
+    found, ids = drafted(core, core.catalog, name, sql, refresh), core.assembly.ids
+    if refresh is not None:  # when it is created, and so what its stages are called, follows from what it reads
+        refresh = msgspec.structs.replace(refresh, created=core.require_writing().created(found.planned.imports))
+        found = replace(found, stages=split(found.planned, name.lower(), refresh))
+    shards = stage_shards(found.stages, core.catalog, ids)
+    view = msgspec.structs.replace(found.view, shard=ids.fresh("s"), refresh=refresh)
+    return replace(found, view=view if view.awaits_creation else msgspec.structs.replace(view, stages=shards))
+
+
+def drafted(core: Core, catalog: Catalog, name: str, sql: str, refresh: Refresh | None) -> Definition:
+    """Plan a view over ``catalog``, and try the plan; its shards are for the caller to choose."""
+    planned, stages = define(name, sql, catalog, core.assembly.analyst, refresh=refresh)
+    rehearse(stages, {each: catalog.collection(each).schema for each in planned.imports}, core.assembly.analyst)
+    columns, conf = columns_of(planned.schema), core.engine.settings()
+    view = View(name, columns, "", planned.sql, planned.imports, stages={}, conf=conf, refresh=refresh)
     return Definition(view, planned, stages)
 
 
@@ -216,14 +215,7 @@ def explain_view(core: Core, name: str, counted: Mapping[str, int]) -> Explanati
     item = core.catalog.find(name)
     if not isinstance(item, View):
         raise unknown("materialized view", name, (n for n, i in core.catalog.items.items() if isinstance(i, View)))
-    planned, stages = define(
-        item.name,
-        item.sql,
-        core.catalog,
-        core.assembly.analyst,
-        distrusted=bool(item.distrusted),
-        refresh=item.refresh,
-    )
+    planned, stages = replanned(item, core.catalog, core.assembly.analyst)
     last = {each.name: done for each in stages if (done := live.last_step(counted, each.name)) is not None}
     return explain(planned, stages, last, item.refresh)
 

@@ -15,18 +15,17 @@ from dataclasses import dataclass, field, replace
 
 import msgspec
 
-from strandline.compute.rehearsal import rehearse
 from strandline.compute.stage import Stage
 from strandline.controller.commanded import Plans, command
 from strandline.controller.core import Core
 from strandline.controller.defining.apply import changed, in_order
-from strandline.controller.defining.definitions import columns_of, keeping
+from strandline.controller.defining.definitions import drafted, keeping
 from strandline.controller.defining.project import Project, in_file
 from strandline.controller.language.statements import CreateView
 from strandline.controller.location.catalog import Catalog, shards_of
 from strandline.controller.location.items import View
 from strandline.controller.location.version import Prepared, Version
-from strandline.controller.planning import Definition, define, stage_shards
+from strandline.controller.planning import Definition, stage_shards
 from strandline.errors import DefinitionError
 from strandline.instance.commands import Collection, RunDataflow
 
@@ -69,7 +68,7 @@ def overlay(core: Core, project: Project, known: Version) -> Overlay:
             if present is not None and not differs and moved.isdisjoint(present.imports):
                 continue
             try:
-                definition = _planned(core, catalog, statement)
+                definition = drafted(core, catalog, statement.name, statement.query, statement.refresh)
             except DefinitionError as error:
                 if present is None and any(repr(each) in str(error).lower() for each in missing - found.views.keys()):
                     found.later[name] = f"{LATER_MISSING}: {error}"
@@ -79,6 +78,7 @@ def overlay(core: Core, project: Project, known: Version) -> Overlay:
                 found.later[name] = LATER_SCHEDULE
             elif not found.views.keys().isdisjoint(definition.view.imports):
                 found.later[name] = LATER_CHANGED
+            definition = replace(definition, view=keeping(definition.view, statement))
             prepared = _prepared(core, catalog, definition, present, known.views.get(name), later=name in found.later)
         found.views[name] = prepared
         catalog = catalog.with_item(prepared.view)
@@ -87,23 +87,6 @@ def overlay(core: Core, project: Project, known: Version) -> Overlay:
         if name not in found.later:
             found.commands[name] = _beside(core, replace(definition, view=prepared.view), prepared.shard)
     return found
-
-
-def _planned(core: Core, catalog: Catalog, statement: CreateView) -> Definition:
-    """Return the view of a statement over ``catalog``; its shards are chosen later."""
-    planned, stages = define(statement.name, statement.query, catalog, core.assembly.analyst)
-    rehearse(stages, {name: catalog.collection(name).schema for name in planned.imports}, core.assembly.analyst)
-    view = View(
-        statement.name,
-        columns_of(planned.schema),
-        "",
-        sql=planned.sql,
-        imports=planned.imports,
-        stages={},
-        conf=core.engine.settings(),
-        refresh=statement.refresh,
-    )
-    return Definition(keeping(view, statement), planned, stages)
 
 
 def _prepared(
