@@ -228,7 +228,7 @@ def test_a_promotion_is_asked_for_only_once_all_has_caught_up() -> None:
     site.tick(5)
     for lease in preparation._leases.values():
         run_sync(lease.refresh())
-    run_sync(preparation._publish())
+    run_sync(preparation._publish(run_sync(preparation._reach())))
     with pytest.raises(InvalidUsage, match=r"has not caught up \(totals: it is at"):
         run_sync(ask(site.writer, force=False))
     forced = run_sync(ask(site.writer, force=True))
@@ -287,3 +287,18 @@ def test_two_views_that_share_state_are_prepared_together() -> None:
     run_sync(apply(core, wanted))
     now = site.tick()
     assert site.held("totals", now) == site.held("likewise", now) != {}
+
+
+def test_a_view_over_a_table_that_is_made_with_the_promotion_is_made_then() -> None:
+    """Damage: a project with a new table cannot be prepared; or its new view is forgotten."""
+    site = Site()
+    other = {"other": "CREATE TABLE other (id INT)", "over": "CREATE MATERIALIZED VIEW over AS SELECT id FROM other"}
+    wanted = project(totals=changed(SUMS), **other)
+    preparation = site.prepare(wanted)
+    version = run_sync(preparation.tick())
+    assert (set(version.views), version.later) == (
+        {"totals"},
+        {"over": "it reads what is made with the promotion: other"},
+    )
+    core = site.promote(preparation)
+    assert "over" in run_sync(apply(core, wanted)).created

@@ -40,11 +40,11 @@ def freshness(
     return {
         "phase": FOLLOWING if begun else beginning,
         "first": first if known and not begun else None,
-        "lag": {"ms": _lag_ms(state, now_ms), "rows": _lag_rows(item, state, states, counted)},
+        "lag": {"ms": lag_ms(state, now_ms), "rows": _lag_rows(item, state, states, counted)},
     }
 
 
-def _lag_ms(state: ShardState | None, now_ms: int) -> int | None:
+def lag_ms(state: ShardState | None, now_ms: int) -> int | None:
     """Return how old the newest time is that is complete; 0 if it never changes again, None if none is complete."""
     if state is None or state.upper.at == 0:
         return None

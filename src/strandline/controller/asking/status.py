@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from strandline.controller.asking.freshness import freshness
+from strandline.controller.asking.freshness import freshness, lag_ms
 from strandline.controller.commanded import log_key, spec_of
 from strandline.controller.core import Core
 from strandline.controller.location import on_error
@@ -107,11 +107,10 @@ async def _next(core: Core) -> dict[str, Any] | None:
     views = {}
     for name, each in version.views.items():
         reader = await core.client.reader(each.shard, each.view.schema, name) if each.shard else None
-        upper = None if reader is None else (await reader.refresh()).upper.at
-        lag = None if not upper else max(0, core.assembly.clock.now_ms() - upper + 1)
+        state = None if reader is None else await reader.refresh()
         views[each.view.name] = {
-            "upper": upper,
-            "lag_ms": lag,
+            "upper": None if state is None else state.upper.at,
+            "lag_ms": lag_ms(state, core.assembly.clock.now_ms()),
             "behind": version.behind.get(name),
             "later": version.later.get(name),
         }

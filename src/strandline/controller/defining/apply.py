@@ -87,7 +87,7 @@ def in_order(defined: Sequence[Defined]) -> list[Defined]:
     """
     views = {each.statement.name.lower(): each for each in defined if isinstance(each.statement, CreateView)}
     graph = {
-        name: [other for other in _mentions(each.statement.query) if other in views]
+        name: [other for other in mentions(each.statement.query) if other in views]
         for name, each in views.items()
         if isinstance(each.statement, CreateView)
     }
@@ -112,10 +112,10 @@ _RANKS: Final[Mapping[type, int]] = {
 """What is created before what, views left out."""
 
 
-def _mentions(sql: str) -> list[str]:
+def mentions(sql: str) -> list[str]:
     """Return the relations that a query names, in lower case; where only Spark can read it, every word in it.
 
-    >>> _mentions("WITH b AS (SELECT * FROM c) SELECT * FROM b")
+    >>> mentions("WITH b AS (SELECT * FROM c) SELECT * FROM b")
     ['c']
     """
     query = parse(sql)

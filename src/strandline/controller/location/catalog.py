@@ -32,9 +32,8 @@ from strandline.controller.location.items import (
     View,
     connections_of,
 )
-from strandline.errors import CorruptionError, DefinitionError, FencedError
-from strandline.persist.handles.register import Register, refuse_future_json
-from strandline.store.seal import refuse_future
+from strandline.errors import DefinitionError, FencedError
+from strandline.persist.handles.register import Register, decode_json
 
 KEY: Final = "catalog"
 FORMAT: Final = 3
@@ -345,12 +344,4 @@ def _fenced(epoch: int, catalog: Catalog) -> FencedError:
 
 
 def _decode(body: bytes | None) -> Catalog:
-    if body is None:
-        return Catalog()
-    try:
-        found = _decoder.decode(body)
-    except msgspec.ValidationError as error:
-        refuse_future_json("the catalog is kept", body, FORMAT)
-        raise CorruptionError(f"the catalog cannot be read by this version of strandline: {error}") from error
-    refuse_future("the catalog is kept", found.format, FORMAT)
-    return found
+    return Catalog() if body is None else decode_json("the catalog", body, _decoder, FORMAT)

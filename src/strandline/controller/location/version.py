@@ -13,11 +13,10 @@ import msgspec
 
 from strandline.controller.location.catalog import Catalog, shards_of
 from strandline.controller.location.items import View
-from strandline.errors import ConfigError, CorruptionError
-from strandline.persist.handles.register import Register, refuse_future_json
+from strandline.errors import ConfigError
+from strandline.persist.handles.register import Register, decode_json
 from strandline.store.clock import Clock, Ids
 from strandline.store.consensus import Consensus
-from strandline.store.seal import refuse_future
 
 KEY: Final = "next"
 FORMAT: Final = 1
@@ -79,27 +78,19 @@ class Versions:
         """Return what is prepared now: nothing, if there are no views in it."""
         return _decode(await self._register.read())
 
-    async def change(self, edit: Callable[[Version], Version | None]) -> Version:
-        """Replace what is prepared by ``edit`` of it (None: by nothing else); return what is there then."""
+    async def change(self, edit: Callable[[Version], Version]) -> Version:
+        """Replace what is prepared by ``edit`` of it, and return that; the same again writes nothing."""
 
         def step(body: bytes | None) -> bytes | None:
             before = _decode(body)
             after = edit(before)
-            return None if after is None or after == before else msgspec.json.encode(after)
+            return None if after == before else msgspec.json.encode(after)
 
         return _decode(await self._register.update(step))
 
 
 def _decode(body: bytes | None) -> Version:
-    if body is None:
-        return Version()
-    try:
-        found = _decoder.decode(body)
-    except msgspec.ValidationError as error:
-        refuse_future_json("the next version is kept", body, FORMAT)
-        raise CorruptionError(f"the next version cannot be read by this version of strandline: {error}") from error
-    refuse_future("the next version is kept", found.format, FORMAT)
-    return found
+    return Version() if body is None else decode_json("the next version", body, _decoder, FORMAT)
 
 
 _decoder = msgspec.json.Decoder(Version)

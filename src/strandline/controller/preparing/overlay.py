@@ -12,13 +12,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from typing import Final
 
 import msgspec
 
 from strandline.compute.stage import Stage
 from strandline.controller.commanded import Plans, command
 from strandline.controller.core import Core
-from strandline.controller.defining.apply import changed, in_order
+from strandline.controller.defining.apply import changed, in_order, mentions
 from strandline.controller.defining.definitions import drafted, keeping
 from strandline.controller.defining.project import Project, in_file
 from strandline.controller.language.statements import CreateView
@@ -29,9 +30,9 @@ from strandline.controller.planning import Definition, stage_shards
 from strandline.errors import DefinitionError
 from strandline.instance.commands import Collection, RunDataflow
 
-LATER_SCHEDULE = "its schedule begins with the promotion"
-LATER_CHANGED = "it reads a view that changes, and is computed with the promotion"
-LATER_MISSING = "it reads what is made with the promotion"
+LATER_SCHEDULE: Final = "its schedule begins with the promotion"
+LATER_CHANGED: Final = "it reads a view that changes, and is computed with the promotion"
+LATER_MISSING: Final = "it reads what is made with the promotion"
 
 
 @dataclass
@@ -67,13 +68,11 @@ def overlay(core: Core, project: Project, known: Version) -> Overlay:
                 continue
             if present is not None and not differs and moved.isdisjoint(present.imports):
                 continue
-            try:
-                definition = drafted(core, catalog, statement.name, statement.query, statement.refresh)
-            except DefinitionError as error:
-                if present is None and any(repr(each) in str(error).lower() for each in missing - found.views.keys()):
-                    found.later[name] = f"{LATER_MISSING}: {error}"
-                    continue
-                raise
+            absent = missing - found.views.keys()
+            if present is None and (read := absent.intersection(mentions(statement.query))):
+                found.later[name] = f"{LATER_MISSING}: {', '.join(sorted(read))}"
+                continue
+            definition = drafted(core, catalog, statement.name, statement.query, statement.refresh)
             if statement.refresh is not None:
                 found.later[name] = LATER_SCHEDULE
             elif not found.views.keys().isdisjoint(definition.view.imports):

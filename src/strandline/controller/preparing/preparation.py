@@ -45,7 +45,6 @@ class Preparation:
             raise ConfigError("nothing was stored at this location yet; `strandline run` makes its first version")
         self._core = core
         self._project = project
-        self.versions = core.versions
         self._problems = Problems(core.assembly.clock)
         self._epoch = core.catalog.epoch
         self._instance = Instance(core.equipment(), self._epoch, None, self._problems)
@@ -68,9 +67,10 @@ class Preparation:
             await self._begin()
         for lease in self._leases.values():
             await lease.refresh()
-        await self._instance.maintain(await self._reach())
+        reach = await self._reach()
+        await self._instance.maintain(reach)
         await self._hold()
-        await self._publish()
+        await self._publish(reach)
         return self.version
 
     async def _reach(self) -> Frontier:
@@ -93,7 +93,7 @@ class Preparation:
 
     async def _begin(self) -> None:
         """Prepare what the project has otherwise than the catalog is now."""
-        catalog, before = self._core.catalog, await self.versions.read()
+        catalog, before = self._core.catalog, await self._core.versions.read()
         found = self._overlay = overlay(self._core, self._project, before)
         await self._read(found)
         stale = {name for name, each in before.views.items() if await self._lost(name, each.shard)}
@@ -109,7 +109,7 @@ class Preparation:
             unused = (known.own(catalog) | set(known.left)) - version.own(catalog)
             return msgspec.structs.replace(version, left=tuple(sorted(unused)))
 
-        self.version = await self.versions.change(change)
+        self.version = await self._core.versions.change(change)
         await self._instance.end(found.commands)
         for name, command in found.commands.items():
             async with self._problems.of(name):
@@ -120,9 +120,8 @@ class Preparation:
     async def _read(self, found: Overlay) -> None:
         """Hold what the views read, before anything is computed of it."""
         read = {each.shard: each for command in found.commands.values() for each in command.inputs.values()}
-        own = {each.shard for each in found.views.values()}
         for shard, collection in sorted(read.items()):
-            if shard not in self._leases and shard not in own:
+            if shard not in self._leases:
                 lease = await self._core.client.leased_reader(shard, collection.schema, collection.name)
                 if lease is None:
                     raise unopened(collection.name)
@@ -152,17 +151,23 @@ class Preparation:
             except AsOfError:  # this process slept for longer than its lease: begin anew
                 self._leases.pop(shard)
                 self._items = None
+        moves = []
         for shard in sorted(self.version.own(self._core.catalog)):
             state = self._core.client.known(shard)
             if state is not None and state.upper.at:
                 if shard not in self._holds:
                     self._holds[shard] = await self._core.client.since(shard, HISTORY, self._epoch)
                 last = Frontier(state.upper.at - 1)
-                await self._holds[shard].downgrade(meet((last, needed.get(shard, last))))
+                moves.append((self._holds[shard], meet((last, needed.get(shard, last)))))
+        if moves:
+            await self._core.client.downgrade_many(moves)
 
-    async def _publish(self) -> None:
-        """Let others read which views could not take over now, and learn what is asked for."""
-        frontiers, reach = self._instance.report().frontiers, await self._reach()
+    async def _publish(self, reach: Frontier) -> None:
+        """Let others read which views could not take over now, and learn what is asked for.
+
+        ``reach``: how far the views were to come.
+        """
+        frontiers = self._instance.report().frontiers
         behind = {}
         for name, command in self._overlay.commands.items():
             upper = frontiers.get(command.output.name.lower(), MINIMUM)
@@ -171,9 +176,9 @@ class Preparation:
                 behind[name] = problem
             elif as_time(known) - as_time(upper) > LAG_INTERVALS_MAX * self._core.config.tick_ms:
                 behind[name] = HYDRATING if upper == MINIMUM else f"it is at {upper}, and what it reads at {known}"
-        told = await self.versions.read()
+        told = await self._core.versions.read()
         if told.behind != behind and told.epoch == self._epoch:
-            told = await self.versions.change(lambda version: msgspec.structs.replace(version, behind=behind))
+            told = await self._core.versions.change(lambda version: msgspec.structs.replace(version, behind=behind))
         self.version = told
 
 
@@ -197,14 +202,14 @@ async def ask(core: Core, *, force: bool) -> Version:
 async def withdraw(core: Core, asked: str) -> None:
     """Ask no more for the promotion ``asked``."""
     await core.versions.change(
-        lambda version: msgspec.structs.replace(version, asked="") if version.asked == asked else None
+        lambda version: msgspec.structs.replace(version, asked="") if version.asked == asked else version
     )
 
 
 async def settle(core: Core, version: Version) -> None:
     """Forget what was prepared, once it is promoted: it is the present version."""
     await core.versions.change(
-        lambda found: Version(epoch=found.epoch) if found.views.keys() == version.views.keys() else None
+        lambda found: Version(epoch=found.epoch) if found.views.keys() == version.views.keys() else found
     )
 
 

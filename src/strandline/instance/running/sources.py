@@ -94,16 +94,13 @@ class Sources:
         self._missed |= await bring(loops, deadline)
 
     async def idle(self) -> bool:
-        """Return whether all sources rest, and have all that upstream has."""
-        sources = list(self.open.values())
-        if self.sealing or not all(source.loop.resting for source in sources):
-            return False
+        """Return whether all sources, which rest, have all that upstream has."""
         answers: list[bool] = []
 
         async def asked(source: OpenSource) -> None:
             answers.append(await source.ingestion.idle())
 
-        await self.together([asked(source) for source in sources])
+        await self.together([asked(source) for source in self.open.values()])
         return all(answers)
 
     @property

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Final
+from typing import Final, Protocol, TypeVar
 
 import msgspec
 
-from strandline.errors import Indeterminate, StoreError, Unavailable
+from strandline.errors import CorruptionError, Indeterminate, StoreError, Unavailable
 from strandline.persist.shard.patience import ATTEMPTS_MAX, PATIENCE_S, Deadline
 from strandline.store.clock import Clock, Ids
 from strandline.store.consensus import Committed, CompareAndSet, Consensus, Versioned
@@ -114,6 +114,32 @@ def refuse_future_json(what: str, body: bytes, known: int) -> None:
     # The caller decodes the value next, and reports one that is no such value at all.
     with suppress(msgspec.MsgspecError):
         refuse_future(what, _formats.decode(body).format, known)
+
+
+class Formatted(Protocol):
+    """A value that says in which format it was written."""
+
+    @property
+    def format(self) -> int:
+        """The format."""
+        ...
+
+
+F = TypeVar("F", bound=Formatted)
+
+
+def decode_json(what: str, body: bytes, decoder: msgspec.json.Decoder[F], known: int) -> F:
+    """Return ``what``, JSON that carries its ``format``.
+
+    Raises `ConfigError` if it was written in a newer format than ``known``, `CorruptionError` if it is no such value.
+    """
+    try:
+        found = decoder.decode(body)
+    except msgspec.ValidationError as error:
+        refuse_future_json(f"{what} is kept", body, known)
+        raise CorruptionError(f"{what} cannot be read by this version of strandline: {error}") from error
+    refuse_future(f"{what} is kept", found.format, known)
+    return found
 
 
 _decoder = msgspec.msgpack.Decoder(tuple[str, bytes])
