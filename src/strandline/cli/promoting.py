@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
-from strandline.cli.running import Stop, Wanted, going_on
+from strandline.cli.running import Stop, Wanted, going_on, until_stopped
 from strandline.cli.terminal.exits import Exit
 from strandline.cli.terminal.opening import Opener
 from strandline.cli.terminal.output import Output
@@ -19,22 +19,23 @@ def prepare(opener: Opener, project: Project, wanted: Wanted, output: Output) ->
 
     ``wanted.once``: end once it has caught up.
     """
-    stop = Stop()
-    with stop.listening():
-        version = opener.preparing(project, tick_ms=wanted.tick_ms)
-        with version:
-            try:
-                ended = _prepared(version, wanted, output, stop)
-            except FencedError as error:
-                output.note(f"strandline: fenced: another process prepares the next version ({error})")
-                return Exit.FENCED
-            if ended is not None:
-                return ended
-            begun = time.monotonic()
-            output.log("promoting", views=",".join(version.names))
-            env = version.promote()
-        with env:
-            return going_on(env, project, wanted, output, stop, promoted=begun)
+    return until_stopped(lambda stop: _prepare(opener, project, wanted, output, stop))
+
+
+def _prepare(opener: Opener, project: Project, wanted: Wanted, output: Output, stop: Stop) -> Exit:
+    with opener.preparing(project, tick_ms=wanted.tick_ms) as version:
+        try:
+            ended = _prepared(version, wanted, output, stop)
+        except FencedError as error:
+            output.note(f"strandline: fenced: another process prepares the next version ({error})")
+            return Exit.FENCED
+        if ended is not None:
+            return ended
+        begun = time.monotonic()
+        output.log("promoting", views=",".join(version.names))
+        env = version.promote()
+    with env:
+        return going_on(env, project, wanted, output, stop, promoted=begun)
 
 
 def _prepared(version: NextVersion, wanted: Wanted, output: Output, stop: Stop) -> Exit | None:

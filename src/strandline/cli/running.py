@@ -63,10 +63,15 @@ def run(opener: Opener, project: Project, wanted: Wanted, output: Output) -> Exi
 
     Raises `ConfigError` if another process holds the location, `DefinitionError` if a definition is wrong.
     """
+    return until_stopped(lambda stop: _run(opener, project, wanted, output, stop))
+
+
+def until_stopped(call: Callable[[Stop], Exit]) -> Exit:
+    """Make a call that ends when a signal says stop, and return its status; also if the signal ended Spark first."""
     stop = Stop()
     with stop.listening():
         try:
-            return _run(opener, project, wanted, output, stop)
+            return call(stop)
         except Exception as error:
             if not spark_is_gone(error):
                 raise

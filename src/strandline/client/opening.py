@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from strandline.client.environment import Environment
 from strandline.client.preparing import NextVersion, environment
@@ -16,6 +16,8 @@ from strandline.wiring.loop import LoopThread
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+T = TypeVar("T")
 
 
 def open(  # noqa: A001  # the public name is `strandline.open`
@@ -45,14 +47,7 @@ def open(  # noqa: A001  # the public name is `strandline.open`
     """
     wanted = arguments.opening(mode, read_only=read_only)
     assembly, settings = _assembled(location, spark, consensus, config, wanted)
-    loop = LoopThread()
-    try:
-        core = loop.run(Core.open(assembly, settings, wanted))
-    except BaseException:
-        loop.stop()
-        assembly.close()
-        raise
-    return environment(core, assembly, loop)
+    return _opened(assembly, lambda loop: environment(loop.run(Core.open(assembly, settings, wanted)), assembly, loop))
 
 
 def prepare(
@@ -70,11 +65,20 @@ def prepare(
         DefinitionError: a definition is wrong; or differs from what is there and is not a view's.
     """
     assembly, settings = _assembled(location, spark, consensus, config, Mode.FULL)
-    loop = LoopThread()
-    try:
+
+    def version(loop: LoopThread) -> NextVersion:
         core = loop.run(Core.open(assembly, settings, Mode.READ))
         loop.run(core.look())
         return NextVersion(core, assembly, loop, project)
+
+    return _opened(assembly, version)
+
+
+def _opened(assembly: SparkAssembly, make: Callable[[LoopThread], T]) -> T:
+    """Return what ``make`` opens in a thread of its own; where that fails, close all that was opened for it."""
+    loop = LoopThread()
+    try:
+        return make(loop)
     except BaseException:
         loop.stop()
         assembly.close()

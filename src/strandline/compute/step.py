@@ -150,13 +150,12 @@ class StageRun:
         """
         if self.sink.writer.state.upper.empty:
             return EMPTY
-        known, earliest = self.known(), self._earliest
+        known, began = self.known(), None
         if not self.sink.fresh:
             begins = [reached(self.sink.writer.state)]
         else:
-            begins = [known if known <= earliest else Frontier(self._begins(known)[0])]
-            begins += [] if self._began is None else [Frontier(self._began)]
-        begins += [Frontier(time) for time in (self.sink.desired, self._looked_up) if time is not None]
+            begins, began = [known if known <= self._earliest else Frontier(self._begins(known)[0])], self._began
+        begins += [Frontier(time) for time in (self.sink.desired, self._looked_up, began) if time is not None]
         return Frontier(max(0, as_time(meet(begins)) - 1))
 
     @property
@@ -389,8 +388,10 @@ class StageRun:
             return None  # some input knows nothing yet; or there is no refresh to come
         if self.sink.fresh:  # also where a first step came to nothing: the inputs have gone on since
             time = await self._start(known)
-            if time is None or self.sink.fresh:
-                return None if time is None else _Begin(time, time + 1, rebuild=True)
+            if time is None:
+                return None
+            if self.sink.fresh:
+                return _Begin(time, time + 1, rebuild=True)
         upper = self._pace.read(known)
         if self.sink.desired is None and self.seed is not None and not self.sink.doubted:
             await self.sink.adopt(await self.seed.refresh())

@@ -23,20 +23,22 @@ def refresh(cursor: Cursor) -> Refresh | None:
     """
     if not cursor.accept("REFRESH"):
         return None
-    begin, found, follows = cursor.position, Refresh(), False
+    begin, everies, ats = cursor.position, list[Every](), list[int]()
+    follows = at_creation = False
     while True:
         if cursor.accept("ON", "COMMIT"):
             follows = True
         elif cursor.accept("EVERY"):
-            found = Refresh((*found.everies, _every(cursor)), found.ats, found.at_creation)
+            everies.append(_every(cursor))
         elif cursor.accept("AT", "CREATION"):
-            found = Refresh(found.everies, found.ats, at_creation=True)
+            at_creation = True
         elif cursor.accept("AT"):
-            found = Refresh(found.everies, (*found.ats, _time(cursor)), found.at_creation)
+            ats.append(_time(cursor))
         else:
             raise cursor.fail("ON COMMIT, EVERY, AT or AT CREATION")
         if not cursor.accept(","):
             break
+    found = Refresh(tuple(everies), tuple(ats), at_creation)
     if follows and found != Refresh():
         raise DefinitionError("REFRESH ON COMMIT is at each time; leave out the others, or it", begin)
     return None if follows else found

@@ -131,6 +131,6 @@ def fingerprint(
     shards = sorted((name, reader.state.shard) for name, reader in inputs.items())
     meaning = (stage.kind, repr(stage.plan), stage.schema.ddl, stage.stored)
     described: list[object] = [*meaning, shards, sorted(conf.items()), sorted(forgiven)]
-    if refresh is not None:
+    if refresh is not None:  # what was certified before there were schedules stays certified
         described.append(refresh)
     return hashlib.sha256(msgspec.json.encode(described)).hexdigest()[:FINGERPRINT_DIGITS]

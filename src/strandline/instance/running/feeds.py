@@ -32,11 +32,11 @@ class CollectionFeed:
         The minimum as long as it cannot be read at any time, though something is stored: before its first refresh.
         """
         state = await self._reader.refresh()
-        start = None if self._continues else await error_half.began(self._engine, self._reader)
         self.waits = ""
-        if start is None and state.upper <= state.since:
+        if state.upper <= state.since:
             self.waits = f"{self.name!r} cannot be read before its first refresh" if state.upper.at else ""
             return MINIMUM
+        start = None if self._continues else await error_half.began(self._engine, self._reader)
         if start is None:
             return state.upper
         self.waits = (
