@@ -8,11 +8,10 @@ from typing import Any, Final
 
 import msgspec
 import pytest
+from contents_of import contents
 
 from strandline.bench.environment import ITEMS, TICK_MS, VIEWS, Place, _change, over_lists
 from strandline.compute import stage
-from strandline.controller.asking.holding import Hold
-from strandline.controller.asking.reads import latest, snapshot
 from strandline.controller.core import Core
 from strandline.controller.defining.apply import apply
 from strandline.controller.defining.project import Defined, Project
@@ -24,7 +23,6 @@ from strandline.errors import ConfigError, DefinitionError, FencedError, Invalid
 from strandline.persist.shard.state import ShardState
 from strandline.store.consensus import Consensus
 from strandline.testing.doubles import CountingIds
-from strandline.testing.lists.list_engine import listed
 from strandline.testing.simulation.kernel import run_sync
 
 TOTALS: Final = VIEWS["totals"]
@@ -100,17 +98,7 @@ class Site:
 
     def held(self, name: str, at: int | None = None) -> dict[str, int]:
         """What a collection holds at a time (default: the last), row by row."""
-
-        async def read() -> dict[str, int]:
-            reader = await self.writer.readers.of(name)
-            time = await latest(self.writer, [reader]) if at is None else at
-            found: dict[str, int] = {}
-            for row in listed(await snapshot(self.writer, reader, time, Hold())).rows:
-                key = str({k: v for k, v in row.items() if not k.startswith("__")})
-                found[key] = found.get(key, 0) + row["__diff"]
-            return {key: count for key, count in found.items() if count}
-
-        return run_sync(read())
+        return contents(self.writer, name, at)
 
 
 def changed(text: str) -> str:

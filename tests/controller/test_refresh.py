@@ -5,10 +5,9 @@ from __future__ import annotations
 from typing import Final
 
 import pytest
+from contents_of import contents
 
 from strandline.bench.environment import ITEMS, START_MS, TICK_MS, VIEWS, Place, _change, over_lists
-from strandline.controller.asking.holding import Hold
-from strandline.controller.asking.reads import latest, snapshot
 from strandline.controller.asking.status import status
 from strandline.controller.core import Core
 from strandline.controller.defining import definitions
@@ -19,7 +18,6 @@ from strandline.controller.location.items import View
 from strandline.errors import AsOfError, DefinitionError
 from strandline.frontier.antichain import EMPTY, Frontier
 from strandline.frontier.refresh import Refresh
-from strandline.testing.lists.list_engine import listed
 from strandline.testing.simulation.kernel import run_sync
 
 HOURS: Final = TICK_MS
@@ -65,17 +63,7 @@ class Site:
 
     def held(self, name: str, at: int | None = None) -> dict[str, int]:
         """What a collection holds at a time (default: the last one that can be asked for), row by row."""
-
-        async def read() -> dict[str, int]:
-            reader = await self.core.readers.of(name)
-            time = await latest(self.core, [reader]) if at is None else at
-            found: dict[str, int] = {}
-            for row in listed(await snapshot(self.core, reader, time, Hold())).rows:
-                key = str({k: v for k, v in row.items() if not k.startswith("__")})
-                found[key] = found.get(key, 0) + row["__diff"]
-            return {key: count for key, count in found.items() if count}
-
-        return run_sync(read())
+        return contents(self.core, name, at)
 
     def upper(self, name: str) -> Frontier:
         """The upper of a collection."""

@@ -8,11 +8,10 @@ from typing import Any
 
 import msgspec
 import pytest
+from contents_of import contents
 
 from strandline.algebra.nodes import Node
 from strandline.bench.environment import ITEMS, TICK_MS, Place, _change, _define, over_lists
-from strandline.controller.asking.holding import Hold
-from strandline.controller.asking.reads import latest, snapshot
 from strandline.controller.core import Core
 from strandline.controller.defining import definitions
 from strandline.controller.defining.apply import apply
@@ -24,7 +23,7 @@ from strandline.controller.retention import NONE, TICKS_BETWEEN, Policy, kept_sh
 from strandline.errors import AsOfError, ConfigError, DefinitionError, Position, Unavailable
 from strandline.frontier.antichain import EMPTY, Frontier
 from strandline.testing.doubles import CountingIds
-from strandline.testing.lists.list_engine import ListEngine, listed
+from strandline.testing.lists.list_engine import ListEngine
 from strandline.testing.simulation.kernel import run_sync
 
 HOURS = TICK_MS
@@ -50,21 +49,6 @@ def go_on(core: Core, place: Place, ticks: int, first: int = 0) -> int:
 def state(core: Core, name: str) -> Any:
     """The newest state of a collection's shard."""
     return core.client.state_of(core.catalog.collection(name).shard)
-
-
-def contents(core: Core, name: str, at: int | None = None) -> dict[str, int]:
-    """What a collection holds at a time (default: the last), row by row."""
-
-    async def read() -> dict[str, int]:
-        reader = await core.readers.of(name)
-        time = await latest(core, [reader]) if at is None else at
-        found: dict[str, int] = {}
-        for row in listed(await snapshot(core, reader, time, Hold())).rows:
-            key = str({k: v for k, v in row.items() if not k.startswith("__")})
-            found[key] = found.get(key, 0) + row["__diff"]
-        return {key: count for key, count in found.items() if count}
-
-    return run_sync(read())
 
 
 @pytest.mark.parametrize("name", ["items", "events", "totals", "matched", "highest"])
