@@ -157,7 +157,7 @@ class Environment:
     def idle(self) -> bool:
         """Return whether a tick would find nothing new: everything is complete, and upstreams have no more.
 
-        It asks upstreams, and writes nothing.  Ticks may be left out then; what has come to be complete is as it was.
+        It asks upstreams, and writes nothing.  Ticks may be left out then: no collection changes meanwhile.
         """
         return self._run(self._core.idle())
 

@@ -62,7 +62,7 @@ def prepare(
 
     Raises:
         ConfigError: nothing is stored there yet; or as `open`.
-        DefinitionError: a definition is wrong; or differs from what is there and is not a view's.
+        DefinitionError: a definition is wrong; or differs from the present one and is not a view's.
     """
     assembly, settings = _assembled(location, spark, consensus, config, Mode.FULL)
 

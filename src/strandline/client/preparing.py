@@ -28,7 +28,7 @@ class NextVersion:
     """The views that a project has otherwise, computed beside the process that writes; made by `opening.prepare`.
 
     It writes nothing that others read, reads no source and opens no endpoint.  Call `tick` again and again; promote it,
-    or close it: another one goes on from what it has computed.
+    or close it: another one goes on from its shards.
     """
 
     def __init__(self, core: Core, assembly: SparkAssembly, loop: LoopThread, project: Project) -> None:
@@ -76,7 +76,7 @@ class NextVersion:
     def promote(self) -> Environment:
         """Take the location over, with these views in place of those that they follow; this one is closed then.
 
-        The writer before is fenced.  Apply the project next: it makes what is not a view.
+        The writer before is fenced.  Apply the project next: it makes all items but views.
 
         Raises `ConfigError` if a view was defined anew meanwhile.
         """
@@ -95,7 +95,7 @@ class NextVersion:
         return environment(core, self._assembly, self._loop)
 
     def close(self) -> None:
-        """Give up what is held; what was computed stays for the next process that prepares the same."""
+        """Give up its leases; the shards stay for the next process that prepares the same."""
         if self._open:
             self._open = False
             try:
@@ -117,7 +117,7 @@ class NextVersion:
 
 
 def environment(core: Core, assembly: SparkAssembly, loop: LoopThread) -> Environment:
-    """Return the environment of an open core, and do beside it what is done all the time."""
+    """Return the environment of an open core, and begin the calls that repeat beside it: beats, merges, watching."""
     loop.repeat(assembly.clock, BEAT_MS / 1000, core.readers.beat)
     loop.repeat(assembly.clock, MERGE_EVERY_S, core.merge)
     loop.repeat(assembly.clock, WATCH_EVERY_S, core.watch)

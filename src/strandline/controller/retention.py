@@ -131,7 +131,7 @@ def wanted_sinces(
 ) -> dict[str, Frontier]:
     """Return, by shard, the time before which nothing of it is needed; nothing for a shard that is closed or not open.
 
-    ``policies``: of the collections' own shards.  ``time``: what is known beyond it is read at it, as all else is.
+    ``policies``: of the collections' own shards.  ``time``: the last one; a view that is known beyond is read at it.
     """
     wanted: dict[str, Frontier] = {}
     for item in items:

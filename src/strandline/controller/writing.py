@@ -129,7 +129,7 @@ class Writing:
             await self.catalogs.change(self.epoch, lambda catalog: catalog.lacking(names))
 
     async def _grown(self) -> None:
-        """Let go of the shards in which views were prepared, once what is in there is in the views' own."""
+        """Let go of the seeds of views whose own shards hold the same rows now."""
         seeded = [view for view in self._views if view.seed]
         running = self.instance.report().views if seeded else {}
         for view in seeded:
@@ -188,7 +188,7 @@ class Writing:
         return as_time(upper) - 1
 
     async def create(self) -> bool:
-        """Start the views that waited for what they read, as far as that can be read now; return whether any could."""
+        """Start the views that waited for their inputs, where these can be read now; return whether any was started."""
         waiting = [view for view in self._views if view.awaits_creation]
         ready = [view for view in waiting if self.created(view.imports) is not None]
         for item in ready:
@@ -198,7 +198,7 @@ class Writing:
     async def _planned(self, view: View) -> View:
         """Plan a view; return it as it is in the catalog from then on: with a shard for each stage of this plan.
 
-        Raises `Unavailable` if it has a schedule, and what it reads can be read at no time yet.
+        Raises `Unavailable` if it has a schedule, and its inputs can be read at no time yet.
         """
         catalog, have, after = self.catalogs.current, self.assembly, view
         if view.refresh is not None and view.awaits_creation:

@@ -1,7 +1,7 @@
 """Pace: how far a stage reads its inputs, and how far its shard is known then.
 
-A stage without a schedule reads what is known, and its shard is known as far.  One with a schedule reads through its
-last refresh, and its shard is known up to the next one.
+A stage without a schedule reads its inputs as far as they are known, and its shard is known as far.  One with a schedule
+reads through its last refresh, and its shard is known up to the next one.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ class Pace:
         """Return the time at which a fresh shard is computed, and from which on it can be read (None: from then).
 
         ``earliest``: the first time at which all inputs can be read; it is before ``known``.  If no refresh is due, or
-        what was there at the last one cannot be read any longer, what is there now is computed for the next one.  Other
-        stages of the view may read that, and no other reader.
+        the inputs cannot be read at the last one any longer, the contents of now are computed for the next one.  Other
+        stages of the view may read them, and no other reader.
 
         >>> at_9 = Pace(Refresh(ats=(9,), created=3))
         >>> [at_9.start(Frontier(known), Frontier(earliest)) for known, earliest in ((8, 0), (12, 4), (12, 10))]

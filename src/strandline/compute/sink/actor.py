@@ -123,7 +123,7 @@ class Sink:
     async def adopt(self, seed: ShardState) -> None:
         """Go on from ``seed``, a shard that holds what this dataflow desires of its inputs up to some time, if it does.
 
-        What it holds, and what is stored here and not in it, is owed.
+        Its rows are owed, and the negation of the rows that are stored here.
         """
         read = _certified(seed, self.fingerprint)
         if read is not None and read > 0:

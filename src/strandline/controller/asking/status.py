@@ -100,7 +100,7 @@ async def status(core: Core) -> dict[str, Any]:
 
 
 async def _next(core: Core) -> dict[str, Any] | None:
-    """Return how far the next version is, if one is prepared: whether it is ready, and by view what it waits for."""
+    """Return how far the next version is, if one is prepared: whether it is ready, and by view the reason why not."""
     version = await core.versions.read()
     if not version.views:
         return None

@@ -86,7 +86,7 @@ async def create_view(core: Core, statement: statements.CreateView) -> None:
 def plan(core: Core, name: str, sql: str, refresh: Refresh | None = None) -> Definition:
     """Plan a view that is not in the catalog yet, with the schedule ``refresh``: what `create_view` adds."""
     found, ids = drafted(core, core.catalog, name, sql, refresh), core.assembly.ids
-    if refresh is not None:  # when it is created, and so what its stages are called, follows from what it reads
+    if refresh is not None:  # the names of its stages tell its creation, which its inputs tell
         refresh = msgspec.structs.replace(refresh, created=core.require_writing().created(found.planned.imports))
         found = replace(found, stages=split(found.planned, name.lower(), refresh))
     shards = stage_shards(found.stages, core.catalog, ids)

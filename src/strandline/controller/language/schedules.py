@@ -19,7 +19,7 @@ from strandline.frontier.refresh import Every, Refresh
 def refresh(cursor: Cursor) -> Refresh | None:
     """Take the clause REFRESH if it comes; None: at each time.
 
-    Raises `DefinitionError` with the place of what is no interval, no time, or contradicts the rest.
+    Raises `DefinitionError`, with its place, for a wrong interval or time, or for ON COMMIT beside another.
     """
     if not cursor.accept("REFRESH"):
         return None

@@ -99,7 +99,7 @@ class View(_Item, frozen=True, tag="view"):
     ``conf`` is the Spark configuration that changes answers, as it was when the view was defined.  ``checked`` is the
     fingerprint of the plan that a check has found right, and ``distrusted`` says what one has found wrong: such a view
     is recomputed whole until it is defined anew (`controller/asking/selfcheck.py`).  ``refresh``: its schedule; None:
-    it follows each time.  ``seed``: the shard in which it was prepared, until what is in there is in its own.
+    it follows each time.  ``seed``: the shard in which it was prepared, until its own holds the same rows.
     """
 
     sql: str
@@ -114,7 +114,7 @@ class View(_Item, frozen=True, tag="view"):
 
     @property
     def awaits_creation(self) -> bool:
-        """Whether it has a schedule and waits for what it reads: there is no time yet at which it was created."""
+        """Whether it has a schedule and waits for its inputs: it has no creation yet."""
         return self.refresh is not None and self.refresh.created is None
 
     @property

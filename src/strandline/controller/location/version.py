@@ -1,4 +1,4 @@
-"""The next version of a location's views: what is prepared, where, how far it is, and whether it is to be promoted.
+"""The next version of a location's views: their definitions, their shards, how far they are, who asks to promote it.
 
 One value in one register.  The process that prepares it writes it, and so does the one that asks for its promotion;
 other processes read it.
@@ -75,11 +75,11 @@ class Versions:
         self._register = Register(KEY, clock, ids, consensus)
 
     async def read(self) -> Version:
-        """Return what is prepared now: nothing, if there are no views in it."""
+        """Return the version that is prepared now; one without views: none is."""
         return _decode(await self._register.read())
 
     async def change(self, edit: Callable[[Version], Version]) -> Version:
-        """Replace what is prepared by ``edit`` of it, and return that; the same again writes nothing."""
+        """Replace the version by ``edit`` of it, and return the new one; the same again writes nothing."""
 
         def step(body: bytes | None) -> bytes | None:
             before = _decode(body)

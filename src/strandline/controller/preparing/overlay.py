@@ -4,7 +4,7 @@ A changed view keeps its shard if its columns stay the same: it has one history,
 promotion it is computed in a shard of its own, from which it then goes on (`View.seed`).  A stage that the catalog has
 already is read, and not computed a second time.
 
-A view over a changed one is not prepared: what it reads changes with the promotion, and it is computed then.  Neither
+A view over a changed one is not prepared: its input changes with the promotion, and it is computed then.  Neither
 is one with a schedule, which begins then.
 """
 
@@ -50,9 +50,9 @@ class Overlay:
 def overlay(core: Core, project: Project, known: Version) -> Overlay:
     """Return what ``project`` has of views that the catalog has not, or has otherwise.
 
-    ``known``: what was prepared so far; what is still the same goes on in its shards.
+    ``known``: the version that was prepared so far; a view that is still the same goes on in its shards.
 
-    Raises `DefinitionError`, naming the file: a definition is wrong, or differs from what is there and is not a view's.
+    Raises `DefinitionError`, naming the file: a definition is wrong, or is not a view's and differs.
     """
     found, catalog = Overlay(), core.catalog
     missing = {each.statement.name.lower() for each in project.definitions} - catalog.items.keys()

@@ -33,7 +33,7 @@ from strandline.persist.shard.holds import BEAT_MS
 POLL_S: Final = 0.1
 """How often it is looked whether a promotion was made."""
 LAG_INTERVALS_MAX: Final = 3
-"""A view has caught up if it is no further behind what it reads than so many intervals."""
+"""A view has caught up if it is no further behind its inputs than so many intervals."""
 
 
 class Preparation:
@@ -50,14 +50,14 @@ class Preparation:
         self._instance = Instance(core.equipment(), self._epoch, None, self._problems)
         self._items: dict[str, Item] | None = None
         self._overlay = Overlay()
-        self._leases: dict[str, ReadHandle] = {}  # of what is read, by shard
-        self._holds: dict[str, SinceHandle] = {}  # of what is written
+        self._leases: dict[str, ReadHandle] = {}  # of the inputs, by shard
+        self._holds: dict[str, SinceHandle] = {}  # of this version's own shards
         self._held_ms = 0
         self.version = Version()
         """What is prepared, as this process saw it last."""
 
     async def tick(self) -> Version:
-        """Follow the writer once, and return what is prepared then.
+        """Follow the writer once, and return the version as it is then.
 
         Raises `FencedError` if a process that was begun later prepares these views; `DefinitionError` if the project
         cannot follow the catalog any longer.
@@ -76,7 +76,7 @@ class Preparation:
     async def _reach(self) -> Frontier:
         """Return how far to compute: no further than the views that are followed have come.
 
-        They go on from there with the promotion: what is computed begins before that, and is kept from there on.
+        They go on from there with the promotion, so this version begins before that and keeps its past from there.
         """
         followed = [await self._core.readers.of(n) for n, each in self.version.views.items() if each.view.seed]
         uppers = [(await reader.refresh()).upper for reader in followed]
@@ -85,7 +85,7 @@ class Preparation:
         return meet((latest, *uppers))
 
     async def close(self) -> None:
-        """Give up what is held; what was computed stays, and the next process goes on from it."""
+        """Give up the leases; the shards stay, and the next process goes on from them."""
         await self._instance.close()
         with suppress(StrandlineError):  # a lease ends by itself
             for lease in self._leases.values():
@@ -102,7 +102,7 @@ class Preparation:
             found = self._overlay = overlay(self._core, self._project, msgspec.structs.replace(before, views=views))
 
         def change(known: Version) -> Version:
-            same = known.views == found.views  # what was asked for is this version
+            same = known.views == found.views  # so the promotion that was asked for is that of this version
             behind = known.behind if same else dict.fromkeys(found.commands, HYDRATING)
             asked = known.asked if same else ""
             version = Version(epoch=self._epoch, views=found.views, behind=behind, later=found.later, asked=asked)
@@ -128,7 +128,7 @@ class Preparation:
                 self._leases[shard] = lease
 
     async def _lost(self, name: str, shard: str) -> bool:
-        """Return whether what a view would go on from was released, because no process has prepared it for long."""
+        """Return whether the past that a view goes on from was released, as no process has prepared it for long."""
         command = self._overlay.commands.get(name)
         if command is None or command.output.shard != shard:
             return False
@@ -139,7 +139,7 @@ class Preparation:
         return as_time(reader.state.certificate.upper) - 1 < since
 
     async def _hold(self) -> None:
-        """Renew leases, and let go of what is not needed any longer, here and in what is read."""
+        """Renew leases, and release the past that no step needs now: of the inputs, and of this version's shards."""
         now = self._core.assembly.clock.now_ms()
         if now - self._held_ms < BEAT_MS:
             return
@@ -163,7 +163,7 @@ class Preparation:
             await self._core.client.downgrade_many(moves)
 
     async def _publish(self, reach: Frontier) -> None:
-        """Let others read which views could not take over now, and learn what is asked for.
+        """Let others read which views could not take over now, and learn whether a promotion is asked for.
 
         ``reach``: how far the views were to come.
         """
@@ -183,7 +183,7 @@ class Preparation:
 
 
 async def ask(core: Core, *, force: bool) -> Version:
-    """Ask the process that prepares the next version to promote it; return what is asked for.
+    """Ask the process that prepares the next version to promote it; return the version, with the token.
 
     Raises `InvalidUsage` if nothing is prepared, or a view has not caught up; ``force``: it may be behind.
     """
@@ -207,7 +207,7 @@ async def withdraw(core: Core, asked: str) -> None:
 
 
 async def settle(core: Core, version: Version) -> None:
-    """Forget what was prepared, once it is promoted: it is the present version."""
+    """Forget a version that is promoted: the catalog has it now."""
     await core.versions.change(
         lambda found: Version(epoch=found.epoch) if found.views.keys() == version.views.keys() else found
     )
