@@ -1,7 +1,7 @@
 """Pace: how far a stage reads its inputs, and how far its shard is known then.
 
-A stage without a schedule reads its inputs as far as they are known, and its shard is known as far.  One with a schedule
-reads through its last refresh, and its shard is known up to the next one.
+A stage without a schedule reads its inputs as far as they are known, and its shard is known as far.  One with a
+schedule reads through its last refresh, and its shard is known up to the next one.
 """
 
 from __future__ import annotations
