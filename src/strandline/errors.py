@@ -145,6 +145,10 @@ class Unavailable(StrandlineError):
     """A dependency did not answer before the deadline; nothing acknowledged is lost, try again later."""
 
 
+class Disconnected(Unavailable):
+    """The connection to another process was cut, or cannot be made; what was under way may or may not have arrived."""
+
+
 def first_line(error: BaseException) -> str:
     """Return the first line of an error's message, or its type's name: other lines may show a client's settings."""
     return next(iter(str(error).strip().splitlines()), type(error).__name__)

@@ -1,0 +1,225 @@
+"""Messages: what a controller commands a replica, and what the replica answers.
+
+A *controller* sends commands, a *replica* responses.  Both are values: a command is the same whether it crosses a
+queue or a network, and two are equal iff obeying the one is obeying the other.
+
+A connection begins with `Hello` and `CreateInstance`.  Then the controller says again everything that the replica is to
+run, and ends that with `InitializationComplete`: until then the replica only compares it with what it runs.  After it,
+what was not mentioned is dropped.  So a controller that died, or a connection that was cut, leaves nothing behind.
+
+An *id* names what runs: of an item its name in lower case.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+import msgspec
+
+from strandline.frontier.antichain import Frontier
+from strandline.instance.commands import Advance, Collection, RunDataflow, RunIngestion, RunMaterialization
+
+# ---- commands --------------------------------------------------------------------------------------------------------
+
+
+class Hello(msgspec.Struct, frozen=True):
+    """The first message of a connection.
+
+    ``epoch``: the controller's generation; a replica obeys none that is older than the newest it has seen.
+    ``writes``: the epoch under which shards are written, which rises less often.  ``location``: which one the
+    controller is of.
+    """
+
+    epoch: int
+    writes: int
+    location: str
+
+
+class CreateInstance(msgspec.Struct, frozen=True):
+    """The instance that the replica is of.  What it runs already, and is not mentioned from here on, is dropped.
+
+    ``replica``: what the controller calls this one.
+    """
+
+    instance: str
+    replica: str
+
+
+class UpdateConfiguration(msgspec.Struct, frozen=True):
+    """Settings that change no answer, by name: those that are named replace those from before."""
+
+    settings: dict[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class RunIndex:
+    """Keep a collection's contents in memory, arranged by ``key``, so that they can be looked at by it."""
+
+    of: Collection
+    key: tuple[str, ...]
+
+
+Runnable: TypeAlias = RunIngestion | RunDataflow | RunMaterialization | RunIndex
+
+
+@dataclass(frozen=True, slots=True)
+class Create:
+    """Have something run once it is scheduled.
+
+    ``exports``: the ids of what comes of it, at least one; for a source one for each table that it feeds.  ``as_of``:
+    the time from which on its exports must be readable, where no shard says so (an index); None: a shard does.
+    """
+
+    id: str
+    exports: tuple[str, ...]
+    what: Runnable
+    as_of: int | None = None
+
+
+class Schedule(msgspec.Struct, frozen=True):
+    """Begin what was created."""
+
+    id: str
+
+
+class AllowWrites(msgspec.Struct, frozen=True):
+    """Let what was created write.  It may have been read-only until now."""
+
+    id: str
+
+
+class AllowCompaction(msgspec.Struct, frozen=True):
+    """No reader asks for times of the export ``id`` before ``frontier``; empty: nor for any: end it."""
+
+    id: str
+    frontier: Frontier
+
+
+class Peek(msgspec.Struct, frozen=True):
+    """Look at the rows of an index that have ``key``, at ``as_of``; at most ``limit`` of them.
+
+    ``id``: of the index.  ``key``: the values of its columns as one row in the format of Arrow IPC, so that their types
+    are Arrow's.  ``uuid``: what the answer is called by.
+    """
+
+    uuid: str
+    id: str
+    key: bytes
+    as_of: int
+    limit: int
+
+
+class CancelPeeks(msgspec.Struct, frozen=True):
+    """Answer these no more; each is answered once all the same, that it was cancelled."""
+
+    uuids: tuple[str, ...]
+
+
+class Subscribe(msgspec.Struct, frozen=True):
+    """Answer with what an export holds at ``as_of``, and then with its changes, as far as ``until`` (None: for ever)."""
+
+    uuid: str
+    id: str
+    as_of: int
+    until: int | None = None
+
+
+class InitializationComplete(msgspec.Struct, frozen=True):
+    """Everything has been said that is to run: what was not mentioned is dropped, what is new begins."""
+
+
+Command: TypeAlias = (
+    Hello
+    | CreateInstance
+    | UpdateConfiguration
+    | Create
+    | Schedule
+    | AllowWrites
+    | AllowCompaction
+    | Advance
+    | Peek
+    | CancelPeeks
+    | Subscribe
+    | InitializationComplete
+)
+
+# ---- responses -------------------------------------------------------------------------------------------------------
+
+
+class Welcome(msgspec.Struct, frozen=True):
+    """The answer to `Hello`: the replica obeys.  ``incarnation``: another one for each process."""
+
+    incarnation: str
+
+
+class Refused(msgspec.Struct, frozen=True):
+    """A command was not obeyed, and why; the connection ends if it was `Hello`."""
+
+    command: str
+    why: str
+
+
+class Frontiers(msgspec.Struct, frozen=True):
+    """What has changed of how far things are, since the last message of this connection.
+
+    ``writes``: by id, the upper of an export, or the time before which an endpoint has everything.  ``needs``: by
+    shard, the time from which on the replica must be able to read it; empty: no more.  ``advanced``: the time of the
+    last `Advance` that is done: whatever stands still then has said why.
+    """
+
+    writes: dict[str, Frontier] = {}
+    needs: dict[str, Frontier] = {}
+    advanced: int | None = None
+
+
+class Status(msgspec.Struct, frozen=True):
+    """What has changed of what stands in the way, since the last message of this connection.
+
+    ``problems``: by id, or by what else they are noted under; empty: none any more.  ``under_way``: by id, since when
+    (milliseconds) something is done for it; None: no more.  ``counters``: live ones (`instance/live.py`) that changed.
+    """
+
+    problems: dict[str, str] = {}
+    under_way: dict[str, int | None] = {}
+    counters: dict[str, int] = {}
+
+
+class Reconciled(msgspec.Struct, frozen=True):
+    """What `InitializationComplete` came to: what runs on, what runs anew and why (by reason), what was ended."""
+
+    reused: int
+    replaced: dict[str, int]
+    dropped: int
+    created: int
+
+
+class PeekResponse(msgspec.Struct, frozen=True):
+    """The one answer to a `Peek`: ``rows`` in the format of Arrow IPC; or ``error``, or that it was ``cancelled``."""
+
+    uuid: str
+    rows: bytes | None = None
+    error: str = ""
+    cancelled: bool = False
+
+
+class SubscribeResponse(msgspec.Struct, frozen=True):
+    """The updates of a `Subscribe` within ``[lower, upper)``, in the format of Arrow IPC; each time in one answer."""
+
+    uuid: str
+    lower: int
+    upper: Frontier
+    updates: bytes | None = None
+    error: str = ""
+
+
+Response: TypeAlias = Welcome | Refused | Frontiers | Status | Reconciled | PeekResponse | SubscribeResponse
+
+
+@dataclass(frozen=True, slots=True)
+class Unknown:
+    """A message of a kind that this version does not know, by its name: it is refused, and costs nothing else."""
+
+    name: str
+    fields: Mapping[str, object] = field(default_factory=dict)
