@@ -93,7 +93,7 @@ def test_a_changed_view_takes_over_under_load_and_the_version_before_ends(tmp_pa
     killed.kill()
     second = runs(two, "--read-only")
     second.until("preparing")
-    for _ in range(100):
+    for _ in range(600):
         status = asking.run("status", "--json").documents[0]
         if status["next"]["ready"]:
             break

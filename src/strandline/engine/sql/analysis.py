@@ -65,6 +65,9 @@ class SparkAnalyst:
 
         They are if their analysed plans are, or become the same by Spark's own rewriting (``1L``, ``CAST(1 AS
         BIGINT)``).  Names of relations and of columns on the way do not count.
+
+        Constants are computed first, since more rewriting may give one query several plans: Spark puts several DISTINCT
+        aggregates into an order that it draws anew each time.
         """
         with self._over(relations):
             one = analysed(self._session, sql, list(relations))
@@ -72,7 +75,8 @@ class SparkAnalyst:
                 two = analysed(self._session, other, list(relations))
             except DefinitionError:
                 return False
-            return one.sameSemantics(two) or bool(_optimised(one).sameResult(_optimised(two)))
+            alike = one.sameSemantics(two) or _folded(one).sameResult(_folded(two))
+            return bool(alike or _optimised(one).sameResult(_optimised(two)))
 
     def doubts(self, sql: str, relations: Mapping[str, Schema], *, ordering: bool) -> tuple[Doubt, ...]:
         """Return what may leave ``sql``, which is accepted, without one answer; ``ordering``: see `doubts.doubts`."""
@@ -167,6 +171,14 @@ def analysed(session: SparkSession, sql: str, names: Sequence[str]) -> DataFrame
         if is_sparks(error) and "java.lang.StackOverflowError" in str(error):
             raise DefinitionError("this query is nested too deeply for Spark; write it with fewer levels") from error
         raise
+
+
+def _folded(query: DataFrame) -> Any:
+    """Return the analysed plan with its constants computed."""
+    jvm = query.sparkSession._jvm  # noqa: SLF001 - no public call applies one rule of the optimiser
+    assert jvm is not None, "the session runs in this process"
+    rule = getattr(jvm.org.apache.spark.sql.catalyst.optimizer, "ConstantFolding$").__getattr__("MODULE$")
+    return rule.apply(query._jdf.queryExecution().analyzed())  # noqa: SLF001 - as above
 
 
 def _optimised(query: DataFrame) -> Any:
