@@ -10,7 +10,6 @@ import pytest
 
 from strandline.algebra.schema import Column, Schema
 from strandline.controller.instances import history
-from strandline.controller.instances.history import History
 from strandline.frontier.antichain import EMPTY, MINIMUM, Frontier, join, meet
 from strandline.instance.commands import (
     Advance,
@@ -308,7 +307,7 @@ def test_a_wrong_reduction_is_found_out(wrong: str, monkeypatch: pytest.MonkeyPa
     assert any(next(faults(seed), None) for seed in range(SEEDS_OF_A_PLANTED_BUG))
 
 
-# ---- single claims ---------------------------------------------------------------------------------------------------
+# ---- peeks that can be answered --------------------------------------------------------------------------------------
 
 
 def careful_history(chance: random.Random) -> list[Command]:
@@ -336,41 +335,3 @@ def test_open_peeks_stay_readable(seed: int) -> None:
         if isinstance(peek, Peek):
             [owner] = [each for each in created(short) if peek.id in each.exports]
             assert sinces(owner, short[:at])[peek.id] <= Frontier(peek.as_of)
-
-
-def test_a_history_is_never_much_longer_than_what_runs() -> None:
-    """Damage: after a day of peeks the controller's memory is full, and a replica receives all of them again."""
-    kept = History()
-    for number in range(20):
-        kept.append(Create(f"i{number}", (f"i{number}",), RunIndex(collection("v"), ("a",)), as_of=0))
-        kept.append(Schedule(f"i{number}"))
-    lengths = []
-    for time in range(1_000):
-        kept.append(Peek(str(time), "i0", b"", time, 1))
-        kept.append(AllowCompaction("i0", Frontier(time)))
-        kept.answered(str(time))
-        lengths.append(len(kept))
-    assert max(lengths) <= 2 * 41 + 1
-    assert len(kept.reduced()) == len(kept) == 40
-
-
-def test_an_answered_peek_is_in_no_history() -> None:
-    """Damage: a replica answers a second time, or works for a client that has its answer."""
-    kept = History()
-    peeks = [Peek(uuid, "i", b"", 1, 1) for uuid in ("one", "two", "three")]
-    for peek in peeks:
-        kept.append(peek)
-    kept.answered("two")
-    kept.answered("unknown")
-    assert kept.reduced() == (peeks[0], peeks[2])
-    kept.append(CancelPeeks(("one", "three")))
-    assert kept.reduced() == ()
-
-
-def test_a_definition_without_exports_or_with_those_of_another_is_refused() -> None:
-    """Damage: something runs that no command can end."""
-    what = RunIndex(collection("v"), ("a",))
-    with pytest.raises(AssertionError, match="exports nothing"):
-        history.reduced([Create("i", (), what)])
-    with pytest.raises(AssertionError, match="both export i"):
-        history.reduced([Create("i", ("i",), what), Create("j", ("i",), what)])

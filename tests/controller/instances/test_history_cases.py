@@ -1,4 +1,4 @@
-"""A history is reduced as the known cases say, which are data.
+"""A history is reduced as the known cases say, which are data, and whenever it has become too long.
 
 The cases name commands in words: ``Run``, ``RunSink`` and ``CreateDataflow`` are each a `Create` here.
 """
@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from strandline.algebra.schema import Column, Schema
-from strandline.controller.instances.history import reduced
+from strandline.controller.instances.history import History, reduced
 from strandline.frontier.antichain import EMPTY, Frontier
 from strandline.instance.commands import Advance, Collection, Output, RunDataflow, RunIngestion, RunMaterialization
 from strandline.instance.protocol.messages import (
@@ -182,3 +182,41 @@ def test_creations_that_read_each_other_keep_their_order() -> None:
     """Damage: between the two halves of a redefinition, the controller stops."""
     circle = [Create("a", ("a",), view("a", "b")), Create("b", ("b",), view("b", "a")), Create("c", ("c",), view("c"))]
     assert [each.id for each in reduced(circle)] == ["c", "a", "b"]
+
+
+def test_a_history_is_never_much_longer_than_what_runs() -> None:
+    """Damage: after a day of peeks the controller's memory is full, and a replica receives all of them again."""
+    kept = History()
+    for number in range(20):
+        kept.append(Create(f"i{number}", (f"i{number}",), index("v"), as_of=0))
+        kept.append(Schedule(f"i{number}"))
+    lengths = []
+    for time in range(1_000):
+        kept.append(Peek(str(time), "i0", b"", time, 1))
+        kept.append(AllowCompaction("i0", Frontier(time)))
+        kept.answered(str(time))
+        lengths.append(len(kept))
+    assert max(lengths) <= 2 * 41 + 1
+    assert len(kept.reduced()) == len(kept) == 40
+
+
+def test_an_answered_peek_is_in_no_history() -> None:
+    """Damage: a replica answers a second time, or works for a client that has its answer."""
+    kept = History()
+    peeks = [Peek(uuid, "i", b"", 1, 1) for uuid in ("one", "two", "three")]
+    for peek in peeks:
+        kept.append(peek)
+    kept.answered("two")
+    kept.answered("unknown")
+    assert kept.reduced() == (peeks[0], peeks[2])
+    kept.append(CancelPeeks(("one", "three")))
+    assert kept.reduced() == ()
+
+
+def test_a_definition_without_exports_or_with_those_of_another_is_refused() -> None:
+    """Damage: something runs that no command can end."""
+    what = index("v")
+    with pytest.raises(AssertionError, match="exports nothing"):
+        reduced([Create("i", (), what)])
+    with pytest.raises(AssertionError, match="both export i"):
+        reduced([Create("i", ("i",), what), Create("j", ("i",), what)])
