@@ -1,0 +1,1 @@
+"""Carriers of messages between a controller and a replica: in one process, and by Arrow Flight between two."""
