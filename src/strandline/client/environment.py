@@ -24,7 +24,7 @@ from strandline.controller.asking.progress import progress
 from strandline.controller.asking.selfcheck import SelfCheck
 from strandline.controller.asking.skip import skip
 from strandline.controller.asking.verification import Verification
-from strandline.controller.defining import definitions
+from strandline.controller.defining import definitions, instances
 from strandline.controller.defining.apply import Applied, apply
 from strandline.controller.defining.creating import create
 from strandline.controller.defining.project import Project
@@ -82,11 +82,13 @@ class Environment:
         Raises `DefinitionError` with a position where the text is wrong.  Queries are asked with `query`.
         """
         statement = arguments.statement(sql)
-        if isinstance(statement, statements.Create | statements.Drop):
+        if isinstance(statement, statements.Create | statements.Alter | statements.Drop):
             self._run(self._core.settle())
         match statement:
             case statement if isinstance(statement, statements.Create):
                 self._run(create(self._core, statement))
+            case statement if isinstance(statement, statements.Alter):
+                self._run(instances.alter(self._core, statement))
             case statements.Drop() as s:
                 self._run(definitions.drop(self._core, s))
             case statements.Insert() | statements.Delete() | statements.Update() as s:

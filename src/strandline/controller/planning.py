@@ -58,13 +58,18 @@ def replanned(view: View, catalog: Catalog, analyst: Analyst) -> tuple[PlannedVi
 
 
 def stage_shards(
-    stages: tuple[Stage, ...], catalog: Catalog, ids: Ids, before: Mapping[str, str] = MappingProxyType({})
+    stages: tuple[Stage, ...],
+    catalog: Catalog,
+    ids: Ids,
+    before: Mapping[str, str] = MappingProxyType({}),
+    *,
+    instance: str,
 ) -> dict[str, str]:
     """Return a shard for each internal stage: the one that another view has it in already, or a fresh one.
 
-    ``before``: those in which stages are that no view has, by name.
+    Only views of the same ``instance`` share a stage: else two of them would write to its shard.  ``before``: those in
+    which stages are that no view has, by name.
     """
-    known = {
-        name: shard for view in catalog.items.values() if isinstance(view, View) for name, shard in view.stages.items()
-    }
+    views = [item for item in catalog.items.values() if isinstance(item, View) and item.instance == instance]
+    known = {name: shard for view in views for name, shard in view.stages.items()}
     return {stage.name: known.get(stage.name) or before.get(stage.name) or ids.fresh("s") for stage in stages[:-1]}

@@ -9,11 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterable, Mapping
 from types import MappingProxyType
+from typing import TypeAlias
 
 from strandline.controller.location.catalog import Catalog
 from strandline.controller.location.items import (
     Collected,
     Connection,
+    InstanceItem,
     Materialization,
     SharedSource,
     SourceTable,
@@ -22,6 +24,9 @@ from strandline.controller.location.items import (
 from strandline.frontier.antichain import MINIMUM, Frontier, as_time
 from strandline.persist.together.transactions import SHARD as TRANSACTIONS
 from strandline.store.clock import utc_text
+
+Timeless: TypeAlias = Connection | InstanceItem | SharedSource
+"""What is complete at no time of its own: for a source the tables that it feeds are, for an instance its views."""
 
 
 def standing(
@@ -40,7 +45,7 @@ def standing(
     found = {}
     awaited = _awaited(catalog, going_on)
     for name, item in catalog.items.items():
-        if name in problems or isinstance(item, Connection | SharedSource):  # what the latter feeds stands, not it
+        if name in problems or isinstance(item, Timeless):
             continue
         frontier = frontiers.get(name, MINIMUM)
         if not frontier <= time:
@@ -60,7 +65,7 @@ def standing(
 def complete(catalog: Catalog, problems: Container[str], frontiers: Mapping[str, Frontier], time: int) -> int:
     """Return the last time, ``time`` at most, at which every item is complete that has none of ``problems``."""
     items = catalog.items.items()
-    judged = [name for name, item in items if name not in problems and not isinstance(item, Connection | SharedSource)]
+    judged = [name for name, item in items if name not in problems and not isinstance(item, Timeless)]
     return min([time, *(as_time(frontiers.get(name, MINIMUM)) - 1 for name in judged)])
 
 

@@ -1,10 +1,11 @@
 """Apply: make an environment hold what its project defines.
 
-What is missing is created: connections, then sources and tables, then the tables of sources, then views, each after
-those that it reads, then materializations.  What may change is taken over: a connection, which its sources use at once;
-how long history is kept; how many errors a source may hold.  Anything else that is there already must be as the project
-says; a definition that was changed is refused by name, before anything is created.  So applying twice is applying once,
-and a crash in between is mended by applying again.  What the project does not mention is left alone.
+What is missing is created: connections and instances, then sources and tables, then the tables of sources, then views,
+each after those that it reads, then materializations.  What may change is taken over: a connection, which its sources
+use at once; the replicas of an instance; how long history is kept; how many errors a source may hold.  Anything else
+that is there already must be as the project says; a definition that was changed is refused by name, before anything is
+created.  So applying twice is applying once, and a crash in between is mended by applying again.  What the project does
+not mention is left alone.
 """
 
 from __future__ import annotations
@@ -17,9 +18,10 @@ from typing import Final
 from strandline.algebra.schema import Schema
 from strandline.compute.plan.sql.dialect import parse, relations, words
 from strandline.controller.core import Core
-from strandline.controller.defining import definitions, sources
+from strandline.controller.defining import definitions, instances, sources
 from strandline.controller.defining.creating import create
 from strandline.controller.defining.project import Defined, Project, in_file
+from strandline.controller.language.instances import CreateInstance
 from strandline.controller.language.statements import (
     CreateConnection,
     CreateMaterialization,
@@ -32,6 +34,7 @@ from strandline.controller.location import on_error
 from strandline.controller.location.items import (
     Collected,
     Connection,
+    InstanceItem,
     Item,
     Materialization,
     SharedSource,
@@ -104,6 +107,7 @@ def in_order(defined: Sequence[Defined]) -> list[Defined]:
 
 _RANKS: Final[Mapping[type, int]] = {
     CreateConnection: 0,
+    CreateInstance: 0,
     CreateTable: 1,
     CreateSource: 1,
     CreateSourceTable: 2,
@@ -125,12 +129,14 @@ def mentions(sql: str) -> list[str]:
 
 
 async def _keep(core: Core, present: Item, defined: Defined) -> None:
-    """Take over what may change of ``present``: how long history is kept, a connection, how many errors may be held."""
+    """Take over what may change of ``present``: what `changed` lets change."""
     statement = defined.statement
     match present, statement:
         case Connection(), CreateConnection():
             if (present.system, present.options) != (statement.system, statement.options):
                 await sources.create_connection(core, replace(statement, replaces=True))
+        case InstanceItem(), CreateInstance():
+            await instances.keep(core, present, statement)
         case ((Source() | SharedSource() | SourceTable()), (CreateSource() | CreateSourceTable())):
             await sources.keep(core, present, statement)
         case ((Table() | View()), (CreateTable() | CreateView())):
@@ -142,7 +148,7 @@ def changed(core: Core, present: Item, defined: Defined) -> str:
     match defined.statement, present:
         case CreateTable(columns=columns), Table():
             return _other_columns(core.assembly.analyst.parse_ddl(columns), present)
-        case CreateConnection(), Connection():
+        case (CreateConnection(), Connection()) | (CreateInstance(), InstanceItem()):
             return ""
         case CreateSource() as wanted, Source() | SharedSource():
             if (wanted.connector, lasting(wanted.options)) != (present.connector, lasting(present.options)):
@@ -157,6 +163,8 @@ def changed(core: Core, present: Item, defined: Defined) -> str:
             if lasting(wanted.options) != lasting(present.options):
                 return f"the options {_listed(present.options)}"
             return _other_columns(core.assembly.analyst.parse_ddl(wanted.columns), present)
+        case CreateView(instance=instance), View() if instance.lower() != present.instance:
+            return f"instance {present.instance!r}" if present.instance else "no instance"
         case CreateView(query=query, refresh=refresh), View():
             if refresh != (present.refresh and present.refresh.clause):
                 return f"REFRESH {present.refresh or 'ON COMMIT'}"
@@ -165,7 +173,7 @@ def changed(core: Core, present: Item, defined: Defined) -> str:
             if (wanted.endpoint, wanted.options) != (present.endpoint, present.options):
                 return f"{present.endpoint} and the options {_listed(present.options)}"
             return _other_bindings(present, wanted)
-    return f"another kind: it is a {definitions.called(present)}"
+    return f"another kind: it is {definitions.a(present)}"
 
 
 def _other_columns(wanted: Schema, present: Collected) -> str:

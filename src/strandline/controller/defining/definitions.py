@@ -1,6 +1,6 @@
 """Definitions: CREATE and DROP, checked as a whole before anything durable changes.
 
-CREATE of sources, of their tables and of connections is in `sources.py`.
+CREATE of sources, of their tables and of connections is in `sources.py`, that of instances in `instances.py`.
 
 An item is planned or parsed first; then the catalog changes by one compare-and-set; then the item is opened.  A crash
 in between leaves an item that the next environment opens.
@@ -31,6 +31,7 @@ from strandline.controller.location.items import (
     Collected,
     Connection,
     Fed,
+    InstanceItem,
     Item,
     Materialization,
     SharedSource,
@@ -51,6 +52,7 @@ KINDS: Final[Mapping[str, type | UnionType]] = {
     "table": Table | SourceTable,
     "source": Source | SharedSource,
     "connection": Connection,
+    "instance": InstanceItem,
     "materialized view": View,
     "materialization": Materialization,
 }
@@ -75,32 +77,43 @@ async def create_view(core: Core, statement: statements.CreateView) -> None:
     """CREATE MATERIALIZED VIEW.  Raises `DefinitionError` with a position if the query cannot be a view."""
     if taken(core, statement, View):
         return
+    instance = instance_of(core.catalog, statement)
     with within(statement.start):
-        definition = plan(core, statement.name, statement.query, statement.refresh)
+        definition = plan(core, statement.name, statement.query, statement.refresh, instance)
     with within(statement.refresh_at):
         _refuse_past(core, definition.view.refresh)
     core.require_writing().plans.put(definition)
     await add(core, keeping(definition.view, statement))
 
 
-def plan(core: Core, name: str, sql: str, refresh: Refresh | None = None) -> Definition:
-    """Plan a view that is not in the catalog yet, with the schedule ``refresh``: what `create_view` adds."""
-    found, ids = drafted(core, core.catalog, name, sql, refresh), core.assembly.ids
+def instance_of(catalog: Catalog, statement: statements.CreateView) -> str:
+    """Return the instance that is to run a view, as the view names it; empty: the process of the environment.
+
+    Raises `DefinitionError` with candidates if there is no such instance.
+    """
+    with within(statement.instance_at):
+        name = statement.instance
+        return catalog.one(name, InstanceItem, "instance").name.lower() if name else ""
+
+
+def plan(core: Core, name: str, sql: str, refresh: Refresh | None = None, instance: str = "") -> Definition:
+    """Plan a view that is not in the catalog yet, with its schedule and its instance: what `create_view` adds."""
+    found, ids = drafted(core, core.catalog, name, sql, refresh, instance), core.assembly.ids
     if refresh is not None:  # the names of its stages tell its creation, which its inputs tell
         refresh = msgspec.structs.replace(refresh, created=core.require_writing().created(found.planned.imports))
         found = replace(found, stages=split(found.planned, name.lower(), refresh))
-    shards = stage_shards(found.stages, core.catalog, ids)
+    shards = stage_shards(found.stages, core.catalog, ids, instance=instance)
     view = msgspec.structs.replace(found.view, shard=ids.fresh("s"), refresh=refresh)
     return replace(found, view=view if view.awaits_creation else msgspec.structs.replace(view, stages=shards))
 
 
-def drafted(core: Core, catalog: Catalog, name: str, sql: str, refresh: Refresh | None) -> Definition:
+def drafted(core: Core, catalog: Catalog, name: str, sql: str, refresh: Refresh | None, instance: str) -> Definition:
     """Plan a view over ``catalog``, and try the plan; its shards are for the caller to choose."""
     planned, stages = define(name, sql, catalog, core.assembly.analyst, refresh=refresh)
     rehearse(stages, {each: catalog.collection(each).schema for each in planned.imports}, core.assembly.analyst)
     columns, conf = columns_of(planned.schema), core.engine.settings()
     view = View(name, columns, "", planned.sql, planned.imports, stages={}, conf=conf, refresh=refresh)
-    return Definition(view, planned, stages)
+    return Definition(msgspec.structs.replace(view, instance=instance), planned, stages)
 
 
 def _refuse_past(core: Core, refresh: Refresh | None) -> None:
@@ -199,10 +212,9 @@ def _droppable(core: Core, statement: statements.Drop) -> Item | None:
         names = [n for n, i in core.catalog.items.items() if isinstance(i, wanted)]
         raise unknown(statement.kind, statement.name, names)
     if not isinstance(item, wanted):
-        kind = called(item)
-        raise DefinitionError(f"{item.name!r} is a {kind}; write DROP {kind.upper()} {item.name}")
+        raise DefinitionError(f"{item.name!r} is {a(item)}; write DROP {called(item).upper()} {item.name}")
     if readers := core.catalog.dependents(statement.name):
-        how = "used" if isinstance(item, Connection) else "read"
+        how = "used" if isinstance(item, Connection | InstanceItem) else "read"
         raise DefinitionError(f"{item.name!r} is {how} by {', '.join(readers)}; drop that first")
     return item
 
@@ -272,7 +284,7 @@ def taken(core: Core, statement: statements.Create, kind: type | UnionType) -> b
             return False
         if statement.if_not_exists and isinstance(present, kind):
             return True
-        raise DefinitionError(f"there is a {called(present)} {present.name!r} already; drop it first")
+        raise DefinitionError(f"there is {a(present)} {present.name!r} already; drop it first")
 
 
 def _refuse_name_of_errors(core: Core, name: str, kind: type | UnionType) -> None:
@@ -284,14 +296,20 @@ def _refuse_name_of_errors(core: Core, name: str, kind: type | UnionType) -> Non
         raise DefinitionError(f"{name!r} cannot be a name: the errors of {what} {source.name!r} are read under it")
     if kind in {KINDS["source"], SourceTable} and (other := core.catalog.find(f"{lower}{ERRORS_SUFFIX}")) is not None:
         raise DefinitionError(
-            f"{name!r} cannot be the name of a source: its errors are read as {other.name!r}, and there is a "
-            f"{called(other)} of this name"
+            f"{name!r} cannot be the name of a source: its errors are read as {other.name!r}, and there is "
+            f"{a(other)} of this name"
         )
 
 
 def called(item: Item) -> str:
     """Return what DROP calls an item."""
     return next(kind for kind, each in KINDS.items() if isinstance(item, each))
+
+
+def a(item: Item) -> str:
+    """Return what DROP calls an item, behind its article."""
+    kind = called(item)
+    return f"{'an' if kind[0] in 'aeiou' else 'a'} {kind}"
 
 
 def columns_of(schema: Schema) -> tuple[tuple[str, str], ...]:

@@ -1,7 +1,9 @@
 """A project: a directory that says what an environment is, in files that live under version control.
 
-    strandline.yml                  location, consensus, deployment, reentrant, tick_ms, keep_history, spark, endpoints
+    strandline.yml                  location, consensus, deployment, reentrant, tick_ms, keep_history, spark, endpoints,
+                                    instances, replica_token
     connections/*.sql|*.yml         CREATE CONNECTION … , or the same as YAML
+    instances/*.sql                 CREATE INSTANCE …
     sources/*.sql|*.yml             CREATE SOURCE … and its tables, or a source as YAML
     tables/*.sql|*.yml              CREATE TABLE … , or a table of a source as YAML
     views/*.sql                     CREATE MATERIALIZED VIEW …
@@ -9,7 +11,7 @@
 
 A file may hold several definitions; their order, and that of the files, means nothing.  Paths are relative to the
 project.  An *endpoint* is a driver with options under a name that materializations use; secrets in it are references
-(``env:NAME``, ``file:PATH``), resolved where they are used.
+(``env:NAME``, ``file:PATH``), resolved where they are used.  ``instances`` define an instance each, as a file would.
 
 Reading a project touches nothing but its files; `apply.py` makes an environment what its project says.
 """
@@ -27,6 +29,7 @@ import msgspec
 
 from strandline.controller.defining.yaml_forms import FORMS, Scalar, defined, struct, texts, words
 from strandline.controller.language import statements
+from strandline.controller.language.instances import CreateInstance, refusal_of, refusal_of_address
 from strandline.controller.language.statements import (
     Create,
     CreateConnection,
@@ -51,6 +54,7 @@ from strandline.options import resolve_reference
 SETTINGS_FILE: Final = "strandline.yml"
 DIRECTORIES: Final[Mapping[str, type | UnionType]] = {
     "connections": CreateConnection,
+    "instances": CreateInstance,
     "tables": CreateTable | CreateSourceTable,
     "sources": CreateSource | CreateSourceTable,
     "views": CreateView,
@@ -124,7 +128,7 @@ def load(root: Path) -> Project:
     project = _settings(root)
     found: dict[str, str] = {}
     definitions = []
-    for each in _definitions(root):
+    for each in (*project.definitions, *_definitions(root)):
         name = each.statement.name.lower()
         if name in found:
             raise DefinitionError(f"{each.file}: {name!r} is defined in {found[name]} too")
@@ -161,6 +165,10 @@ class in_file:  # noqa: N801  # reads like the block that it heads
 # ---- strandline.yml --------------------------------------------------------------------------------------------------
 
 
+class _Instance(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    replicas: dict[str, str] = {}
+
+
 class _Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     location: str
     consensus: str | None = None
@@ -175,6 +183,8 @@ class _Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     kafka_jars: str | None = None
     functions: dict[str, str] = {}
     endpoints: dict[str, dict[str, Scalar]] = {}
+    instances: dict[str, _Instance] = {}
+    replica_token: str | None = None
 
     def __post_init__(self) -> None:
         refuse_no_interval(self.keep_history)
@@ -201,6 +211,7 @@ def _settings(root: Path) -> Project:
         "cache_bytes": settings.cache_bytes,
         "kafka_jars": _jars(root, settings.kafka_jars),
         "functions": {name: _function(root, text) for name, text in settings.functions.items()},
+        "replica_token": _seen(root, settings.replica_token),
     }
     endpoints = {}
     for name, given in settings.endpoints.items():
@@ -211,11 +222,27 @@ def _settings(root: Path) -> Project:
     return Project(
         root,
         _location(root, resolve_reference(settings.location, base=root)),
-        None if settings.consensus is None else absolute(root, {"": settings.consensus})[""],
+        _seen(root, settings.consensus),
         {**config, "spark": words(settings.spark), "storage": absolute(root, texts(settings.storage))},
         settings.tick_ms,
         endpoints,
+        tuple(Defined(SETTINGS_FILE, _instance(name, given)) for name, given in settings.instances.items()),
     )
+
+
+def _instance(name: str, given: _Instance) -> CreateInstance:
+    """Return the statement that a setting stands for.  Raises `ConfigError` where the statement would be refused."""
+    replicas: dict[str, str] = {}
+    for replica, address in given.replicas.items():
+        if refusal := refusal_of_address(address) or refusal_of(replicas, replica.lower(), address):
+            raise ConfigError(f"{SETTINGS_FILE}: instance {name!r}: {refusal}")
+        replicas[replica.lower()] = address
+    return CreateInstance(name, replicas)
+
+
+def _seen(root: Path, text: str | None) -> str | None:
+    """Return a setting that may refer to a file, as seen from the project."""
+    return None if text is None else absolute(root, {"": text})[""]
 
 
 def _jars(root: Path, text: str | None) -> str | None:

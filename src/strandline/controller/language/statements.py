@@ -8,9 +8,11 @@ text, because their meaning is Spark's.  Every refusal has a line and a column.
     CREATE SOURCE name [(columns)] FROM connector (option = value, …) [clauses] [KEEP HISTORY FOR 'interval']
     CREATE SOURCE name [(columns)] USING connector OPTIONS (key 'value', …) [clauses] [KEEP HISTORY FOR 'interval']
     CREATE [OR REPLACE] CONNECTION name TO kind (option = value, …)
-    CREATE MATERIALIZED VIEW name [REFRESH schedule] [KEEP HISTORY FOR 'interval'] AS query
+    CREATE [OR REPLACE] INSTANCE name REPLICAS (name 'host:port', …)
+    ALTER INSTANCE name {ADD REPLICA name 'host:port' | DROP REPLICA name}
+    CREATE MATERIALIZED VIEW name [IN INSTANCE name] [REFRESH schedule] [KEEP HISTORY FOR 'interval'] AS query
     CREATE MATERIALIZATION name INTO endpoint OPTIONS (key 'value', …) AS collection [TO table] [KEY (columns)], …
-    DROP {TABLE | SOURCE | CONNECTION | MATERIALIZED VIEW | MATERIALIZATION} [IF EXISTS] name
+    DROP {TABLE | SOURCE | CONNECTION | INSTANCE | MATERIALIZED VIEW | MATERIALIZATION} [IF EXISTS] name
     INSERT INTO [TABLE] name [(columns)] query
     DELETE FROM name [[AS] alias] [WHERE condition]
     UPDATE name [[AS] alias] SET column = value, … [WHERE condition]
@@ -18,7 +20,8 @@ text, because their meaning is Spark's.  Every refusal has a line and a column.
     a query
 
 ``IF NOT EXISTS`` is allowed after CREATE and its kind.  The clauses of a source are in `clauses.py`, schedules in
-`schedules.py`.  Statements that Spark has and Strandline has not are refused by name (`unsupported.py`).
+`schedules.py`, instances in `instances.py`.  Statements that Spark has and Strandline has not are refused by name
+(`unsupported.py`).
 
 Long because all statements are listed in one place, with how each is read.
 """
@@ -33,29 +36,16 @@ from sqlglot.tokenizer_core import Token, TokenType
 
 from strandline.algebra.excerpt import Excerpt
 from strandline.compute.plan.sql.dialect import position
-from strandline.controller.language import clauses, schedules, unsupported
+from strandline.controller.language import clauses, instances, schedules, unsupported
 from strandline.controller.language.cursor import QUERY_WORDS, Cursor, tokens_of
+from strandline.controller.language.instances import AddReplica, CreateInstance, DropReplica
+from strandline.controller.language.placed import Kept, Placed
 from strandline.errors import DefinitionError, Position
 from strandline.frontier.refresh import Refresh
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Placed:
-    """``at``: where the name of what it is about stands; None if it comes from no text."""
-
-    at: Position | None = field(default=None, compare=False, repr=False)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Kept(_Placed):
-    """``keep_history``: the interval of KEEP HISTORY FOR as it was written, which stands at ``keep_history_at``."""
-
-    keep_history: str | None = None
-    keep_history_at: Position | None = field(default=None, compare=False, repr=False)
-
-
 @dataclass(frozen=True, slots=True)
-class CreateTable(_Kept):
+class CreateTable(Kept):
     """CREATE TABLE: ``columns`` is Spark DDL, which begins at ``columns_at``."""
 
     name: str
@@ -65,7 +55,7 @@ class CreateTable(_Kept):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Configured(_Kept):
+class _Configured(Kept):
     """``options_at``: where each option stands, by its name."""
 
     options_at: Mapping[str, Position] = field(default_factory=dict, compare=False, repr=False)
@@ -101,7 +91,7 @@ class CreateSourceTable(_Configured):
 
 
 @dataclass(frozen=True, slots=True)
-class CreateConnection(_Placed):
+class CreateConnection(Placed):
     """CREATE CONNECTION: options that sources share; ``replaces``: also where there is one, whose users then use it."""
 
     name: str
@@ -113,10 +103,11 @@ class CreateConnection(_Placed):
 
 
 @dataclass(frozen=True, slots=True)
-class CreateView(_Kept):
+class CreateView(Kept):
     """CREATE MATERIALIZED VIEW; ``start`` is where the query begins in the statement, for positions.
 
-    ``refresh``: its schedule, which stands at ``refresh_at``; None: it follows each time.
+    ``refresh``: its schedule, which stands at ``refresh_at``; None: it follows each time.  ``instance``: the one that
+    runs it, whose name stands at ``instance_at``; empty: the process of the environment does.
     """
 
     name: str
@@ -125,10 +116,12 @@ class CreateView(_Kept):
     if_not_exists: bool = False
     refresh: Refresh | None = None
     refresh_at: Position | None = field(default=None, compare=False, repr=False)
+    instance: str = ""
+    instance_at: Position | None = field(default=None, compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
-class Bind(_Placed):
+class Bind(Placed):
     """One collection of a materialization; an empty key is to be inferred."""
 
     collection: str
@@ -137,7 +130,7 @@ class Bind(_Placed):
 
 
 @dataclass(frozen=True, slots=True)
-class CreateMaterialization(_Placed):
+class CreateMaterialization(Placed):
     """CREATE MATERIALIZATION: keep an endpoint's tables equal to collections."""
 
     name: str
@@ -148,8 +141,8 @@ class CreateMaterialization(_Placed):
 
 
 @dataclass(frozen=True, slots=True)
-class Drop(_Placed):
-    """DROP: ``kind`` is ``table``, ``source``, ``connection``, ``materialized view`` or ``materialization``."""
+class Drop(Placed):
+    """DROP: ``kind`` is what the statement says, such as ``materialized view``, in lower case."""
 
     kind: str
     name: str
@@ -157,7 +150,7 @@ class Drop(_Placed):
 
 
 @dataclass(frozen=True, slots=True)
-class Insert(_Placed):
+class Insert(Placed):
     """INSERT INTO: the rows of ``query``, for ``columns`` and where each stands (empty: all, in order)."""
 
     table: str
@@ -166,7 +159,7 @@ class Insert(_Placed):
 
 
 @dataclass(frozen=True, slots=True)
-class Delete(_Placed):
+class Delete(Placed):
     """DELETE FROM: the rows for which ``where`` is true (None: all); ``alias`` is the table's name in it."""
 
     table: str
@@ -184,7 +177,7 @@ class Assignment:
 
 
 @dataclass(frozen=True, slots=True)
-class Update(_Placed):
+class Update(Placed):
     """UPDATE: sets columns, each once, in the rows for which ``where`` is true (None: all)."""
 
     table: str
@@ -194,7 +187,7 @@ class Update(_Placed):
 
 
 @dataclass(frozen=True, slots=True)
-class Bracket(_Placed):
+class Bracket(Placed):
     """BEGIN, COMMIT or ROLLBACK (``word``): where a transaction of a script begins and ends."""
 
     word: str
@@ -208,16 +201,30 @@ class Query:
 
 
 Create: TypeAlias = (
-    CreateConnection | CreateTable | CreateSource | CreateSourceTable | CreateView | CreateMaterialization
+    CreateConnection
+    | CreateInstance
+    | CreateTable
+    | CreateSource
+    | CreateSourceTable
+    | CreateView
+    | CreateMaterialization
 )
-Statement: TypeAlias = Create | Drop | Insert | Delete | Update | Bracket | Query
+Alter: TypeAlias = AddReplica | DropReplica
+Statement: TypeAlias = Create | Alter | Drop | Insert | Delete | Update | Bracket | Query
 
 _BRACKETS: Final = ("BEGIN", "COMMIT", "ROLLBACK")
-_WORDS: Final = [*QUERY_WORDS[:-1], "CREATE", "DROP", "INSERT", "DELETE", "UPDATE", *_BRACKETS]
-_KINDS: Final = (("TABLE",), ("SOURCE",), ("CONNECTION",), ("MATERIALIZED", "VIEW"), ("MATERIALIZATION",))
+_WORDS: Final = [*QUERY_WORDS[:-1], "CREATE", "ALTER", "DROP", "INSERT", "DELETE", "UPDATE", *_BRACKETS]
+_KINDS: Final = (
+    ("TABLE",),
+    ("SOURCE",),
+    ("CONNECTION",),
+    ("INSTANCE",),
+    ("MATERIALIZED", "VIEW"),
+    ("MATERIALIZATION",),
+)
 REFERENCE: Final = "reference"
 """The option of a source's table that says what upstream calls it."""
-_ANY_KIND: Final = "TABLE, SOURCE, CONNECTION, MATERIALIZED VIEW or MATERIALIZATION"
+_ANY_KIND: Final = "TABLE, SOURCE, CONNECTION, INSTANCE, MATERIALIZED VIEW or MATERIALIZATION"
 
 
 def split(text: str) -> list[str]:
@@ -266,6 +273,8 @@ def parse(text: str) -> Statement:
     match cursor.peek():
         case "CREATE":
             statement = _create(cursor)
+        case "ALTER" if cursor.peek(1) == "INSTANCE":
+            statement = instances.alter(cursor)
         case "DROP":
             statement = _drop(cursor)
         case "INSERT":
@@ -323,11 +332,10 @@ def _refuse(cursor: Cursor, statement: str, clauses: Mapping[str, str]) -> None:
 
 def _create(cursor: Cursor) -> Statement:
     cursor.take("CREATE")
-    replaces = [cursor.peek(n) for n in range(3)] == ["OR", "REPLACE", "CONNECTION"]
-    if cursor.peek() == "OR" and not replaces:
-        raise _unsupported(cursor, "CREATE OR REPLACE", "DROP it first, then CREATE it; only a CONNECTION is replaced")
-    if replaces:
-        cursor.take("OR", "REPLACE")
+    replaces = cursor.peek(2) in {"CONNECTION", "INSTANCE"} and cursor.accept("OR", "REPLACE")
+    if cursor.peek() == "OR":
+        instead = "DROP it first, then CREATE it; only a CONNECTION or an INSTANCE is replaced"
+        raise _unsupported(cursor, "CREATE OR REPLACE", instead)
     kind = next((words for words in _KINDS if cursor.accept(*words)), None)
     quiet = kind is not None and cursor.accept("IF", "NOT", "EXISTS")
     match kind:
@@ -337,6 +345,8 @@ def _create(cursor: Cursor) -> Statement:
             return _source(cursor, quiet)
         case ("CONNECTION",):
             return _connection(cursor, quiet, replaces)
+        case ("INSTANCE",):
+            return instances.create(cursor, quiet=quiet, replaces=replaces)
         case ("MATERIALIZED", "VIEW"):
             return _view(cursor, quiet)
         case ("MATERIALIZATION",):
@@ -423,6 +433,10 @@ def _connection(cursor: Cursor, quiet: bool, replaces: bool) -> CreateConnection
 
 def _view(cursor: Cursor, quiet: bool) -> CreateView:
     at, name = cursor.position, cursor.only_name()
+    instance_at, instance = None, ""
+    if cursor.accept("IN"):
+        cursor.take("INSTANCE")
+        instance_at, instance = cursor.position, cursor.only_name("an instance")
     refresh_at, refresh = cursor.position, schedules.refresh(cursor)
     history, history_at = _history(cursor)
     _refuse(cursor, "CREATE MATERIALIZED VIEW", unsupported.VIEW_CLAUSES)
@@ -437,6 +451,8 @@ def _view(cursor: Cursor, quiet: bool) -> CreateView:
         quiet,
         refresh,
         refresh_at,
+        instance,
+        instance_at,
         at=at,
         keep_history=history,
         keep_history_at=history_at,

@@ -9,12 +9,11 @@ from __future__ import annotations
 import difflib
 from typing import Final
 
-CHANGE: Final = "DROP it and CREATE it anew"
 LOOK: Final = "`strandline status` shows what there is"
 ONE: Final = "write DELETE and INSERT between BEGIN and COMMIT"
 
 STATEMENTS: Final = {
-    "ALTER": CHANGE,
+    "ALTER": "DROP it and CREATE it anew; only the replicas of an INSTANCE are altered",
     "ANALYZE": "",
     "CACHE": "",
     "CALL": "",
@@ -97,6 +96,7 @@ VIEW_CLAUSES: Final = {
     "COMMENT": "write a comment (-- …) beside the definition",
     "PARTITIONED": "rows are kept in an order of Strandline's own",
     "CLUSTER": "rows are kept in an order of Strandline's own",
+    "IN": "IN INSTANCE stands behind the name of the view",
     "SCHEDULE": "write REFRESH EVERY '1 hour' before AS",
     "TBLPROPERTIES": "a view has none",
     "USING": "rows are kept in a format of Strandline's own",

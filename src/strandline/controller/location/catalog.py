@@ -2,7 +2,8 @@
 
 One value in one register (`persist/handles/register.py`), changed by compare-and-set, so a definition is there whole or
 not at all.  ``epoch`` is the generation of the environment that writes: every change requires to be of the current one,
-so an environment that was succeeded cannot change anything.
+so an environment that was succeeded cannot change anything.  ``writes`` is the epoch under which replicas of instances
+write.  It rises less often: a replica goes on when the controller that commands it is restarted.
 
 Shard ids are fresh for every item ever created: a dropped name that is used again is another collection.
 
@@ -24,6 +25,7 @@ from strandline.controller.location.items import (
     Collected,
     Connection,
     Fed,
+    InstanceItem,
     Item,
     Materialization,
     SharedSource,
@@ -36,13 +38,16 @@ from strandline.errors import DefinitionError, FencedError
 from strandline.persist.handles.register import Register, decode_json
 
 KEY: Final = "catalog"
-FORMAT: Final = 3
+FORMAT: Final = 4
 FORMAT_OF_SHARED: Final = 2
 """The first format that knows connections and shared sources; a catalog without them is kept in the first of all."""
 FORMAT_OF_LEFT: Final = 3
 """The first format that knows sources that are `left`.  An earlier version would forget them, so a catalog is kept in
 this one while it has some."""
-assert FORMAT_OF_SHARED < FORMAT_OF_LEFT <= FORMAT
+FORMAT_OF_INSTANCES: Final = 4
+"""The first format that knows instances.  An earlier version would run their views itself, beside the replicas, so a
+catalog is kept in this one while it has some."""
+assert FORMAT_OF_SHARED < FORMAT_OF_LEFT < FORMAT_OF_INSTANCES <= FORMAT
 I = TypeVar("I", bound=Item)  # noqa: E741 - a kind of item
 ERRORS_SUFFIX: Final = "_errors"
 """Behind a source's name: under which name its errors are read."""
@@ -84,7 +89,8 @@ class Catalog(msgspec.Struct, frozen=True):
     """All items by name, and the current generation.
 
     ``dropped`` are the shards that no item has and that are not closed yet, and ``left`` the sources whose upstream was
-    not released yet (`controller/location/dropped.py`).
+    not released yet (`controller/location/dropped.py`).  ``writes``: the epoch under which replicas write, 0 until the
+    first generation that knows of it.
     """
 
     format: int = 1
@@ -93,6 +99,7 @@ class Catalog(msgspec.Struct, frozen=True):
     items: dict[str, Item] = {}
     dropped: tuple[str, ...] = ()
     left: tuple[Left, ...] = ()
+    writes: int = 0
 
     def having(self, items: dict[str, Item]) -> Catalog:
         """Return the catalog with these ``items``; shards of the old items that none of them keeps are `dropped`.
@@ -135,6 +142,13 @@ class Catalog(msgspec.Struct, frozen=True):
         gone = tuple(each.progress for each in self.left if each.progress in progress)
         return _formatted(msgspec.structs.replace(self, dropped=(*self.dropped, *gone), left=left))
 
+    def with_writes_raised(self, epoch: int) -> Catalog:
+        """Return the catalog with an epoch for replicas to write under that none has had: ``epoch``, or a later one.
+
+        A replica that goes on under an earlier epoch is fenced at each shard that a replica of this one writes to.
+        """
+        return msgspec.structs.replace(self, writes=max(epoch, self.writes + 1))
+
     def collection(self, name: str) -> Collected:
         """Return the table, source or view called ``name`` (names are compared without case).
 
@@ -145,7 +159,7 @@ class Catalog(msgspec.Struct, frozen=True):
                 tables = [table.name for table in self.fed_by(name)]
                 hint = f"; its tables are: {', '.join(tables)}" if tables else "; CREATE TABLE … FROM SOURCE makes one"
                 raise DefinitionError(f"source {found.name!r} is no collection{hint}")
-            case None | Connection() | Materialization():
+            case None | Connection() | InstanceItem() | Materialization():
                 raise unknown("collection", name, (n for n, i in self.items.items() if isinstance(i, Collected)))
             case _:
                 return found
@@ -165,7 +179,7 @@ class Catalog(msgspec.Struct, frozen=True):
         return self.items.get(name.lower())
 
     def dependents(self, name: str) -> list[str]:
-        """Return the names of items that cannot be without ``name``: that read it, are fed by it, or connect by it."""
+        """Return the names of items that cannot be without ``name``: that read it, are fed, connected or run by it."""
         return sorted(item.name for item in self.items.values() if name.lower() in _needs(item))
 
     def downstream(self, name: str) -> AbstractSet[str]:
@@ -214,10 +228,14 @@ class Catalog(msgspec.Struct, frozen=True):
 
 def _formatted(catalog: Catalog) -> Catalog:
     """Return the catalog in the first format that knows all that it has, or in the one that it was in before."""
-    kept = catalog.format if catalog.format < FORMAT_OF_LEFT else 1
+    wanted = [catalog.format if catalog.format < FORMAT_OF_LEFT else 1]
     if any(isinstance(item, Connection | SharedSource | SourceTable) for item in catalog.items.values()):
-        kept = max(kept, FORMAT_OF_SHARED)
-    return msgspec.structs.replace(catalog, format=FORMAT_OF_LEFT if catalog.left else kept)
+        wanted.append(FORMAT_OF_SHARED)
+    if catalog.left:
+        wanted.append(FORMAT_OF_LEFT)
+    if any(isinstance(item, InstanceItem) for item in catalog.items.values()):
+        wanted.append(FORMAT_OF_INSTANCES)
+    return msgspec.structs.replace(catalog, format=max(wanted))
 
 
 def shards_of(items: Mapping[str, Item]) -> frozenset[str]:
@@ -228,7 +246,7 @@ def shards_of(items: Mapping[str, Item]) -> frozenset[str]:
 def _needs(item: Item) -> AbstractSet[str]:
     match item:
         case View():
-            return set(item.imports)
+            return {*item.imports, *([item.instance] if item.instance else [])}
         case Materialization():
             return {bound.collection for bound in item.bindings}
         case SourceTable():
@@ -307,13 +325,20 @@ class CatalogStore:
     ) -> Catalog:
         """Begin a new generation for the holder that ``admit`` returns, which changes the catalog by ``edit`` at once.
 
+        Replicas write under its epoch from then on if none was ever raised, or the holder before was of another
+        deployment.  Else they go on under the present one, unless ``edit`` raises it.
+
         Either raises to refuse.
         """
 
         def step(body: bytes | None) -> bytes:
             before = _decode(body)
             kept = before.lacking({name for name in before.items if name.startswith(SUBSCRIBED)})
-            after = msgspec.structs.replace(edit(kept), epoch=before.epoch + 1, holder=admit(before))
+            edited, holder = edit(kept), admit(before)
+            after = msgspec.structs.replace(edited, epoch=before.epoch + 1, holder=holder)
+            succeeds = before.holder is None or before.holder.deployment == holder.deployment
+            if edited.writes == before.writes and not (before.writes and succeeds):
+                after = after.with_writes_raised(after.epoch)
             self._settled = False
             return msgspec.json.encode(after)
 

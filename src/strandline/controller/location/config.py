@@ -15,6 +15,7 @@ import msgspec
 
 from strandline.controller.location.interval import refuse_no_interval
 from strandline.errors import ConfigError
+from strandline.options import is_reference
 
 TICK_MS_DEFAULT: Final = 1000
 DEPLOYMENT_DEFAULT: Final = "default"
@@ -54,6 +55,10 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ``storage``: how to reach an object store: ``endpoint`` (a server of one's own), ``region``, ``access_key_id``,
     ``secret_access_key``, ``session_token``; what is not said is taken from the environment variables that the store's
     own tools read.
+    ``replica_token``: what this environment shows to the replicas of its instances, which take commands from no other
+    caller: a reference, and no token itself.  Without it, that of a file in a location in files.
+    ``replica_certificate`` and ``replica_key``: the files (PEM) by which a replica that does not listen on loopback
+    shows who it is; ``replica_authority``: of whose certificates it must be, for the environment.
     """
 
     deployment: str = DEPLOYMENT_DEFAULT
@@ -68,6 +73,10 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     storage: dict[str, str] = {}
     kafka_jars: str | None = None
     functions: dict[str, Any] = {}
+    replica_token: str | None = None
+    replica_certificate: str | None = None
+    replica_key: str | None = None
+    replica_authority: str | None = None
 
     def __post_init__(self) -> None:
         if self.tick_ms < 1:
@@ -80,6 +89,8 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             raise ConfigError(str(error)) from None
         if self.cache_bytes < 0:
             raise ConfigError(f"cache_bytes is {self.cache_bytes}; it must not be negative (0: no cache)")
+        if self.replica_token is not None and not is_reference(self.replica_token):
+            raise ConfigError("replica_token is a secret: say where it is (env:NAME or file:PATH), not what it is")
 
 
 def config_from(settings: Mapping[str, Any] | None) -> Config:

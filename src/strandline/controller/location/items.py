@@ -1,7 +1,8 @@
 """Items: what a catalog holds, each with its definition and its shards.
 
 A *collection* can be read: a table, a source, a table that a source feeds, a view.  The others are a connection
-(options under a name), a source whose tables are collections and it is none, and a materialization.
+(options under a name), an instance (where views run), a source whose tables are collections and it is none, and a
+materialization.
 
 A collection's ``keep_history`` is the interval of its KEEP HISTORY FOR, as it was written; None: the environment's.
 """
@@ -100,6 +101,7 @@ class View(_Item, frozen=True, tag="view"):
     fingerprint of the plan that a check has found right, and ``distrusted`` says what one has found wrong: such a view
     is recomputed whole until it is defined anew (`controller/asking/selfcheck.py`).  ``refresh``: its schedule; None:
     it follows each time.  ``seed``: the shard in which it was prepared, until its own holds the same rows.
+    ``instance``: the one that runs it, in lower case; empty: the process of the environment does.
     """
 
     sql: str
@@ -111,6 +113,7 @@ class View(_Item, frozen=True, tag="view"):
     keep_history: str | None = None
     refresh: Refresh | None = None
     seed: str = ""
+    instance: str = ""
 
     @property
     def awaits_creation(self) -> bool:
@@ -164,13 +167,23 @@ class Connection(msgspec.Struct, frozen=True, tag_field="kind", tag="connection"
     options: dict[str, str]
 
 
+class InstanceItem(msgspec.Struct, frozen=True, tag_field="kind", tag="instance"):
+    """An instance: processes that run the same views, called its replicas.
+
+    ``replicas``: the address of each, ``host:port``, by its name in lower case.  Without any, its views wait.
+    """
+
+    name: str
+    replicas: dict[str, str]
+
+
 Collected: TypeAlias = Table | Source | SourceTable | View
 """What can be read."""
 Kept: TypeAlias = Collected | SharedSource
 """What has shards."""
 Fed: TypeAlias = Source | SourceTable
 """What is fed from outside: it has an error half that is its own."""
-Item: TypeAlias = Kept | Connection | Materialization
+Item: TypeAlias = Kept | Connection | InstanceItem | Materialization
 
 
 def kind_of(item: Item) -> str:

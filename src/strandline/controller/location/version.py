@@ -54,7 +54,7 @@ class Version(msgspec.Struct, frozen=True):
         return frozenset(stages | {each.shard for each in self.views.values() if each.shard}) - shards_of(catalog.items)
 
     def promoted(self, catalog: Catalog) -> Catalog:
-        """Return the catalog with these views in place of those that they follow.
+        """Return the catalog with these views in place of those that they follow; replicas of before are fenced.
 
         Raises `ConfigError` if one of these was defined anew since.
         """
@@ -65,7 +65,8 @@ class Version(msgspec.Struct, frozen=True):
                 raise ConfigError(f"{each.view.name!r} was defined anew while its next version was prepared")
             catalog = catalog.with_item(each.view)
         left = set(self.left) - shards_of(catalog.items)
-        return msgspec.structs.replace(catalog, dropped=tuple(sorted({*catalog.dropped, *left})))
+        promoted = msgspec.structs.replace(catalog, dropped=tuple(sorted({*catalog.dropped, *left})))
+        return promoted.with_writes_raised(catalog.epoch + 1)
 
 
 class Versions:

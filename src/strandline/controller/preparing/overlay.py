@@ -20,7 +20,7 @@ from strandline.compute.stage import Stage
 from strandline.controller.commanded import Plans, command
 from strandline.controller.core import Core
 from strandline.controller.defining.apply import changed, in_order, mentions
-from strandline.controller.defining.definitions import drafted, keeping
+from strandline.controller.defining.definitions import drafted, instance_of, keeping
 from strandline.controller.defining.project import Project, in_file
 from strandline.controller.language.statements import CreateView
 from strandline.controller.location.catalog import Catalog, shards_of
@@ -33,6 +33,7 @@ from strandline.instance.commands import Collection, RunDataflow
 LATER_SCHEDULE: Final = "its schedule begins with the promotion"
 LATER_CHANGED: Final = "it reads a view that changes, and is computed with the promotion"
 LATER_MISSING: Final = "it reads what is made with the promotion"
+LATER_INSTANCE: Final = "its instance is made with the promotion"
 
 
 @dataclass
@@ -66,13 +67,19 @@ def overlay(core: Core, project: Project, known: Version) -> Overlay:
                 if differs:
                     raise DefinitionError(f"{statement.name!r} was created with {differs}; only views can be promoted")
                 continue
+            if isinstance(present, View) and statement.instance.lower() != present.instance:
+                raise DefinitionError(f"{statement.name!r} was created with {differs}; drop it first, then create it")
             if present is not None and not differs and moved.isdisjoint(present.imports):
                 continue
             absent = missing - found.views.keys()
             if present is None and (read := absent.intersection(mentions(statement.query))):
                 found.later[name] = f"{LATER_MISSING}: {', '.join(sorted(read))}"
                 continue
-            definition = drafted(core, catalog, statement.name, statement.query, statement.refresh)
+            if present is None and statement.instance.lower() in absent:
+                found.later[name] = LATER_INSTANCE
+                continue
+            instance = instance_of(core.catalog, statement)
+            definition = drafted(core, catalog, statement.name, statement.query, statement.refresh, instance)
             if statement.refresh is not None:
                 found.later[name] = LATER_SCHEDULE
             elif not found.views.keys().isdisjoint(definition.view.imports):
@@ -100,7 +107,8 @@ def _prepared(
     if known is not None and _alike(known.view) != _alike(view):
         known = None
     own = known.shard if known is not None and known.shard else ids.fresh("s")
-    stages = stage_shards(definition.stages, catalog, ids, {} if known is None else known.view.stages)
+    before = {} if known is None else known.view.stages
+    stages = stage_shards(definition.stages, catalog, ids, before, instance=view.instance)
     shard = present.shard if present is not None and keeps else own
     return Prepared(
         msgspec.structs.replace(

@@ -1,0 +1,73 @@
+"""Instances: CREATE INSTANCE and ALTER INSTANCE, checked before anything durable changes.
+
+The replicas of an instance are changed in place: its views stay in it.  A replica that is dropped, or has another
+address, is fenced out by the same change of the catalog (`Catalog.writes`), since it cannot be reached any longer, and
+so cannot be asked to end.
+"""
+
+from __future__ import annotations
+
+from strandline.algebra.excerpt import within
+from strandline.controller.core import Core
+from strandline.controller.defining.definitions import taken
+from strandline.controller.language.instances import AddReplica, CreateInstance, DropReplica, refusal_of
+from strandline.controller.location.catalog import unknown
+from strandline.controller.location.items import InstanceItem
+from strandline.errors import DefinitionError
+
+
+async def create_instance(core: Core, statement: CreateInstance) -> None:
+    """CREATE INSTANCE.  One that replaces another keeps its views, which run in these replicas from now on.
+
+    Raises `DefinitionError` if the name is taken.
+    """
+    present = core.catalog.find(statement.name)
+    if not (statement.replaces and isinstance(present, InstanceItem)) and taken(core, statement, InstanceItem):
+        return
+    await _put(core, InstanceItem(statement.name, statement.replicas))
+
+
+async def alter(core: Core, statement: AddReplica | DropReplica) -> None:
+    """ALTER INSTANCE.
+
+    Raises `DefinitionError` if there is no such instance; a replica that is added is there, or one of its address; or
+    one that is dropped is not there.
+    """
+    core.require_writing()
+    with within(statement.at):
+        present = core.catalog.one(statement.name, InstanceItem, "instance")
+    with within(statement.replica_at):
+        await _put(core, InstanceItem(present.name, _altered(present, statement)))
+
+
+def _altered(present: InstanceItem, statement: AddReplica | DropReplica) -> dict[str, str]:
+    """Return the replicas that an instance has after ``statement``."""
+    match statement:
+        case AddReplica(replica=replica, address=address):
+            if replica in present.replicas:
+                raise DefinitionError(f"instance {present.name!r} has a replica {replica!r} already; drop it first")
+            if refusal := refusal_of(present.replicas, replica, address):
+                raise DefinitionError(refusal)
+            return {**present.replicas, replica: address}
+        case DropReplica(replica=replica):
+            if replica not in present.replicas:
+                raise unknown(f"replica of instance {present.name!r} called", replica, present.replicas)
+            return {name: address for name, address in present.replicas.items() if name != replica}
+
+
+async def keep(core: Core, item: InstanceItem, statement: CreateInstance) -> None:
+    """Let ``item``, which is there, have the replicas of ``statement`` from now on."""
+    if item.replicas != statement.replicas:
+        await _put(core, InstanceItem(item.name, statement.replicas))
+
+
+async def _put(core: Core, made: InstanceItem) -> None:
+    """Put ``made`` into the catalog, in the place of what had its name, and have its views run in its replicas."""
+    writing, present = core.require_writing(), core.catalog.find(made.name)
+    before = present.replicas if isinstance(present, InstanceItem) else {}
+    fences_out = not before.items() <= made.replicas.items()
+    await core.catalogs.change(
+        writing.epoch,
+        lambda catalog: (catalog.with_writes_raised(writing.epoch) if fences_out else catalog).with_item(made),
+    )
+    await writing.place()

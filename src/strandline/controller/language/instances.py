@@ -1,0 +1,118 @@
+"""Instances as statements: where views run, and in which processes.
+
+    CREATE [OR REPLACE] INSTANCE [IF NOT EXISTS] name REPLICAS (name 'host:port', …)
+    ALTER INSTANCE name ADD REPLICA name 'host:port'
+    ALTER INSTANCE name DROP REPLICA name
+
+The names of replicas are compared without case, and kept in lower case.  ``REPLICAS ()`` is an instance without any.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from strandline.controller.language.cursor import Cursor
+from strandline.controller.language.placed import Placed
+from strandline.errors import ConfigError, DefinitionError, Position
+from strandline.instance.carriers.access import Address
+
+
+@dataclass(frozen=True, slots=True)
+class CreateInstance(Placed):
+    """CREATE INSTANCE: ``replicas`` are addresses by name; ``replaces``: also where there is one, whose views stay."""
+
+    name: str
+    replicas: dict[str, str]
+    if_not_exists: bool = False
+    replaces: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class AddReplica(Placed):
+    """ALTER INSTANCE … ADD REPLICA; the replica's name stands at ``replica_at``."""
+
+    name: str
+    replica: str
+    address: str
+    replica_at: Position | None = field(default=None, compare=False, repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class DropReplica(Placed):
+    """ALTER INSTANCE … DROP REPLICA; the replica's name stands at ``replica_at``."""
+
+    name: str
+    replica: str
+    replica_at: Position | None = field(default=None, compare=False, repr=False)
+
+
+def create(cursor: Cursor, *, quiet: bool, replaces: bool) -> CreateInstance:
+    """Take what comes behind CREATE INSTANCE.
+
+    Raises `DefinitionError`, with its place, for what is no address, or a replica or an address that is there twice.
+    """
+    at, name = cursor.position, cursor.only_name()
+    if quiet and replaces:
+        raise DefinitionError("OR REPLACE and IF NOT EXISTS contradict each other; leave one out", at)
+    cursor.take("REPLICAS")
+    cursor.take("(")
+    replicas: dict[str, str] = {}
+    while not cursor.accept(")"):
+        if replicas:
+            cursor.take(",")
+        replica_at, replica = cursor.position, cursor.only_name("a replica").lower()
+        address = _address(cursor)
+        if refusal := refusal_of(replicas, replica, address):
+            raise DefinitionError(refusal, replica_at)
+        replicas[replica] = address
+    return CreateInstance(name, replicas, quiet, replaces, at=at)
+
+
+def alter(cursor: Cursor) -> AddReplica | DropReplica:
+    """Take ALTER INSTANCE.  Raises `DefinitionError` as `create`."""
+    cursor.take("ALTER", "INSTANCE")
+    at, name = cursor.position, cursor.only_name()
+    if cursor.accept("ADD", "REPLICA"):
+        replica_at, replica = cursor.position, cursor.only_name("a replica").lower()
+        return AddReplica(name, replica, _address(cursor), replica_at, at=at)
+    if cursor.accept("DROP", "REPLICA"):
+        replica_at, replica = cursor.position, cursor.only_name("a replica").lower()
+        return DropReplica(name, replica, replica_at, at=at)
+    raise cursor.fail("ADD REPLICA or DROP REPLICA")
+
+
+def refusal_of(replicas: Mapping[str, str], replica: str, address: str) -> str:
+    """Return why ``replica`` cannot be beside ``replicas``; empty if it can.
+
+    >>> refusal_of({"a": "h:1"}, "b", "h:2"), refusal_of({"a": "h:1"}, "a", "h:2")
+    ('', "replica 'a' is named twice")
+    """
+    if replica in replicas:
+        return f"replica {replica!r} is named twice"
+    same = next((other for other, there in replicas.items() if there.lower() == address.lower()), None)
+    return "" if same is None else f"replica {replica!r} has the address of {same!r}; each replica is another process"
+
+
+def refusal_of_address(text: str) -> str:
+    """Return why no replica can be reached at ``text``; empty if one can.
+
+    >>> refusal_of_address("localhost:7071"), refusal_of_address("[::1]:7071")
+    ('', '')
+    >>> refusal_of_address("localhost")
+    "'localhost' is no address of a replica: write 'host:port', with a port from 1 to 65535"
+    """
+    try:
+        found = Address.parse(text)
+    except ConfigError:
+        found = None
+    if found is not None and found.port:
+        return ""
+    return f"{text!r} is no address of a replica: write 'host:port', with a port from 1 to 65535"
+
+
+def _address(cursor: Cursor) -> str:
+    at, text = cursor.position, cursor.value()
+    if refusal := refusal_of_address(text):
+        raise DefinitionError(refusal, at)
+    return text
