@@ -35,7 +35,8 @@ def open_core(place: Place) -> Core:
 
 def commanded(core: Core) -> dict[str, Command]:
     """What the controller commands."""
-    return commands(core.catalog, core.require_writing().plans, core.config)
+    found = commands(core.catalog, core.require_writing().plans, core.config)
+    return {name: command for name, (command, _) in found.items()}
 
 
 def beside(core: Core, *, may_write: bool, newer: int = 0) -> Instance:

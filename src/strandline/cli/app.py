@@ -148,6 +148,18 @@ def promote(
 
 
 @app.command()
+def replica(
+    context: typer.Context,
+    listen: Annotated[str, typer.Option("--listen", metavar="HOST:PORT", help="Where controllers connect.")],
+    project: ProjectOption = HERE,
+    json: JsonOption = False,
+) -> None:
+    """Run a replica of an instance: what `strandline run` has it run, until a signal says stop."""
+    opener = _opener(context)
+    raise typer.Exit(running.serve(opener, opener.project(project), listen, Output(json)))
+
+
+@app.command()
 def status(context: typer.Context, project: ProjectOption = HERE, json: JsonOption = False) -> None:
     """Show collections, errors, materializations and the writer."""
     asking.status(_opener(context), project, Output(json))

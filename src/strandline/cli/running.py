@@ -104,6 +104,19 @@ def going_on(
             return Exit.FENCED
 
 
+def serve(opener: Opener, project: Project, listen: str, output: Output) -> Exit:
+    """Run a replica of the project's location, which does what a `strandline run` commands, until a signal says stop."""
+
+    def listening(stop: Stop) -> Exit:
+        with opener.replicating(project, listen) as replica:
+            output.log("listening", at=replica.address)
+            while not stop.asked:
+                stop.wait(SIGNAL_SECONDS_MAX)
+        return Exit.OK
+
+    return until_stopped(listening)
+
+
 def _ticks(env: Environment, wanted: Wanted, stop: Stop, report: Report) -> Exit:
     reported: int | None = None
     idle = 0  # ticks that were left out, one after the other

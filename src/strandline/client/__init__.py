@@ -10,7 +10,19 @@ from strandline.client.opening import (
 )
 from strandline.client.preparing import NextVersion
 from strandline.client.reading import Collection
+from strandline.client.replicating import ListeningReplica, replicate
 from strandline.client.subscribing import Progress, Updates
 from strandline.client.writing import Transaction
 
-__all__ = ["Collection", "Environment", "NextVersion", "Progress", "Transaction", "Updates", "open", "prepare"]
+__all__ = [
+    "Collection",
+    "Environment",
+    "ListeningReplica",
+    "NextVersion",
+    "Progress",
+    "Transaction",
+    "Updates",
+    "open",
+    "prepare",
+    "replicate",
+]

@@ -84,7 +84,7 @@ class Access:
                 hold.close()
             try:
                 if self.core.writing is not None:
-                    self._loop.run(self.core.writing.instance.halt())
+                    self._loop.run(self.core.writing.running.halt())
                 self._loop.quiet()
                 self._loop.run(self.core.close())
             finally:

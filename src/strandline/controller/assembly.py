@@ -15,7 +15,9 @@ from strandline.algebra.schema import Schema
 from strandline.compute.plan.scalars.analyst import Analyst
 from strandline.compute.tick import SideBySide
 from strandline.controller.location.tenure import Processes
+from strandline.errors import Disconnected
 from strandline.instance.connections import Connectors, Drivers
+from strandline.instance.protocol.carrier import Carrier, Dial
 from strandline.plane.engine import Engine
 from strandline.store.beside import Beside
 from strandline.store.blob import Blob
@@ -43,6 +45,11 @@ class TypeAnalyst(Analyst, Protocol):
         ...
 
 
+async def unreachable(address: str) -> Carrier:
+    """Reach no replica: what an environment does that was given no way to."""
+    raise Disconnected(f"{address} cannot be reached from here")
+
+
 @dataclass(frozen=True)
 class Assembly:
     """Everything that touches the world, and how to close it."""
@@ -63,6 +70,8 @@ class Assembly:
     address: Path | None
     """Where the writer publishes the address that sends notices of new versions; None: only in the writer itself."""
     opened: ExitStack
+    dial: Dial = unreachable
+    """How replicas are reached."""
 
     def close(self) -> None:
         """Close files, threads and the session that was built here; a caller's session is left as it is."""

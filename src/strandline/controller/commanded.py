@@ -13,6 +13,7 @@ from strandline.controller.location.items import (
     Collected,
     Connection,
     Fed,
+    InstanceItem,
     Item,
     Materialization,
     SharedSource,
@@ -59,10 +60,18 @@ def _key(view: View) -> tuple[str, bool]:
     return view.shard, bool(view.distrusted)
 
 
-def commands(catalog: Catalog, plans: Plans, config: Config) -> dict[str, Command]:
-    """Return what is to be run, by the item's name; nothing for a view that is not planned yet."""
-    found = {name: command(item, catalog, plans, config) for name, item in catalog.items.items()}
-    return {name: each for name, each in found.items() if each is not None}
+def commands(catalog: Catalog, plans: Plans, config: Config) -> dict[str, tuple[Command, str]]:
+    """Return what is to be run, by the item's name, and in which instance (empty: in this process).
+
+    Nothing for a view that is not planned yet.
+    """
+    found = {name: (command(item, catalog, plans, config), instance_of(item)) for name, item in catalog.items.items()}
+    return {name: (each, instance) for name, (each, instance) in found.items() if each is not None}
+
+
+def instance_of(item: Item) -> str:
+    """Return the instance that an item runs in; empty: in the process of the environment."""
+    return item.instance if isinstance(item, View) else ""
 
 
 def command(item: Item, catalog: Catalog, plans: Plans, config: Config) -> Command | None:
@@ -93,7 +102,7 @@ def command(item: Item, catalog: Catalog, plans: Plans, config: Config) -> Comma
                 tuple(collection(catalog.collection(bound.collection), config) for bound in item.bindings),
                 on_error.continues(item.options),
             )
-        case Connection() | SourceTable():
+        case Connection() | SourceTable() | InstanceItem():
             return None
 
 

@@ -24,6 +24,7 @@ from strandline.compute.tick import TickReport
 from strandline.controller.assembly import Assembly
 from strandline.controller.commanded import collection
 from strandline.controller.health import MERGES, TICK, Health
+from strandline.controller.instances.running import Running
 from strandline.controller.location.catalog import KEY, Catalog, CatalogStore, Holder
 from strandline.controller.location.config import Config, Mode
 from strandline.controller.location.items import Collected, Item, SourceTable, Table, View, kind_of
@@ -49,15 +50,17 @@ from strandline.instance.commands import Advance, Collection
 from strandline.instance.equipment import Equipment
 from strandline.instance.instance import Instance
 from strandline.instance.problems import Problems
+from strandline.instance.protocol.messages import Hello
 from strandline.instance.tables import Change, Statement
 from strandline.persist.client import PersistClient
 from strandline.persist.handles.location import KEY as LOCATION
+from strandline.persist.handles.location import read_mark
 from strandline.persist.handles.register import Register
 from strandline.persist.notices.notify import LocalNotifier, Notifier, Polling
 from strandline.persist.notices.push import PushClient, PushServer
 from strandline.persist.shard.patience import Deadline
 from strandline.persist.together.transactions import SHARD as TRANSACTIONS
-from strandline.persist.together.transactions import open_transactions
+from strandline.persist.together.transactions import Transactions, open_transactions
 from strandline.sources.question import Patience
 
 
@@ -125,7 +128,7 @@ class Core:
         async with AsyncExitStack() as ending:  # each is ended whatever the others raise
             ending.push_async_callback(self._release)
             if self.writing is not None:
-                ending.push_async_callback(self.writing.instance.close)
+                ending.push_async_callback(self.writing.running.close)
 
     async def _release(self) -> None:
         claimed, self._claimed, self.writing = self._claimed, None, None
@@ -180,7 +183,7 @@ class Core:
             catalog.epoch,
             transactions,
             Oracle(have.clock, floor),
-            Instance(self.equipment(), catalog.epoch, transactions, self.problems),
+            await self._running(catalog, transactions),
             Retention(self.client, self.config, catalog.epoch),
             have,
             self.client,
@@ -189,9 +192,17 @@ class Core:
             self.problems,
             self._forget,
         )
+        await self.writing.place()
         for item in list(catalog.items.values()):
             await self.writing.start(item)
         await self.writing.close_dropped()
+
+    async def _running(self, catalog: Catalog, transactions: Transactions) -> Running:
+        have = self.assembly
+        here = Instance(self.equipment(), catalog.epoch, transactions, self.problems)
+        mark = await read_mark(have.blob, have.clock)
+        hello = Hello(catalog.epoch, catalog.writes, "" if mark is None else mark.id)
+        return Running(here, self.problems, hello, have.dial, have.beside, have.clock)
 
     def equipment(self) -> Equipment:
         """Return what an instance that runs in this process is given."""
@@ -206,12 +217,12 @@ class Core:
 
     def live(self) -> dict[str, int]:
         """Return the live counters of what runs here (`instance/live.py`)."""
-        return {} if self.writing is None else self.writing.instance.counters()
+        return {} if self.writing is None else self.writing.running.counters()
 
     def beginnings(self) -> tuple[Beginning, ...]:
         """Return what is read or computed here for the first time, from memory alone: any thread may ask."""
         try:
-            return () if self.writing is None else self.writing.instance.beginnings()
+            return () if self.writing is None else tuple(self.writing.running.beginnings())
         except RuntimeError:  # something came or went while it was looked at
             return ()
 
@@ -245,7 +256,7 @@ class Core:
         await self.deliver(deadline)
         await self._confirm()
         await self._release_history(time)
-        await self.health.publish(writing.instance, writing.epoch, time)
+        await self.health.publish(writing.running, writing.epoch, time)
         return time
 
     async def idle(self) -> bool:
@@ -256,11 +267,11 @@ class Core:
         writing, time = self.require_writing(), self.health.time
         if time is None or self.problems or not writing.settled or writing.transactions.upper != Frontier(time + 1):
             return False
-        frontiers, now = writing.instance.report().frontiers, Frontier(writing.oracle.now())
+        frontiers, now = writing.running.report().frontiers, Frontier(writing.oracle.now())
         due = any(self._refreshed(item) <= now for item in self.catalog.items.values())
         if due or complete(self.catalog, {}, frontiers, time) < time:
             return False
-        return await writing.instance.idle()
+        return await writing.running.idle()
 
     def _refreshed(self, item: Item) -> Frontier:
         """Return the next refresh of a view that has a schedule; empty: it has none to come."""
@@ -281,7 +292,7 @@ class Core:
     async def watch(self) -> None:
         """Publish what a tick that runs long waits for; see `Health.watch`."""
         if self.writing is not None:
-            await self.health.watch(self.writing.instance, self.writing.epoch)
+            await self.health.watch(self.writing.running, self.writing.epoch)
 
     async def ingest(
         self, ts: int | None = None, deadline: Deadline | None = None, *, step: bool = True, wait: bool = False
@@ -293,9 +304,15 @@ class Core:
         return time
 
     async def maintain(self, deadline: Deadline | None = None) -> TickReport:
-        """Step every stage of every view up to where its inputs are known; ``deadline``: see `tick`."""
-        writing = self.require_writing()
-        return await writing.instance.maintain(Frontier(writing.oracle.floor), deadline)
+        """Step every stage of every view up to where its inputs are known; ``deadline``: see `tick`.
+
+        Return what has happened in this process.  Raises `FencedError` if replicas obey another environment.
+        """
+        writing, upper = self.require_writing(), Frontier(self.require_writing().oracle.floor)
+        report = await writing.running.maintain(as_time(upper) - 1, upper, deadline)
+        if writing.running.stale:
+            await self.catalogs.confirm(writing.epoch)
+        return report
 
     async def deliver(self, deadline: Deadline | None = None) -> None:
         """Let every endpoint follow its collections; ``deadline``: see `tick`."""
@@ -310,7 +327,7 @@ class Core:
     async def _release_history(self, time: int) -> None:
         writing = self.require_writing()
         async with self.problems.of(RELEASING):
-            await writing.retention.follow(self.catalog, writing.instance, time)
+            await writing.retention.follow(self.catalog, writing.running, time)
             self.problems.note(RELEASING, "")
 
     async def merge(self) -> None:

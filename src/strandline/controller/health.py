@@ -8,13 +8,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 
+from strandline.controller.instances.replicas import ReplicaStatus
+from strandline.controller.instances.running import Running
 from strandline.controller.location.catalog import CatalogStore
 from strandline.controller.location.items import Collected, SharedSource, View
-from strandline.controller.published import NOTICES, PROBLEMS, Published
+from strandline.controller.published import NOTICES, PROBLEMS, REPLICAS, Published
 from strandline.controller.standing import standing, waiting
 from strandline.errors import StrandlineError
 from strandline.frontier.antichain import Frontier
-from strandline.instance.instance import Instance
 from strandline.instance.problems import Problems
 from strandline.persist.client import PersistClient
 from strandline.persist.handles.register import Register
@@ -37,6 +38,9 @@ class Health:
         self._problems = problems
         self.published_problems = Published(Register(PROBLEMS, client.clock, client.ids, client.consensus), str)
         self.published_notices = Published(Register(NOTICES, client.clock, client.ids, client.consensus), list[str])
+        self.published_replicas = Published(
+            Register(REPLICAS, client.clock, client.ids, client.consensus), dict[str, ReplicaStatus]
+        )
         self._standing: dict[str, str] = {}  # what is behind the last tick without a problem of its own
         self.time: int | None = None
         """The time of the tick that runs, once it has one."""
@@ -60,43 +64,45 @@ class Health:
                 found[owner] = "; ".join(filter(None, (found.get(owner), f"shard {shard!r}: {problem}")))
         return found
 
-    async def publish(self, instance: Instance, epoch: int, time: int) -> None:
+    async def publish(self, running: Running, epoch: int, time: int) -> None:
         """Learn what is behind the tick that ended at ``time``; let other processes read all that is known."""
-        report = instance.report()
-        going_on = instance.going_on()
+        report = running.report()
+        going_on = running.going_on()
         self._standing = standing(self._catalogs.current, self._problems, report.frontiers, Frontier(time), going_on)
         async with self._problems.of(STATUS):
             await self.published_problems.publish(self.problems(), epoch)
             await self.published_notices.publish(report.notices, epoch)
+            if running.instances:
+                await self.published_replicas.publish(running.replicas(), epoch)
             self._problems.note(STATUS, "")
 
-    def waits(self, instance: Instance) -> dict[str, str]:
+    def waits(self, running: Running) -> dict[str, str]:
         """Return what each item waits for, once a tick, or what is done between two, runs for `problems.LONG_S`."""
         known = {name: each for name, each in self._problems.under_way.items() if name != MERGES}
         if all([each.short.left_s() > 0 for each in known.values()]):  # noqa: C419 - each looks
             return {}
         tick = known.pop(TICK, None)
-        under_way = {name: since for name, since in instance.under_way().items() if name not in {MERGES, TICK}}
+        under_way = {name: since for name, since in running.under_way().items() if name not in {MERGES, TICK}}
         if tick is None or tick.short.left_s() > 0:
-            return self._late(instance) | waiting((), (), under_way, 0)
+            return self._late(running) | waiting((), (), under_way, 0)
         items, behind = self._catalogs.current.items, set(self._catalogs.current.items)
         if self.time is not None:
-            behind &= standing(self._catalogs.current, {}, instance.report().frontiers, Frontier(self.time)).keys()
+            behind &= standing(self._catalogs.current, {}, running.report().frontiers, Frontier(self.time)).keys()
         return waiting(items, behind, under_way, tick.since_ms)
 
-    def _late(self, instance: Instance) -> dict[str, str]:
+    def _late(self, running: Running) -> dict[str, str]:
         """Return what each item waits for that does not come to the last tick's time since long."""
-        going_on, catalog = instance.going_on(), self._catalogs.current
+        going_on, catalog = running.going_on(), self._catalogs.current
         if self.time is None or not any(since is not None for since in going_on.values()):
             return {}
-        return standing(catalog, self._problems, instance.report().frontiers, Frontier(self.time), going_on)
+        return standing(catalog, self._problems, running.report().frontiers, Frontier(self.time), going_on)
 
-    async def watch(self, instance: Instance, epoch: int) -> None:
+    async def watch(self, running: Running, epoch: int) -> None:
         """Publish what a tick that runs long waits for: beside ticks, often enough.
 
         Raises nothing: at the latest the end of the tick publishes problems.
         """
-        if waits := self.waits(instance):
+        if waits := self.waits(running):
             self.overdue(waits)
             with suppress(StrandlineError):
-                await self.published_problems.publish(waits | self.problems(), epoch, lambda: not self.waits(instance))
+                await self.published_problems.publish(waits | self.problems(), epoch, lambda: not self.waits(running))

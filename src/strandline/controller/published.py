@@ -19,6 +19,7 @@ from strandline.persist.handles.register import Register
 
 PROBLEMS: Final = "problems"
 NOTICES: Final = "notices"
+REPLICAS: Final = "replicas"
 T = TypeVar("T")
 
 

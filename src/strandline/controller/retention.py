@@ -21,12 +21,12 @@ from dataclasses import dataclass
 from typing import Final, TypeAlias
 
 from strandline.compute.sink.actor import reached
+from strandline.controller.instances.running import Running
 from strandline.controller.location.catalog import Catalog
 from strandline.controller.location.config import Config
 from strandline.controller.location.interval import milliseconds
 from strandline.controller.location.items import Collected, Item, Kept, SharedSource, Source, SourceTable, View
 from strandline.frontier.antichain import MINIMUM, Frontier, as_time, meet
-from strandline.instance.instance import Instance
 from strandline.persist.client import PersistClient
 from strandline.persist.handles.since import SinceHandle
 
@@ -84,7 +84,7 @@ class Retention:
         """Return whether every shard of ``item`` is held; a materialization has none, and a connection."""
         return not isinstance(item, Kept) or all(shard in self._holds for shard in kept_shards(item))
 
-    async def follow(self, catalog: Catalog, instance: Instance, time: int) -> None:
+    async def follow(self, catalog: Catalog, running: Running, time: int) -> None:
         """Move the holds that may be moved, if it is time to look.
 
         Raises `FencedError` if a newer environment holds the shards, and what the stores raise: what is not moved now
@@ -100,8 +100,11 @@ class Retention:
         there = {shard for item in kept for shard in kept_shards(item)}
         self._holds = {shard: hold for shard, hold in self._holds.items() if shard in there}  # the rest was dropped
         views = [item for item in collections if isinstance(item, View)]
-        unopened = [view for view in views if not instance.runs(view.name.lower())]
-        limits = [*instance.needed().items(), *view_limits(unopened, catalog, self._reached)]
+        elsewhere = [view for view in views if running.elsewhere(view.name.lower())]
+        for shard in [shard for view in elsewhere for shard in view.shards]:
+            await self._client.look(shard)
+        unopened = [view for view in views if not running.here.runs(view.name.lower())]
+        limits = [*running.needed().items(), *view_limits(unopened, catalog, self._reached)]
         wanted = wanted_sinces(kept, policies, self._upper, limits, time)
         moves = [
             (hold, wanted[shard])

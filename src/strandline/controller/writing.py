@@ -14,7 +14,8 @@ from operator import methodcaller
 import msgspec
 
 from strandline.controller.assembly import Assembly
-from strandline.controller.commanded import Plans, command, commands, runs_in
+from strandline.controller.commanded import Plans, command, commands, instance_of, runs_in
+from strandline.controller.instances.running import Running
 from strandline.controller.location.catalog import Catalog, CatalogStore
 from strandline.controller.location.config import Config
 from strandline.controller.location.dropped import close, release
@@ -22,6 +23,7 @@ from strandline.controller.location.items import (
     SUBSCRIBED,
     Collected,
     Connection,
+    InstanceItem,
     Item,
     SharedSource,
     SourceTable,
@@ -51,7 +53,7 @@ class Writing:
     epoch: int
     transactions: Transactions
     oracle: Oracle
-    instance: Instance
+    running: Running
     retention: Retention
     assembly: Assembly
     client: PersistClient
@@ -73,16 +75,21 @@ class Writing:
             if isinstance(item, View) and (item.awaits_creation or self.plans.get(item) is None):
                 item = await self._planned(item)
             await self._run(name)
-            self.oracle.passed(self.instance.bound)  # else nothing is bound until the clock gets there
+            self.oracle.passed(self.running.here.bound)  # else nothing is bound until the clock gets there
             if isinstance(item, Collected | SharedSource):
                 await self.retention.hold(item)
             self.problems.note(name, "")
+
+    async def place(self) -> None:
+        """Have the instances of the catalog be those that items may run in, each with its replicas."""
+        found = [item for item in self.catalogs.current.items.values() if isinstance(item, InstanceItem)]
+        await self.running.follow({item.name.lower(): item.replicas for item in found})
 
     async def stop(self, item: Item) -> None:
         """Take an item out of ticks: it was dropped, or is started anew.  Raises what an endpoint raises."""
         self.problems.pop(item.name.lower(), None)
         if not isinstance(item, SourceTable):
-            await self.instance.stop(item.name.lower())
+            await self.running.stop(item.name.lower())
             return
         async with self.problems.of(item.source):  # which goes on without it, or cannot be opened anyway
             await self._run(item.source)
@@ -98,7 +105,8 @@ class Writing:
             await self._grown()
             if (catalog := self.catalogs.current) is not self._reconciled:
                 self.plans.keep(catalog)
-                await self.instance.end(commands(catalog, self.plans, self.config))
+                await self.place()
+                await self.running.end(commands(catalog, self.plans, self.config))
                 self._reconciled = catalog
             if self.catalogs.current.dropped or self.catalogs.current.left:
                 await self.close_dropped()
@@ -106,6 +114,11 @@ class Writing:
         for item in list(self.catalogs.current.items.values()):
             if not (self._runs(item) and self.retention.holds(item)):
                 await self.start(item)
+
+    @property
+    def instance(self) -> Instance:
+        """What runs in this process: all tables and sources, and what is in no instance of its own."""
+        return self.running.here
 
     @property
     def settled(self) -> bool:
@@ -131,7 +144,7 @@ class Writing:
     async def _grown(self) -> None:
         """Let go of the seeds of views whose own shards hold the same rows now."""
         seeded = [view for view in self._views if view.seed]
-        running = self.instance.report().views if seeded else {}
+        running = self.running.here.report().views if seeded else {}
         for view in seeded:
             state, status = self.client.known(view.shard), running.get(view.name.lower())
             certificate = None if state is None else state.certificate
@@ -154,7 +167,7 @@ class Writing:
             if found.gone:
                 await self.give_up(found.gone)
         dropped = self.catalogs.current.dropped
-        await self.instance.sealed()
+        await self.running.here.sealed()
         closed, problems = await close(dropped, self.transactions)
         for shard in dropped:
             self.problems.note(shard, problems.get(shard, ""))
@@ -174,9 +187,10 @@ class Writing:
         item = self.catalogs.current.items.get(name)
         wanted = None if item is None else command(item, self.catalogs.current, self.plans, self.config)
         if wanted is None:
-            await self.instance.stop(name)
+            await self.running.stop(name)
         else:
-            await self.instance.start(name, wanted)
+            assert item is not None, "nothing is commanded for what is not there"
+            await self.running.start(name, wanted, instance_of(item))
 
     def created(self, imports: Iterable[str]) -> int | None:
         """Return the time at which a view over ``imports`` is created now; None: they can be read at no time yet."""
@@ -207,7 +221,7 @@ class Writing:
             refresh = msgspec.structs.replace(view.refresh, created=created)
             after = msgspec.structs.replace(view, refresh=refresh)
         planned, stages = replanned(after, catalog, have.analyst)
-        shards = stage_shards(stages, catalog, have.ids)
+        shards = stage_shards(stages, catalog, have.ids, instance=view.instance)
         after = msgspec.structs.replace(after, stages=shards, imports=planned.imports)
         if after != view:  # the version that defined it planned otherwise, or it could not be created then
             await self.catalogs.change(self.epoch, methodcaller("with_changed", view, after))
@@ -216,7 +230,7 @@ class Writing:
 
     def _runs(self, item: Item) -> bool:
         """Return whether what is to be run for an item is open."""
-        nothing = isinstance(item, Connection) or (
+        nothing = isinstance(item, Connection | InstanceItem) or (
             isinstance(item, SharedSource) and not self.catalogs.current.fed_by(item.name)
         )
-        return nothing or self.instance.runs(runs_in(item))
+        return nothing or self.running.runs(runs_in(item))

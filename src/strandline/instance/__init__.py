@@ -2,6 +2,7 @@
 
 __all__ = [
     "beginnings",
+    "carriers",
     "commands",
     "connections",
     "equipment",
@@ -10,6 +11,8 @@ __all__ = [
     "live",
     "loop",
     "problems",
+    "protocol",
+    "replica",
     "reports",
     "tables",
     "tasks",

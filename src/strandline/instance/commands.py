@@ -107,11 +107,13 @@ class Advance:
     """Bring sources to ``time``: what is there now is bound to it.
 
     ``step``: what is bound is made durable, too.  ``wait``: for an upstream's answer, however long that takes.
+    ``turn``: how often its sender has said this; a time may be commanded again, when more has come to it.
     """
 
     time: int
     step: bool = True
     wait: bool = False
+    turn: int = 0
 
 
 Command: TypeAlias = RunTable | RunIngestion | RunDataflow | RunMaterialization

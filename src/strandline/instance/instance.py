@@ -17,10 +17,10 @@ Long because what runs is started, brought on, reported and ended in one place.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 
 from strandline.compute.tick import TickReport
-from strandline.errors import ConfigError, FencedError
+from strandline.errors import ConfigError, FencedError, StoreError, Unavailable
 from strandline.frontier.antichain import Frontier, as_time, meet
 from strandline.instance import beginnings, live
 from strandline.instance.beginnings import Beginning
@@ -217,6 +217,21 @@ class Instance:
         self.watch(status)
 
     # ---- going on ------------------------------------------------------------------------------------------------
+
+    async def look(self) -> None:
+        """Learn how far collections are that other processes write and something here reads.
+
+        One that cannot be looked at now stays where it was known to be: what reads it says that it waits for it.
+        """
+        written = {each.shard for command in self._commanded.values() for each in outputs_of(command)}
+
+        async def refreshed(reader: ReadHandle) -> None:
+            with suppress(StoreError, Unavailable):
+                await reader.refresh()
+
+        others = [reader for shard, reader in self._readers.items() if shard not in written]
+        if others:
+            await self._equipment.together([refreshed(reader) for reader in others])
 
     async def ingest(self, aim: Advance, deadline: Deadline | None = None) -> None:
         """Bind a time at every source, make data durable, and seal the tables through it.

@@ -209,6 +209,12 @@ class PersistClient:
         """Return the names of the location."""
         return Names(Register(KEY, self.clock, self.ids, self.consensus), self.ids)
 
+    async def look(self, shard: str) -> None:
+        """Learn how far a shard is that another process writes; nothing, if it does not exist yet."""
+        machine = self._machine(shard)
+        if await machine.open(create=False):
+            await machine.refresh()
+
     def known(self, shard: str) -> ShardState | None:
         """Return the newest state known here of a shard; None if it is not open."""
         machine = self._machines.get(shard)

@@ -40,6 +40,7 @@ from strandline.wiring.consensuses import ConsensusPlace, consensus_of
 from strandline.wiring.locations import Location, location_of
 from strandline.wiring.loop import RunningTask, at_once, side_by_side
 from strandline.wiring.registry import Readers, driver
+from strandline.wiring.replicas import dial_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -96,6 +97,7 @@ def assemble(
             SystemProcesses(),
             where.push,
             opened.pop_all(),
+            dial_of(config, None if where.push is None else where.push.parent),
         )
 
 

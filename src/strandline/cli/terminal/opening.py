@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final, TextIO
 
 import strandline
 from strandline.cli.terminal.exits import wants_traceback
-from strandline.client import Environment, NextVersion, prepare
+from strandline.client import Environment, ListeningReplica, NextVersion, prepare, replicate
 from strandline.controller.defining.project import Project, load
 from strandline.controller.location.config import Mode
 from strandline.errors import Determinate
@@ -68,6 +68,14 @@ class Opener:
             spark=self.spark,
             consensus=project.consensus,
             config={**project.config, **settings},
+        )
+
+    def replicating(self, project: Project, listen: str) -> ListeningReplica:
+        """Begin a replica of the project's location that listens at ``listen``."""
+        if self.spark is None:
+            keep_apart()
+        return replicate(
+            project.location, listen, spark=self.spark, consensus=project.consensus, config=dict(project.config)
         )
 
     def looking(self, project: Project) -> Environment:

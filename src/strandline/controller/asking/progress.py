@@ -22,7 +22,7 @@ def progress(core: Core) -> dict[str, Any]:
     tick wanted them.
     """
     writing = core.require_writing()
-    report, problems = writing.instance.report(), core.health.problems()
+    report, problems = writing.running.report(), core.health.problems()
     return {
         "epoch": writing.epoch,
         "sources": {
@@ -48,7 +48,7 @@ def progress(core: Core) -> dict[str, Any]:
             for name, task in report.tasks.items()
         },
         "complete": complete(core.catalog, problems, report.frontiers, core.health.time or 0),
-        "late": sorted(writing.instance.going_on()),
+        "late": sorted(writing.running.going_on()),
         "notices": dict(report.notices),
         "problems": problems,
     }

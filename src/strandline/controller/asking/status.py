@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
+
 from strandline.controller.asking.freshness import freshness, lag_ms
 from strandline.controller.commanded import log_key, spec_of
 from strandline.controller.core import Core
+from strandline.controller.instances.replicas import ReplicaStatus
 from strandline.controller.location import on_error
 from strandline.controller.location.catalog import Catalog
 from strandline.controller.location.items import (
     Collected,
     Connection,
+    InstanceItem,
     Fed,
     Materialization,
     SharedSource,
@@ -37,7 +41,7 @@ async def status(core: Core) -> dict[str, Any]:
     Problems are those that this process knows, if it writes; else those that the last writer published.
     """
     catalog = core.catalog
-    report = None if core.writing is None else core.writing.instance.report()
+    report = None if core.writing is None else core.writing.running.report()
     if report is None:
         problems, notices = await core.health.published_problems.read(), await core.health.published_notices.read()
     else:
@@ -94,8 +98,30 @@ async def status(core: Core) -> dict[str, Any]:
             for name, item in catalog.items.items()
             if isinstance(item, Materialization)
         },
+        "instances": await _instances(core),
         "next": await _next(core),
         "problems": problems,
+    }
+
+
+async def _instances(core: Core) -> dict[str, Any]:
+    """Return the instances, each with its replicas, and how these are, as far as the writer has said it."""
+    if core.writing is None:
+        said = await core.health.published_replicas.read()
+    else:
+        said = core.writing.running.replicas()
+    return {
+        item.name: {
+            "views": core.catalog.dependents(name),
+            "replicas": {
+                replica: msgspec.to_builtins(
+                    said.get(name, {}).get(replica, ReplicaStatus(address, "it was not seen yet"))
+                )
+                for replica, address in item.replicas.items()
+            },
+        }
+        for name, item in core.catalog.items.items()
+        if isinstance(item, InstanceItem)
     }
 
 
@@ -121,6 +147,7 @@ def _collection(core: Core, item: Collected, state: ShardState | None) -> dict[s
     """Return what the shard of a collection says, as far as there is one."""
     return {
         "kind": kind_of(item),
+        **({"instance": item.instance} if isinstance(item, View) and item.instance else {}),
         "since": None if state is None else state.since.at,
         "upper": None if state is None else state.upper.at,
         "updates": 0 if state is None else sum(b.rows for b in state.batches),

@@ -118,7 +118,7 @@ class CancelPeeks(msgspec.Struct, frozen=True):
 
 
 class Subscribe(msgspec.Struct, frozen=True):
-    """Answer with what an export holds at ``as_of``, and then with its changes, as far as ``until`` (None: for ever)."""
+    """Answer with what an export holds at ``as_of``, and then with its changes before ``until`` (None: for ever)."""
 
     uuid: str
     id: str
@@ -165,7 +165,7 @@ class Frontiers(msgspec.Struct, frozen=True):
     """What has changed of how far things are, since the last message of this connection.
 
     ``writes``: by id, the upper of an export, or the time before which an endpoint has everything.  ``needs``: by
-    shard, the time from which on the replica must be able to read it; empty: no more.  ``advanced``: the time of the
+    shard, the time from which on the replica must be able to read it; empty: no more.  ``advanced``: the turn of the
     last `Advance` that is done: whatever stands still then has said why.
     """
 

@@ -89,7 +89,9 @@ class Sources:
         Raises `FencedError` if a newer epoch has taken over.
         """
         self._aim = aim
-        loops = {name: source.loop for name, source in self.open.items()} | {TRANSACTIONS: self._sealing}
+        loops = {name: source.loop for name, source in self.open.items()}
+        if self.transactions is not None:
+            loops[TRANSACTIONS] = self._sealing
         self._missed.clear()
         self._missed |= await bring(loops, deadline)
 

@@ -1,0 +1,193 @@
+"""A link: the connection to one replica, made again whenever it is cut, and what the replica has said over it.
+
+Whoever commands a replica only says it to the link, and goes on: a replica that hangs keeps nothing else waiting.  A new
+connection begins with everything that the replica is to run.  What was reported over an earlier one is forgotten: until
+a replica has reported a frontier, nothing is assumed of it but the minimum.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from strandline.errors import Disconnected, ProtocolViolation, first_line
+from strandline.frontier.antichain import MINIMUM, Frontier
+from strandline.instance.loop import Loop
+from strandline.instance.protocol.carrier import Carrier, Dial
+from strandline.instance.protocol.codec import decode, encode
+from strandline.instance.protocol.messages import (
+    Command,
+    Frontiers,
+    PeekResponse,
+    Reconciled,
+    Refused,
+    Response,
+    Status,
+    SubscribeResponse,
+    Unknown,
+    Welcome,
+)
+from strandline.store.beside import Beside, Running
+from strandline.store.clock import Clock
+
+RETRY_S_MIN: Final = 0.2
+RETRY_S_MAX: Final = 5.0
+"""How long after a connection could not be made the next one is tried: at first, and after back-off."""
+
+
+@dataclass
+class Heard:
+    """What a replica has said over the present connection.
+
+    ``reconciled``: None until it has compared what it runs with what it is to run: then nothing else is believed yet.
+    """
+
+    incarnation: str = ""
+    reconciled: Reconciled | None = None
+    writes: dict[str, Frontier] = field(default_factory=dict)
+    needs: dict[str, Frontier] = field(default_factory=dict)
+    advanced: int | None = None
+    problems: dict[str, str] = field(default_factory=dict)
+    under_way: dict[str, int] = field(default_factory=dict)
+    counters: dict[str, int] = field(default_factory=dict)
+
+    def upper(self, name: str) -> Frontier:
+        """Return how far the replica says that ``name`` is; the minimum where it has not said it."""
+        return self.writes.get(name, MINIMUM)
+
+    def learn(self, said: Response | Command | Unknown) -> None:
+        """Take note of what was said."""
+        match said:
+            case Welcome(incarnation):
+                self.incarnation = incarnation
+            case Reconciled():
+                self.reconciled = said
+            case Frontiers(writes, needs, advanced):
+                self.writes |= writes
+                self.needs |= {shard: needed for shard, needed in needs.items() if not needed.empty}
+                for shard in [shard for shard, needed in needs.items() if needed.empty]:
+                    self.needs.pop(shard, None)
+                self.advanced = self.advanced if advanced is None else advanced
+            case Status(problems, under_way, counters):
+                self.problems = {name: text for name, text in (self.problems | problems).items() if text}
+                begun = self.under_way | under_way
+                self.under_way = {name: since for name, since in begun.items() if since is not None}
+                self.counters |= counters
+            case _:
+                pass
+
+
+class Link:
+    """What the controller knows of one replica, and how it speaks to it."""
+
+    def __init__(
+        self,
+        address: str,
+        dial: Dial,
+        beside: Beside,
+        clock: Clock,
+        everything: Callable[[], Sequence[Command]],
+        answered: Callable[[Link, PeekResponse | SubscribeResponse], None],
+    ) -> None:
+        """``everything``: what a new connection begins with.  ``answered`` is called with each answer to a question."""
+        self.address = address
+        self.heard = Heard()
+        self.trouble = "it was not connected yet"
+        """Why there is no connection, or the replica does not obey; empty: it does."""
+        self.stale = False
+        """Whether the replica obeys a newer controller."""
+        self._dial = dial
+        self._beside = beside
+        self._clock = clock
+        self._everything = everything
+        self._answered = answered
+        self._carrier: Carrier | None = None
+        self._outbox: deque[Command] = deque()
+        self._sending = Loop(beside, self._send)
+        self._receiving: Running | None = None
+        self._retry_s = RETRY_S_MIN
+        self._retry_at_ms = 0
+        self._closed = False
+
+    @property
+    def obeys(self) -> bool:
+        """Whether the replica runs what it is to run, as far as is known."""
+        return self._carrier is not None and self.heard.reconciled is not None
+
+    @property
+    def settling(self) -> bool:
+        """Whether it is about to be known whether the replica obeys."""
+        return not self._closed and not self.obeys and (self._carrier is not None or not self._sending.resting)
+
+    def say(self, command: Command) -> None:
+        """Have a replica that is connected obey ``command``; connect to one that is not, if that is due."""
+        if self._carrier is not None:
+            self._outbox.append(command)
+            self._sending.wake()
+        elif not self._closed and self._clock.now_ms() >= self._retry_at_ms:
+            self._sending.wake()
+
+    async def hear(self, seconds: float) -> None:
+        """Return when something was received, or the connection was made or lost, or after so many seconds."""
+        if self._receiving is not None:
+            await self._receiving.wait(seconds)
+        else:
+            await self._clock.sleep(seconds)
+
+    async def close(self) -> None:
+        """End the connection; the replica goes on with what it runs."""
+        self._closed = True
+        await self._sending.end()
+        receiving, self._receiving = self._receiving, None
+        if receiving is not None:
+            await receiving.cancel()
+        if self._carrier is not None:
+            await self._carrier.close()
+            self._carrier = None
+
+    async def _send(self) -> None:
+        try:
+            if self._carrier is None:
+                self._retry_at_ms = self._clock.now_ms() + round(self._retry_s * 1000)
+                self._retry_s = min(RETRY_S_MAX, 2 * self._retry_s)
+                carrier = await self._dial(self.address)
+                self.heard, self._carrier = Heard(), carrier
+                self._outbox = deque(self._everything())
+                self._receiving = self._beside(lambda: self._receive(carrier))
+            while self._outbox and self._carrier is not None:
+                await self._carrier.send(encode(self._outbox.popleft()))
+        except (Disconnected, ProtocolViolation) as error:
+            await self._lost(first_line(error))
+
+    async def _receive(self, carrier: Carrier) -> None:
+        """Receive one message, and have the next one received by a call of its own: whoever waits for one goes on."""
+        try:
+            frame = await carrier.receive(None)
+            said = None if frame is None else decode(frame)
+        except (Disconnected, ProtocolViolation) as error:
+            if carrier is self._carrier:
+                await self._lost(first_line(error))
+            return
+        match said:
+            case None:
+                pass
+            case PeekResponse() | SubscribeResponse():
+                self._answered(self, said)
+            case Refused("Hello", why):
+                self.stale = "was succeeded" in why
+                await self._lost(why)
+                return
+            case _:
+                self.heard.learn(said)
+                if self.heard.reconciled is not None:
+                    self.trouble, self._retry_s = "", RETRY_S_MIN
+        if carrier is self._carrier and not self._closed:
+            self._receiving = self._beside(lambda: self._receive(carrier))
+
+    async def _lost(self, why: str) -> None:
+        carrier, self._carrier = self._carrier, None
+        self.trouble, self.heard, self._receiving = why, Heard(), None
+        if carrier is not None:
+            await carrier.close()

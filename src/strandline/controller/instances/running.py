@@ -1,0 +1,178 @@
+"""What runs of an environment: in this process, and in the replicas of its instances.
+
+Whoever asks how far things are, or what stands in the way, asks here, and need not know where anything runs.
+"""
+
+from __future__ import annotations
+
+from collections import ChainMap
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+
+from strandline.compute.tick import TickReport
+from strandline.controller.instances.replicas import Placeable, Replicas, ReplicaStatus
+from strandline.frontier.antichain import Frontier, meet
+from strandline.instance.beginnings import Beginning
+from strandline.instance.commands import Command
+from strandline.instance.instance import Instance
+from strandline.instance.problems import Problems
+from strandline.instance.protocol.carrier import Dial
+from strandline.instance.protocol.messages import Hello
+from strandline.instance.reports import Report
+from strandline.persist.shard.patience import Deadline
+from strandline.store.beside import Beside
+from strandline.store.clock import Clock
+
+
+@dataclass
+class Running:
+    """What runs ``here``, and of each instance (by name) in its replicas."""
+
+    here: Instance
+    problems: Problems
+    hello: Hello
+    dial: Dial
+    beside: Beside
+    clock: Clock
+    instances: dict[str, Replicas] = field(default_factory=dict)
+    _noted: set[str] = field(default_factory=set)
+
+    # ---- what runs ---------------------------------------------------------------------------------------------------
+
+    async def follow(self, instances: Mapping[str, Mapping[str, str]]) -> None:
+        """Have these be the instances, each with the addresses of its replicas by name."""
+        for name in [name for name in self.instances if name not in instances]:
+            await self.instances.pop(name).close()
+        for name, addresses in instances.items():
+            if name not in self.instances:
+                self.instances[name] = Replicas(name, self.hello, self.dial, self.beside, self.clock)
+            await self.instances[name].follow(addresses)
+
+    def runs(self, name: str) -> bool:
+        """Return whether the item ``name`` is open here, or is to run in replicas."""
+        return self.elsewhere(name) or self.here.runs(name)
+
+    def elsewhere(self, name: str) -> bool:
+        """Return whether the item ``name`` is to run in replicas."""
+        return any(instance.runs(name) for instance in self.instances.values())
+
+    async def start(self, name: str, command: Command, instance: str) -> None:
+        """Have an item run, here or in the replicas of ``instance``; see `Instance.start`."""
+        if not instance:
+            await self.here.start(name, command)
+        elif isinstance(command, Placeable):
+            self.instances[instance].start(name, command)
+
+    async def stop(self, name: str) -> None:
+        """Have an item run no more, wherever it does.  Raises what an upstream or an endpoint raises."""
+        await self._stop(name)
+        await self.here.stop(name)
+
+    async def end(self, commands: Mapping[str, tuple[Command, str]]) -> None:
+        """Stop every item whose command is not equal to one of ``commands``, by name with its instance."""
+        for name, instance in self.instances.items():
+            for each in instance.names:
+                if each not in commands or commands[each][1] != name:
+                    await self._stop(each)
+        await self.here.end({name: command for name, (command, instance) in commands.items() if not instance})
+
+    async def _stop(self, name: str) -> None:
+        for instance in self.instances.values():
+            if instance.runs(name):
+                instance.stop(name)
+                self.problems.pop(name, None)
+                self._noted.discard(name)
+
+    async def halt(self) -> None:
+        """End all turns that are under way here, and leave the replicas."""
+        for instance in self.instances.values():
+            await instance.close()
+        await self.here.halt()
+
+    async def close(self) -> None:
+        """End all that goes on here, and leave the replicas.  Raises what an upstream or an endpoint raises."""
+        for instance in self.instances.values():
+            await instance.close()
+        await self.here.close()
+
+    # ---- going on ----------------------------------------------------------------------------------------------------
+
+    async def maintain(self, time: int, upper: Frontier, deadline: Deadline | None) -> TickReport:
+        """Step every view up to ``upper``, or to where its inputs are known, wherever it runs; report what has run here.
+
+        A view may read one that runs elsewhere, so what has moved in one place is followed in the others, until nothing
+        moves any more.
+        """
+        await self.here.look()
+        report = await self.here.maintain(upper, deadline)
+        busy = [instance for instance in self.instances.values() if instance.names]
+        while busy:
+            moved = [instance for instance in busy if await instance.bring(time, deadline)]
+            self._note()
+            if not moved:
+                break
+            before = self.here.report().frontiers
+            await self.here.look()
+            report = await self.here.maintain(upper, deadline)
+            if self.here.report().frontiers == before and len(busy) == 1:
+                break
+        return report
+
+    @property
+    def stale(self) -> bool:
+        """Whether a replica obeys a newer environment."""
+        return any(link.stale for instance in self.instances.values() for link in instance.links.values())
+
+    def _note(self) -> None:
+        """Take note of what stands in the way of what runs in replicas."""
+        found = {name: why for each in self.instances.values() for name, why in each.problems().items()}
+        for name in self._noted - found.keys():
+            self.problems.note(name, "")
+        for name, why in found.items():
+            self.problems.note(name, why)
+        self._noted = set(found)
+
+    async def idle(self) -> bool:
+        """Return whether nothing goes on, and sources have all that upstream has."""
+        return not self.going_on() and await self.here.idle()
+
+    # ---- reports -----------------------------------------------------------------------------------------------------
+
+    def report(self) -> Report:
+        """Return how far everything that runs is."""
+        report = self.here.report()
+        elsewhere = [instance.frontiers() for instance in self.instances.values()]
+        return replace(report, frontiers={**report.frontiers, **ChainMap(*elsewhere)})
+
+    def needed(self) -> dict[str, Frontier]:
+        """Return, by shard, the time from which on what runs must be able to read it."""
+        found = self.here.needed()
+        for instance in self.instances.values():
+            for shard, needed in instance.needed().items():
+                found[shard] = meet((found.get(shard, needed), needed))
+        return found
+
+    def under_way(self) -> dict[str, int]:
+        """Return since when (milliseconds) something is done for an item that has not returned, by its name."""
+        late = [instance.going_on() for instance in self.instances.values()]
+        begun = {name: since for each in late for name, since in each.items() if since is not None}
+        return begun | self.here.under_way()
+
+    def going_on(self) -> dict[str, int | None]:
+        """Return the items that are on their way to where they were last brought to; see `Instance.going_on`."""
+        found = self.here.going_on()
+        for instance in self.instances.values():
+            found |= {name: self.problems.long_since(since) for name, since in instance.going_on().items()}
+        return found
+
+    def counters(self) -> dict[str, int]:
+        """Return the live counters of what runs (`instance/live.py`)."""
+        return {**ChainMap(*(instance.counters() for instance in self.instances.values())), **self.here.counters()}
+
+    def replicas(self) -> dict[str, dict[str, ReplicaStatus]]:
+        """Return how the replicas of each instance are, by name."""
+        return {name: instance.replicas() for name, instance in self.instances.items()}
+
+    def beginnings(self) -> Iterable[Beginning]:
+        """Return what is read or computed here for the first time, from memory alone: any thread may ask."""
+        return self.here.beginnings()

@@ -1,0 +1,310 @@
+"""The replica: obeys one controller at a time, and goes on with what it runs when that one is gone.
+
+A controller connects, says who it is (`Hello`), and says everything again that is to run.  The replica compares, and
+keeps what is the same as it runs: contents arranged in memory, prepared plans, open handles.  So a controller that
+restarts costs nothing but this comparison.
+
+It obeys the newest controller that it has seen, over the newest connection of that one.  What an older one says is not
+obeyed from then on, also if it was said before and not looked at yet.
+
+It knows no catalog and no names but ids; it reads and writes shards by its own client.  What it reads and others write
+it looks at whenever it is brought to a time (`Advance`).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Final
+
+from strandline.errors import Disconnected, FencedError, ProtocolViolation, StrandlineError, reason
+from strandline.frontier.antichain import Frontier
+from strandline.instance.commands import Advance
+from strandline.instance.equipment import Equipment
+from strandline.instance.instance import Instance
+from strandline.instance.loop import Loop
+from strandline.instance.problems import Problems
+from strandline.instance.protocol.carrier import Carrier
+from strandline.instance.protocol.codec import decode, encode
+from strandline.instance.protocol.messages import (
+    AllowCompaction,
+    AllowWrites,
+    CancelPeeks,
+    Command,
+    Create,
+    CreateInstance,
+    Hello,
+    InitializationComplete,
+    Peek,
+    Refused,
+    Response,
+    RunIndex,
+    Schedule,
+    Subscribe,
+    Unknown,
+    UpdateConfiguration,
+    Welcome,
+)
+from strandline.instance.replica.reconcile import Reconciliation, reconcile
+from strandline.instance.replica.reporting import Reporter, Standing
+from strandline.persist.shard.patience import Deadline
+
+SLICE_S: Final = 0.5
+"""How long commands wait while everything is brought to a time; what takes longer goes on beside them."""
+REPORT_S: Final = 0.25
+"""How often what goes on beside is reported."""
+
+
+@dataclass
+class Wanted:
+    """What a controller wants to run: creations by id, and what may begin and write of them."""
+
+    created: dict[str, Create] = field(default_factory=dict)
+    scheduled: set[str] = field(default_factory=set)
+    writing: set[str] = field(default_factory=set)
+
+    def drop(self, export: str) -> str | None:
+        """Take note that nothing reads an export any more; return the id of what has none left, which is to end."""
+        for each in self.created.values():
+            if export in each.exports:
+                left = tuple(other for other in each.exports if other != export)
+                if left:
+                    return None  # what feeds several collections goes on for the others
+                self.scheduled.discard(each.id)
+                self.writing.discard(each.id)
+                del self.created[each.id]
+                return each.id
+        return None
+
+
+@dataclass(eq=False)
+class Connection:
+    """One connection of a controller, from its `Hello` on."""
+
+    carrier: Carrier
+    hello: Hello
+    reporter: Reporter = field(default_factory=Reporter)
+    wanted: Wanted | None = None
+    """What was said since `CreateInstance`, until `InitializationComplete`."""
+
+
+class Replica:
+    """What runs in this process for one instance."""
+
+    def __init__(self, equipment: Equipment, location: str, incarnation: str) -> None:
+        """``location``: which one the stores of ``equipment`` hold.  ``incarnation``: of this process."""
+        self._equipment = equipment
+        self._location = location
+        self._incarnation = incarnation
+        self._problems = Problems(equipment.client.clock)
+        self._epoch = 0  # of the newest controller
+        self._writes = 0
+        self._instance: Instance | None = None
+        self._runs: dict[str, Create] = {}  # what was begun
+        self._wanted = Wanted()
+        self._connection: Connection | None = None
+        self._inbox: deque[tuple[Connection, Command | Unknown]] = deque()
+        self._aim: Advance | None = None
+        self._advanced: int | None = None
+        self._fenced = ""
+        self._turns = Loop(equipment.patience.beside, self._turn)
+
+    # ---- connections -------------------------------------------------------------------------------------------------
+
+    async def serve(self, carrier: Carrier) -> None:
+        """Obey what comes over ``carrier``; return when it is cut, or a newer connection has taken its place."""
+        try:
+            connection = await self._welcomed(carrier)
+            while connection is not None and connection is self._connection:
+                frame = await carrier.receive(REPORT_S)
+                if frame is not None:
+                    self._inbox.append((connection, command(decode(frame))))
+                if frame is not None or self._busy:
+                    self._turns.wake()
+                self._turns.check()
+        except (Disconnected, ProtocolViolation):
+            pass
+        finally:
+            await carrier.close()
+
+    async def _welcomed(self, carrier: Carrier) -> Connection | None:
+        """Return the connection, once its first message shows that its controller is to be obeyed; else None."""
+        frame = await carrier.receive(None)
+        hello = None if frame is None else decode(frame)
+        if not isinstance(hello, Hello):
+            raise ProtocolViolation(f"a connection begins with Hello, and this one with {type(hello).__name__}")
+        if refusal := self._refusal(hello):
+            await carrier.send(encode(Refused("Hello", refusal)))
+            return None
+        self._epoch = hello.epoch
+        connection = self._connection = Connection(carrier, hello)
+        await carrier.send(encode(Welcome(self._incarnation)))
+        return connection
+
+    def _refusal(self, hello: Hello) -> str:
+        if hello.location != self._location:
+            return f"this replica is of location {self._location}, and the controller of {hello.location}"
+        if hello.epoch < self._epoch:
+            return f"controller generation {hello.epoch} was succeeded by generation {self._epoch}"
+        if hello.writes < self._writes:
+            return f"writes of epoch {hello.writes} are over: epoch {self._writes} has begun"
+        return ""
+
+    @property
+    def _busy(self) -> bool:
+        """Whether something goes on of which there is more to report."""
+        return self._aim is not None and self._advanced != self._aim.turn
+
+    async def close(self) -> None:
+        """End all that runs.  Raises what an upstream or an endpoint raises."""
+        self._connection = None
+        await self._turns.end()
+        if self._instance is not None:
+            await self._instance.close()
+
+    # ---- obeying -----------------------------------------------------------------------------------------------------
+
+    async def _turn(self) -> None:
+        """Obey what has come, bring everything on, and report."""
+        while self._inbox:
+            connection, command = self._inbox.popleft()
+            if connection is self._connection:
+                await self._obey(connection, command)
+        try:
+            await self._go_on()
+        except FencedError as error:  # what runs here writes under an epoch that is over: only another Hello mends that
+            await self._fence(error)
+        current = self._connection
+        if current is not None and current.wanted is None:
+            for message in current.reporter.changes(self._standing()):
+                await self._send(current, message)
+
+    async def _obey(self, connection: Connection, command: Command | Unknown) -> None:
+        wanted = connection.wanted or self._wanted
+        match command:
+            case Unknown(name):
+                await self._send(connection, Refused(name, "this version of the replica does not know this command"))
+            case Hello():
+                await self._send(connection, Refused("Hello", "this connection was greeted already"))
+            case CreateInstance():
+                connection.wanted = Wanted()
+            case InitializationComplete():
+                await self._reconcile(connection)
+            case Create():
+                wanted.created[command.id] = command
+                wanted.scheduled.discard(command.id)
+            case Schedule(each):
+                wanted.scheduled.add(each)
+            case AllowWrites(each):
+                wanted.writing.add(each)
+            case AllowCompaction(export, frontier):
+                if frontier.empty:
+                    wanted.drop(export)
+            case Advance():
+                self._aim = command
+            case UpdateConfiguration():
+                pass  # nothing is configured yet that changes while it runs
+            case Peek() | CancelPeeks() | Subscribe():
+                await self._send(connection, Refused(type(command).__name__, "this replica holds no index"))
+
+    async def _reconcile(self, connection: Connection) -> None:
+        """Keep what runs as it is commanded, and end the rest: in one step, so that nothing runs twice."""
+        hello, said = connection.hello, connection.wanted
+        if said is None:
+            await self._send(connection, Refused("InitializationComplete", "CreateInstance comes before it"))
+            return
+        epoch_over = self._instance is None or hello.writes != self._writes
+        found = reconcile(self._runs, said.created, epoch_over=epoch_over)
+        await self._end(found)
+        if epoch_over:
+            if self._instance is not None:
+                await self._ended(self._instance.close)
+            self._instance = Instance(self._equipment, hello.writes, None, self._problems)
+            self._writes, self._fenced = hello.writes, ""
+        connection.wanted, self._wanted = None, said
+        self._advanced = None
+        await self._send(connection, found.counted)
+
+    async def _end(self, found: Reconciliation) -> None:
+        for each in (*found.drop, *found.replace):
+            await self._stop(each)
+
+    async def _stop(self, each: str) -> None:
+        self._runs.pop(each, None)
+        if self._instance is not None:
+            instance = self._instance
+            await self._ended(lambda: instance.stop(each))
+        self._problems.pop(each, None)
+
+    async def _ended(self, end: Callable[..., object]) -> None:
+        """Have something end; whatever an upstream or endpoint says to that is nothing that anyone could mend."""
+        try:
+            await end()  # type: ignore[misc]
+        except StrandlineError as error:
+            self._problems.note("(ending)", reason(error))
+
+    async def _fence(self, error: FencedError) -> None:
+        self._fenced = reason(error)
+        for each in list(self._runs):
+            await self._stop(each)
+
+    async def _go_on(self) -> None:
+        """Begin what is scheduled and does not run, end what is not wanted, and bring everything to the last aim."""
+        instance = self._instance
+        if instance is None or self._fenced:
+            return
+        for each in [each for each in self._runs if self._wanted.created.get(each) != self._runs[each]]:
+            await self._stop(each)
+        for each in [each for each in self._wanted.created if each in self._wanted.scheduled]:
+            await self._begin(instance, self._wanted.created[each])
+        aim = self._aim
+        if aim is None or self._advanced == aim.turn:
+            return
+        deadline = Deadline(self._equipment.client.clock, SLICE_S)
+        await instance.look()
+        await instance.ingest(aim, deadline)
+        await instance.maintain(Frontier(aim.time + 1), deadline)
+        await instance.deliver(deadline)
+        if aim is self._aim and not instance.going_on():
+            self._advanced = aim.turn
+
+    async def _begin(self, instance: Instance, wanted: Create) -> None:
+        if isinstance(wanted.what, RunIndex) or instance.runs(wanted.id):
+            return
+        async with self._problems.of(wanted.id):
+            self._runs[wanted.id] = wanted
+            await instance.start(wanted.id, wanted.what)
+            self._problems.note(wanted.id, "")
+
+    # ---- reports -----------------------------------------------------------------------------------------------------
+
+    def _standing(self) -> Standing:
+        instance = self._instance
+        if instance is None:
+            return Standing()
+        problems = dict(self._problems)
+        if self._fenced:
+            problems |= dict.fromkeys(self._wanted.created, self._fenced)
+        return Standing(
+            instance.report().frontiers,
+            instance.needed(),
+            self._aim.turn if self._fenced and self._aim is not None else self._advanced,
+            problems,
+            instance.under_way(),
+            instance.counters(),
+        )
+
+    async def _send(self, connection: Connection, message: Response) -> None:
+        try:
+            await connection.carrier.send(encode(message))
+        except Disconnected:
+            if connection is self._connection:
+                self._connection = None  # what runs goes on, for the next one
+
+
+def command(said: Command | Response | Unknown) -> Command | Unknown:
+    """Return what was said as a command; what is none of this version's is `Unknown`, and is refused by its name."""
+    if isinstance(said, Command | Unknown):
+        return said
+    return Unknown(type(said).__name__)

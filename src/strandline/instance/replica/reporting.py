@@ -1,0 +1,60 @@
+"""Reports of a replica: what has changed since the last one, for one connection.
+
+A connection begins with nothing known, so its first report holds everything: a controller assumes the minimum of what
+it has not been sent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from strandline.frontier.antichain import EMPTY, Frontier
+from strandline.instance.protocol.messages import Frontiers, Response, Status
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Standing:
+    """How everything stands, as `Frontiers` and `Status` name it."""
+
+    writes: Mapping[str, Frontier] = field(default_factory=dict)
+    needs: Mapping[str, Frontier] = field(default_factory=dict)
+    advanced: int | None = None
+    problems: Mapping[str, str] = field(default_factory=dict)
+    under_way: Mapping[str, int] = field(default_factory=dict)
+    counters: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass
+class Reporter:
+    """What one connection was sent."""
+
+    sent: Standing = field(default_factory=Standing)
+
+    def changes(self, now: Standing) -> list[Response]:
+        """Return the messages that bring the other end from what it was sent to how everything stands now.
+
+        What is no longer written, because it was dropped, is not reported: least of all as the empty frontier, which
+        would say that it is complete for ever.
+        """
+        before, self.sent = self.sent, now
+        writes, needs = _changed(before.writes, now.writes), _changed(before.needs, now.needs)
+        released = dict.fromkeys(before.needs.keys() - now.needs.keys(), EMPTY)
+        advanced = None if now.advanced == before.advanced else now.advanced
+        problems = _changed(before.problems, now.problems) | dict.fromkeys(before.problems.keys() - now.problems, "")
+        under_way: dict[str, int | None] = {**_changed(before.under_way, now.under_way)}
+        under_way |= dict.fromkeys(before.under_way.keys() - now.under_way.keys())
+        status = Status(problems, under_way, _changed(before.counters, now.counters))
+        found: list[Response] = []
+        if status != Status():
+            found.append(status)
+        if writes or needs or released or advanced is not None:  # last: by then it is known why something stands still
+            found.append(Frontiers(writes, needs | released, advanced))
+        return found
+
+
+def _changed(before: Mapping[str, T], now: Mapping[str, T]) -> dict[str, T]:
+    return {name: value for name, value in now.items() if before.get(name) != value}
