@@ -263,19 +263,19 @@ _NAME: Final = _Atom(str)
 class _OneOf:
     """A record of one of several kinds."""
 
-    kinds: tuple[Any, ...]
+    kinds: tuple[type, ...]
 
     def packed(self, value: Any) -> Any:
-        for kind in self.kinds:
-            if type(value) is kind:
-                return {_KIND: _NAMES[kind], **form(kind).packed(value)}
-        raise ValueError(f"one of {self._due} is due, and not {type(value).__name__}")
+        kind = type(value)
+        if kind not in self.kinds:
+            raise ValueError(f"one of {self._due} is due, and not {kind.__name__}")
+        return {_KIND: _NAMES[kind], **Record(kind).packed(value)}
 
     def unpacked(self, value: Any) -> Any:
         name = _map(value).get(_KIND)
         for kind in self.kinds:
             if _NAMES[kind] == name:
-                return form(kind).unpacked(value)
+                return Record(kind).unpacked(value)
         raise ValueError(f"one of {self._due} is due, and not {str(name)[:80]!r}")
 
     @property

@@ -50,7 +50,7 @@ def packed(expression: Scalar) -> str | list[Any]:
     >>> packed(scalar("Upper(`a`) > DATE '2020-01-01'")), packed(Scalar(HasValue(this=cast(column("a"), "int"))))
     ("Upper(`a`) > DATE '2020-01-01'", "__has_value(__cast(`a`, 'int'))")
     >>> packed(scalar("__has_value(1)"))
-    [['Literal', {'this': '1'}], ['Anonymous', {'expressions': [{'at': 0}], 'this': '__has_value'}]]
+    [['Literal', {'is_string': False, 'this': '1'}], ['Anonymous', {'expressions': [{'at': 0}], 'this': '__has_value'}]]
 
     Raises `ValueError` if the tree holds what no tree of SQL does.
     """
@@ -58,7 +58,7 @@ def packed(expression: Scalar) -> str | list[Any]:
     if depth <= DEPTH_MAX:
         written = expression.tree.sql(dialect=_Carried, comments=False, normalize_functions=False)
         try:
-            if _flattened(_read(written))[0] == nodes:
+            if _significant(_flattened(_read(written))[0]) == _significant(nodes):
                 return written
         except SqlglotError:
             pass  # what is not read is not sent
@@ -149,10 +149,7 @@ def _special(call: exp.Anonymous) -> exp.Expr:
 
 
 def _flattened(tree: exp.Expr) -> tuple[list[Any], int]:
-    """Return the nodes of ``tree``, each as ``[kind, arguments]`` after those below it, and how deep the tree is.
-
-    An argument that is absent, empty or false is left out: sqlglot means the same by all three.
-    """
+    """Return the nodes of ``tree``, each as ``[kind, arguments]`` after those below it, and how deep the tree is."""
     order = list(tree.walk())[::-1]
     place = {id(node): at for at, node in enumerate(order)}
     if len(place) < len(order):  # one node is in two places
@@ -161,14 +158,18 @@ def _flattened(tree: exp.Expr) -> tuple[list[Any], int]:
     nodes: list[Any] = []
     for node in order:
         left_out = _OF_THE_DIALECT if isinstance(node, exp.Div) else ()
-        held = sorted(name for name, value in node.args.items() if _counts(value) and name not in left_out)
+        held = sorted(name for name, value in node.args.items() if value is not None and name not in left_out)
         depths.append(1 + max((depths[place[id(each)]] for each in node.iter_expressions()), default=0))
         nodes.append([_kind(node), {name: _argument(node.args[name], place) for name in held}])
     return nodes, depths[-1]
 
 
-def _counts(value: object) -> bool:
-    return value is not None and value is not False and value != []
+def _significant(nodes: list[Any]) -> list[Any]:
+    """Return ``nodes`` without arguments that are false or empty: sqlglot means the same by an absent one."""
+    return [
+        [kind, {name: each for name, each in arguments.items() if each is not False and each != []}]
+        for kind, arguments in nodes
+    ]
 
 
 def _kind(node: exp.Expr) -> str:
