@@ -290,3 +290,41 @@ def test_a_view_over_a_table_that_is_made_with_the_promotion_is_made_then() -> N
     )
     core = site.promote(preparation)
     assert "over" in run_sync(apply(core, wanted)).created
+
+
+INSTANCE: Final = "CREATE INSTANCE x REPLICAS ()"
+
+
+def test_a_view_of_an_instance_that_is_made_with_the_promotion_is_made_then() -> None:
+    """Damage: a project with a new instance cannot be prepared; or its view runs in the process of the environment."""
+    site = Site()
+    over = {"over": "CREATE MATERIALIZED VIEW over IN INSTANCE X AS SELECT id FROM items"}
+    wanted = project(totals=changed(SUMS), x=INSTANCE, **over)
+    preparation = site.prepare(wanted)
+    version = run_sync(preparation.tick())
+    assert (set(version.views), version.later) == ({"totals"}, {"over": "its instance is made with the promotion"})
+    before = site.writer.catalog.writes
+    core = site.promote(preparation)
+    assert core.catalog.writes > before, "replicas of the version before are fenced"
+    assert run_sync(apply(core, wanted)).created == ("x", "over")
+    assert core.catalog.one("over", View, "view").instance == "x"
+
+
+def test_a_view_that_is_prepared_for_an_instance_is_of_it() -> None:
+    """Damage: a view is promoted out of its instance; or it is written from two processes."""
+    site = Site()
+    run_sync(apply(site.writer, project(x=INSTANCE)))
+    over = "CREATE MATERIALIZED VIEW over IN INSTANCE x AS SELECT grp, sum(amount + 1) AS n FROM items GROUP BY grp"
+    preparation = site.prepare(project(x=INSTANCE, over=over))
+    site.tick()
+    version = run_sync(preparation.tick())
+    assert version.views["over"].view.instance == "x"
+    run_sync(preparation.close())
+    moved = project(x=INSTANCE, totals=changed(TOTALS).replace("totals AS", "totals IN INSTANCE x AS"))
+    with pytest.raises(
+        DefinitionError, match=r"totals.sql: 'totals' was created with no instance; drop it first, then"
+    ):
+        run_sync(site.prepare(moved).tick())
+    unknown = project(x=INSTANCE, over=over.replace("INSTANCE x", "INSTANCE xx"))
+    with pytest.raises(DefinitionError, match=r"over.sql: there is no instance 'xx'; did you mean 'x'"):
+        run_sync(site.prepare(unknown).tick())

@@ -8,7 +8,9 @@ import pytest
 
 from strandline.controller.defining.apply import in_order
 from strandline.controller.defining.project import Defined, load
+from strandline.controller.language.instances import CreateInstance
 from strandline.controller.language.statements import Bind, CreateMaterialization, CreateSource, CreateView
+from strandline.controller.location.config import Config
 from strandline.errors import ConfigError, DefinitionError, Position
 
 
@@ -38,7 +40,8 @@ def test_settings_are_read_and_paths_are_seen_from_the_project(tmp_path):
     """A project that is run from another directory would keep its collections there."""
     settings = (
         "location: data\ndeployment: d\ncache: cached\nkeep_history: 2 days\nkafka_jars: jars\n"
-        "storage: {Region: r}\nspark: {spark.sql.ansi.enabled: true}\nfunctions: {slug: text.py:slug, f: firm.text:f}"
+        "storage: {Region: r}\nspark: {spark.sql.ansi.enabled: true}\nfunctions: {slug: text.py:slug, f: firm.text:f}\n"
+        "replica_token: file:secrets/token"
     )
     project = load(write(tmp_path, strandline_yml=settings))
     assert project.location == (tmp_path / "data").as_uri()
@@ -50,6 +53,7 @@ def test_settings_are_read_and_paths_are_seen_from_the_project(tmp_path):
         "cache": str(tmp_path / "cached"),
         "kafka_jars": str(tmp_path / "jars"),
         "functions": {"slug": f"{tmp_path / 'text.py'}:slug", "f": "firm.text:f"},
+        "replica_token": f"file:{tmp_path / 'secrets/token'}",
         "cache_bytes": 1 << 28,
         "storage": {"region": "r"},
         "spark": {"spark.sql.ansi.enabled": "true"},
@@ -75,12 +79,39 @@ def test_a_setting_of_spark_keeps_its_capitals(tmp_path):
         ("location: [", r"this is not YAML: .* \(at line 1, column"),
         ("location: data\nlocation: other", r"key 'location' is there twice \(at line 2, column 1\)"),
         ("location: data\nendpoints: {w: {path: x}}", "endpoint 'w' names no driver"),
+        ("location: data\ninstances: {x: {replica: {}}}", "unknown field `replica`"),
+        ("location: data\ninstances: {x: {replicas: {a: 7071}}}", "Expected `str`, got `int`"),
+        ("location: data\ninstances: {x: {replicas: {a: h}}}", "instance 'x': 'h' is no address of a replica"),
+        (
+            "location: data\ninstances: {x: {replicas: {a: 'h:1', A: 'h:2'}}}",
+            "instance 'x': replica 'a' is named twice",
+        ),
+        ("location: data\ninstances: {x: {replicas: {a: 'h:1', b: 'h:1'}}}", "'b' has the address of 'a'"),
     ],
 )
 def test_wrong_settings_are_refused_by_name(tmp_path, text, said):
     """A misspelt setting would silently not be set."""
     with pytest.raises(ConfigError, match=f"strandline.yml: .*({said})"):
         load(write(tmp_path, strandline_yml=text))
+
+
+def test_an_instance_is_the_same_in_sql_and_in_the_settings(tmp_path):
+    """An author who moves an instance from one form to the other would have its replicas fenced out."""
+    settings = "location: data\ninstances: {x: {replicas: {a: 'localhost:7071', B: '[::1]:7072'}}}"
+    sql = "CREATE INSTANCE x REPLICAS (a 'localhost:7071', B '[::1]:7072')"
+    found = statements(write(tmp_path / "sql", instances__x_sql=sql))
+    assert found == statements(write(tmp_path / "yml", strandline_yml=settings))
+    assert found == {"x": CreateInstance("x", {"a": "localhost:7071", "b": "[::1]:7072"})}
+    with pytest.raises(DefinitionError, match=r"instances/x.sql: 'x' is defined in strandline.yml too"):
+        load(write(tmp_path / "both", strandline_yml=settings, instances__x_sql=sql))
+
+
+def test_the_token_of_replicas_is_a_reference_and_is_not_shown():
+    """A token that stands in a configuration is shown wherever the configuration is."""
+    assert Config(replica_token="env:TOKEN").replica_token == "env:TOKEN"
+    with pytest.raises(ConfigError, match="replica_token is a secret: say where it is") as refused:
+        Config(replica_token="canary-4711")
+    assert "canary" not in str(refused.value)
 
 
 def test_the_location_may_be_a_reference(tmp_path, monkeypatch):
@@ -160,6 +191,13 @@ def test_references_stay_references_and_their_files_are_seen_from_the_project(tm
         ({"tables__a_yml": "source: s\nreference: r"}, "tables/a.yml: columns is missing"),
         ({"tables__a_yml": "source: s\nrefrence: r"}, "tables/a.yml: .*did you mean `reference`"),
         ({"sources__a_py": ""}, r"sources/a.py: sources/ may hold only .sql and .yml files"),
+        ({"instances__a_yml": ""}, r"instances/a.yml: instances/ may hold only .sql files"),
+        ({"instances__a_sql": "CREATE TABLE t (a INT)"}, "instances/a.sql: 't' belongs in tables/"),
+        ({"views__a_sql": "CREATE INSTANCE x REPLICAS ()"}, "views/a.sql: 'x' belongs in instances/"),
+        (
+            {"instances__a_sql": "ALTER INSTANCE x DROP REPLICA a"},
+            "instances/a.sql: a project's files hold definitions",
+        ),
         ({"views__a_yml": ""}, r"views/a.yml: views/ may hold only .sql files"),
         ({"views__a_sql": "CREATE TABLE t (a INT)"}, "views/a.sql: 't' belongs in tables/"),
         ({"tables__a_sql": "DROP TABLE t"}, "tables/a.sql: a project's files hold definitions"),

@@ -5,7 +5,16 @@ from __future__ import annotations
 import pytest
 
 from strandline.controller.location.catalog import KEY, Catalog, CatalogStore, Holder
-from strandline.controller.location.items import Connection, Materialization, SharedSource, Source, SourceTable, View
+from strandline.controller.location.items import (
+    Connection,
+    InstanceItem,
+    Materialization,
+    SharedSource,
+    Source,
+    SourceTable,
+    View,
+)
+from strandline.controller.location.version import Prepared, Version
 from strandline.errors import ConfigError, DefinitionError, Indeterminate
 from strandline.persist.handles.register import Register
 from strandline.store.consensus import Committed, CompareAndSet, Mismatch
@@ -17,11 +26,11 @@ from strandline.testing.simulation.kernel import run_sync
 def test_a_catalog_of_a_newer_format_is_neither_read_nor_written_back() -> None:
     """Damage: an older version that is started by mistake takes away what only the newer one knows of an item."""
     register = Register(KEY, HandClock(), CountingIds(), MemoryConsensus())
-    body = b'{"format": 4, "epoch": 3, "items": {}, "new": [1]}'
+    body = b'{"format": 5, "epoch": 3, "items": {}, "new": [1]}'
     run_sync(register.update(lambda _: body))
     store = CatalogStore(register)
     for act in (store.read(), store.succeed(lambda _: pytest.fail("it was admitted"))):
-        with pytest.raises(ConfigError, match="catalog is kept in format 4"):
+        with pytest.raises(ConfigError, match="catalog is kept in format 5"):
             run_sync(act)
     assert run_sync(register.read()) == body
 
@@ -57,6 +66,102 @@ def test_an_earlier_version_refuses_a_catalog_while_an_upstream_is_not_released(
     assert (left.format, left.with_item(Connection("c", "list", {})).format) == (3, 3)
     assert left.released({"s-3"}).format == 1
     assert left.with_item(Connection("c", "list", {})).released({"s-3"}).format == 2
+
+
+WITH_INSTANCE = (
+    b'{"format":4,"epoch":7,"holder":null,"items":{'
+    b'"x":{"kind":"instance","name":"X","replicas":{"a":"localhost:7071"}},'
+    b'"v":{"kind":"view","name":"v","columns":[],"shard":"s-1","sql":"","imports":[],"stages":{},"conf":{},"checked":"",'
+    b'"distrusted":"","keep_history":null,"refresh":null,"seed":"","instance":"x"}},'
+    b'"dropped":[],"left":[],"writes":5}'
+)
+"""A catalog as the first version wrote it that knows instances."""
+
+
+def test_a_catalog_with_an_instance_is_read_as_it_was_written() -> None:
+    """Damage: after an upgrade a view runs in the process of the environment, beside the replicas."""
+    register = Register(KEY, HandClock(), CountingIds(), MemoryConsensus())
+    run_sync(register.update(lambda _: WITH_INSTANCE))
+    store = CatalogStore(register)
+    found = run_sync(store.read())
+    instance, view = found.items["x"], found.items["v"]
+    assert instance == InstanceItem("X", {"a": "localhost:7071"})
+    assert isinstance(view, View)
+    assert (view.instance, found.writes) == ("x", 5)
+    assert run_sync(store.change(7, lambda catalog: catalog)) == found
+    assert run_sync(register.read()) == WITH_INSTANCE
+
+
+def test_an_earlier_version_refuses_a_catalog_while_it_has_an_instance() -> None:
+    """Damage: one step back runs the views of an instance itself; or is refused although none is left."""
+    x, c = InstanceItem("x", {}), Connection("c", "list", {})
+    first = Catalog(items={"s": Source("s", (), "s-1", "files", {}, remap="s-2", progress="s-3")})
+    both = first.with_item(x)
+    assert (both.format, both.without("x").format) == (4, 1)
+    assert (both.with_item(c).format, both.with_item(c).without("x").format) == (4, 2)
+    assert (both.without("s").format, both.without("s").without("x").format) == (4, 3)
+    assert both.without("s").released({"s-3"}).format == 4
+    assert both.without("s").without("x").released({"s-3"}).format == 1
+
+
+def test_an_instance_is_needed_by_the_views_in_it() -> None:
+    """Damage: an instance is dropped under its views, which run nowhere."""
+    there = View("There", (), "s-1", "", ("t",), {}, {}, instance="x")
+    catalog = (
+        Catalog().with_item(InstanceItem("X", {})).with_item(there).with_item(View("o", (), "s-2", "", (), {}, {}))
+    )
+    assert catalog.dependents("X") == ["There"]
+    assert catalog.downstream("x") == {"x", "there"}
+    assert catalog.without("x").dropped == (), "it has no shard"
+
+
+def held(deployment: str, process: int = 1) -> Holder:
+    """The holder of a location."""
+    return Holder(deployment, "host", process, 1, 1, reentrant=False)
+
+
+def test_replicas_write_under_one_epoch_until_another_deployment_or_version_takes_over() -> None:
+    """Damage: a restart of the controller fences the replicas; or those of the version before go on writing."""
+    store = CatalogStore(Register(KEY, HandClock(), CountingIds(), MemoryConsensus()))
+
+    def succeeded(holder: Holder, version: Version | None = None) -> tuple[int, int]:
+        edit = (lambda catalog: catalog) if version is None else version.promoted
+        found = run_sync(store.succeed(lambda _: holder, edit))
+        return found.epoch, found.writes
+
+    assert succeeded(held("d")) == (1, 1), "it was never raised"
+    assert succeeded(held("d", process=2)) == (2, 1), "the process before has died"
+    run_sync(store.leave(2, held("d", process=2)))
+    assert succeeded(held("d")) == (3, 1), "the process before has closed the location"
+    assert succeeded(held("other")) == (4, 4)
+    assert succeeded(held("other"), Version()) == (5, 5), "it is promoted"
+    view = View("v", (), "s-1", "", (), {}, {})
+    assert succeeded(held("d"), Version(views={"v": Prepared(view, "s-1")})) == (6, 6)
+    assert store.current.items == {"v": view}
+
+
+def test_an_epoch_that_fences_a_replica_out_is_above_all_before_and_below_all_after() -> None:
+    """Damage: a replica that was dropped writes under the epoch of the others; or a promotion fences none."""
+    store = CatalogStore(Register(KEY, HandClock(), CountingIds(), MemoryConsensus()))
+    run_sync(store.succeed(lambda _: held("d")))
+    for writes in (2, 3):
+        assert run_sync(store.change(1, lambda catalog: catalog.with_writes_raised(1))).writes == writes
+    assert run_sync(store.succeed(lambda _: held("d"), Version().promoted)).writes == 4
+    assert run_sync(store.succeed(lambda _: held("d"))).writes == 4
+
+
+def test_a_refused_take_over_raises_nothing() -> None:
+    """Damage: an environment that may not open the location fences the replicas of the one that has it."""
+    store = CatalogStore(Register(KEY, HandClock(), CountingIds(), MemoryConsensus()))
+    run_sync(store.succeed(lambda _: held("d")))
+
+    def refuse(_: Catalog) -> Holder:
+        raise ConfigError("it is held")
+
+    with pytest.raises(ConfigError, match="it is held"):
+        run_sync(store.succeed(refuse, Version().promoted))
+    assert run_sync(store.read()) == store.current
+    assert (store.current.epoch, store.current.writes) == (1, 1)
 
 
 def test_what_a_source_needs_is_dropped_after_it_and_gives_it_its_options() -> None:
