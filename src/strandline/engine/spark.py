@@ -30,6 +30,7 @@ from strandline.algebra.first import First
 from strandline.algebra.nodes import Get, Node, stored_columns
 from strandline.algebra.schema import DIFF, ERROR, TIME, Column, Schema, quote
 from strandline.engine.arrangements.cache import Arrangements
+from strandline.engine.arrangements.peeks import peeked
 from strandline.engine.frames import inline, newest, taken_back
 from strandline.engine.frames.derived import derived
 from strandline.engine.frames.failures import as_ours
@@ -66,6 +67,8 @@ ANSWER_CONF: Final = (
 """What a query's answer depends on besides its text and its inputs."""
 JOBS_MAX: Final = 8
 """Concurrent calls into Spark; more only queue inside it."""
+PEEKS_MAX: Final = 2
+"""Concurrent peeks: they have threads of their own, because all others may wait for Spark."""
 _GIVEN: Final = "given"
 _opened = itertools.count()
 _T = TypeVar("_T")
@@ -82,6 +85,7 @@ class SparkEngine:
         self._rewriter = Rewriter(store, self._scanner, self._stager)
         self._tag = f"strandline-{next(_opened)}"  # of the jobs that are begun here
         self._workers = ThreadPoolExecutor(JOBS_MAX, "strandline-spark", partial(tag_jobs, session, self._tag))
+        self._peekers = ThreadPoolExecutor(PEEKS_MAX, "strandline-peek")
         self._plans = Plans(session)
         self._arrangements = Arrangements(self._scanner.tables, self._workers)
         self._shared = Shared()
@@ -106,6 +110,7 @@ class SparkEngine:
     def close(self) -> None:
         """Cancel the jobs under way, wait for the calls and refuse new ones.  The session is its builder's to stop."""
         cancel_jobs(self._session, self._tag)
+        self._peekers.shutdown()
         self._workers.shutdown()
         self._plans.close()
 
@@ -297,6 +302,13 @@ class SparkEngine:
         of = [table for table, _ in given] + ([] if ahead is None else [ahead[1]])
         found = await self._run(partial(self._shared.get, key, of, find, _bytes))
         return None if found is None else wrap(Local(found, plain=False))
+
+    async def peek(
+        self, old: Contents, columns: Sequence[str], keys: pa.Table, limit: int | None = None
+    ) -> pa.Table | None:
+        """See `Engine.peek`: in an arrangement."""
+        find = partial(peeked, self._arrangements, old, columns, keys, limit)
+        return await _ended(asyncio.get_running_loop().run_in_executor(self._peekers, find))
 
     async def prune(self, old: Contents, column: str, keys: Sequence[tuple[Rows, str]], *, nulls: bool) -> Rows | None:
         """See `Engine.prune`: by the bounds of parts and row groups."""

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import Protocol
 
+import pyarrow as pa
+
 from strandline.algebra.conditions import Condition
 from strandline.algebra.first import First
 from strandline.algebra.schema import Schema
@@ -37,6 +39,22 @@ class LookUps(Reads, Protocol):
 
         ``span``: returns the rows whose one column has a value from the least to the greatest of the keys' values, of
         an exact type.  None if one of these is NULL, or if the diffs of ``keys`` are not 0 in all at each time.
+
+        Raises `CorruptionError` as `read` does.
+        """
+        ...
+
+    async def peek(
+        self, old: Contents, columns: Sequence[str], keys: pa.Table, limit: int | None = None
+    ) -> pa.Table | None:
+        """Return the rows of ``old`` whose ``columns`` have the values of a row of ``keys``: from memory, in no job.
+
+        Exactly these, each as often as it is there, but at most ``limit`` of them, in any order.  ``keys`` has those
+        columns in their order, of their own Arrow types; NULL equals NULL, and NaN equals NaN.  ``old`` begins at time
+        0 and all its times are advanced to one.  If ``keys`` has no row, nothing is found, and ``old`` is brought into
+        memory, or updated there.
+
+        None: it is not in memory, or not at this time, or more rows are found than are handed over well.
 
         Raises `CorruptionError` as `read` does.
         """

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Coroutine, Iterable, Sequence
 from datetime import date
 from decimal import Decimal
-from typing import Any
+from typing import Any, Final
 
 import pyarrow as pa
 import pytest
@@ -185,6 +185,54 @@ class LookupContract:
 
         self.run(body())
 
+    @pytest.mark.parametrize("way", WAYS)
+    def test_a_peek_finds_just_the_rows_of_its_keys(self, engine: Engine, load: Load, way: str) -> None:
+        """Damage: an answer has a row of another key, lacks one, or has it less often than it is there."""
+        nan = math.nan
+        first = [
+            ((1, nan, "a"), 1),
+            ((1, 0.0, "a"), 2),
+            ((2, -0.0, None), 1),
+            ((None, None, "a"), 3),
+            ((3, 2.5, ""), 1),
+        ]
+        second = [((1, 0.0, "a"), -1), ((2, -0.0, None), -1), ((2, 7.0, None), 1)]
+        asked: list[tuple[tuple[str, ...], list[tuple[Any, ...]]]] = [
+            (("k",), [(1,)]),
+            (("k",), [(None,), (2,), (9,)]),
+            (("d",), [(nan,), (0.0,), (None,)]),
+            (("t", "k"), [("a", None), (None, 2), ("a", 2), ("", 3)]),
+            (("k",), []),
+        ]
+
+        async def body() -> None:
+            batches = [
+                await engine.stage(load(_measured(rows), MEASURED), request(way, **bounds, schema=MEASURED))
+                for rows, bounds in ((first, {"upper": 4}), (second, {"lower": 4}))
+            ]
+            for changes, upper in ((first, 4), ([*first, *second], 9)):
+                old = replace(
+                    contents(*batches, schema=MEASURED), shard=f"peeked {way}", upper=upper, advance=upper - 1
+                )
+                held: Counter[tuple[Any, ...]] = Counter()
+                for row, diff in changes:
+                    held[_plain(row)] += diff
+                for columns, keys in asked:
+                    places = [MEASURED.names.index(name) for name in columns]
+                    wanted = {_plain_values(key) for key in keys}
+                    right = Counter(
+                        {row: n for row, n in held.items() if n and tuple(row[at] for at in places) in wanted}
+                    )
+                    found = await engine.peek(old, columns, _peeked(columns, keys))
+                    assert found is not None
+                    assert Counter(map(_plain, zip(*found.to_pydict().values(), strict=True))) == right, (columns, keys)
+                    few = await engine.peek(old, columns, _peeked(columns, keys), 1)
+                    assert few is not None
+                    assert few.num_rows == min(1, right.total())
+                    assert set(map(_plain, zip(*few.to_pydict().values(), strict=True))) <= right.keys()
+
+        self.run(body())
+
     def test_rows_are_narrowed_to_those_for_which_all_conditions_may_be_true(self, engine: Engine, load: Load) -> None:
         """Damage: a row goes that the predicate lets through: by its NULLs, its type, or the order of its letters."""
         rows = [(n, s, 0, 1) for n, s in ((1, "green"), (2, "evergreens"), (3, "Z"), (4, "é"), (None, "a"), (5, None))]
@@ -231,9 +279,19 @@ class LookupContract:
         self.run(body())
 
 
+_KINDS: Final = {"k": pa.int32(), "d": pa.float64(), "t": pa.string()}
+
+
+def _peeked(columns: Sequence[str], keys: Sequence[tuple[Any, ...]]) -> pa.Table:
+    return pa.table({name: pa.array([key[n] for key in keys], _KINDS[name]) for n, name in enumerate(columns)})
+
+
+def _plain_values(key: tuple[Any, ...]) -> tuple[Any, ...]:
+    return tuple("NaN" if isinstance(value, float) and math.isnan(value) else value for value in key)
+
+
 def _measured(rows: Sequence[tuple[tuple[Any, ...], int]]) -> pa.Table:
-    kinds = {"k": pa.int32(), "d": pa.float64(), "t": pa.string()}
-    columns = {name: pa.array([row[n] for row, _ in rows], kind) for n, (name, kind) in enumerate(kinds.items())}
+    columns = {name: pa.array([row[n] for row, _ in rows], kind) for n, (name, kind) in enumerate(_KINDS.items())}
     diffs = pa.array([diff for _, diff in rows], pa.int64())
     return pa.table(
         columns | {TIME: pa.array([5 if -1 in diffs.to_pylist() else 1] * len(rows), pa.int64()), DIFF: diffs}
