@@ -68,14 +68,16 @@ class Pace:
 class Call:
     """A Flight exchange as pyarrow has it.
 
-    ``abort`` ends it from any thread, and then whatever blocks in it returns.  ``wrote_all``: no more is written.
-    ``ended``: it is over.
+    ``abort`` ends it from any thread, and then whatever blocks in it returns.  ``ended`` is called once it is over.
+    ``ends_at_farewell``: this is the server's side, which ends the exchange once the client has taken its leave.
+    Trap: pyarrow's ``done_writing`` is not used, since a reader that reaches the end at that moment does the same, and
+    gRPC ends the process if a call is closed twice.
     """
 
     reader: Any
     writer: Any
+    ends_at_farewell: bool
     abort: Callable[[], object]
-    wrote_all: Callable[[], object]
     ended: Callable[[], object]
 
 
@@ -162,6 +164,8 @@ class FlightCarrier:
                             pieces = bytearray()
                     case Kind.FAREWELL:
                         self._end(self._left(bytes(body).decode(errors="replace")), drop=True)
+                        if self._call.ends_at_farewell:
+                            return True
         except StopIteration:  # pyarrow's end of the exchange
             self._end(why, drop=True)
         except ProtocolViolation as error:
@@ -207,7 +211,6 @@ class FlightCarrier:
                         write(message)
             except Disconnected as error:
                 write(bytes([Kind.FAREWELL]) + str(error).encode()[:_WHY_BYTES_MAX])
-            self._call.wrote_all()
         except Exception as error:  # noqa: BLE001 - whatever pyarrow raises, nothing more can be sent
             self._outgoing.end(meaning(error, self._other), drop=True)
 

@@ -119,7 +119,7 @@ class FlightListener:
 
     def exchange(self, peer: str, reader: Any, writer: Any) -> None:
         """Carry one connection, in the thread of its call, until it is over."""
-        call = Call(reader, writer, lambda: sever(peer, self._port()), _nothing, _nothing)
+        call = Call(reader, writer, ends_at_farewell=True, abort=lambda: sever(peer, self._port()), ended=_nothing)
         carrier = FlightCarrier(call, f"the controller at {peer}", self._pace)
         with self._lock:
             if self._closing or len(self._open) >= self._connections_max:
@@ -283,7 +283,7 @@ class _Attempt:
                 writer.close()
             client.close()
 
-        call = Call(reader, writer, reader.cancel, writer.done_writing, ended)
+        call = Call(reader, writer, ends_at_farewell=False, abort=reader.cancel, ended=ended)
         return FlightCarrier(call, self._name, self._pace)
 
 

@@ -165,7 +165,7 @@ class CarrierContract:
         async def body(place: Place) -> None:
             for sender, receiver in _both_ways(await place.connect()):
                 sending = asyncio.get_running_loop().create_task(_send_all(sender, frames))
-                assert not (await asyncio.wait([sending], timeout=0.3))[0], "120 MB were sent, and none received"
+                assert not (await asyncio.wait([sending], timeout=0.2))[0], "120 MB were sent, and none received"
                 await _expect_all(receiver, frames)
                 await sending
 
