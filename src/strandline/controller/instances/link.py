@@ -90,8 +90,12 @@ class Link:
         clock: Clock,
         everything: Callable[[], Sequence[Command]],
         answered: Callable[[Link, PeekResponse | SubscribeResponse], None],
+        moved: Callable[[], None],
     ) -> None:
-        """``everything``: what a new connection begins with.  ``answered`` is called with each answer to a question."""
+        """``everything``: what a new connection begins with.  ``answered`` is called with each answer to a question.
+
+        ``moved`` is called when the replica has reported that something has moved.
+        """
         self.address = address
         self.heard = Heard()
         self.trouble = "it was not connected yet"
@@ -103,6 +107,7 @@ class Link:
         self._clock = clock
         self._everything = everything
         self._answered = answered
+        self._moved = moved
         self._carrier: Carrier | None = None
         self._outbox: deque[Command] = deque()
         self._sending = Loop(beside, self._send)
@@ -183,6 +188,8 @@ class Link:
                 self.heard.learn(said)
                 if self.heard.reconciled is not None:
                     self.trouble, self._retry_s = "", RETRY_S_MIN
+                if isinstance(said, Frontiers) and said.writes:
+                    self._moved()
         if carrier is self._carrier and not self._closed:
             self._receiving = self._beside(lambda: self._receive(carrier))
 

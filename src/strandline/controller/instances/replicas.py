@@ -60,8 +60,12 @@ class ReplicaStatus(msgspec.Struct, frozen=True, omit_defaults=True):
 class Replicas:
     """The replicas of one instance, by name, and what they run."""
 
-    def __init__(self, name: str, hello: Hello, dial: Dial, beside: Beside, clock: Clock) -> None:
+    def __init__(
+        self, name: str, hello: Hello, dial: Dial, beside: Beside, clock: Clock, moved: Callable[[], None]
+    ) -> None:
+        """``moved`` is called whenever a replica has reported that something has moved."""
         self.name = name
+        self._moved = moved
         self.links: dict[str, Link] = {}
         self._hello = hello
         self._dial = dial
@@ -78,7 +82,13 @@ class Replicas:
         for name, address in addresses.items():
             if name not in self.links:
                 self.links[name] = Link(
-                    address, self._dial, self._beside, self._clock, self._everything(name), self._answered
+                    address,
+                    self._dial,
+                    self._beside,
+                    self._clock,
+                    self._everything(name),
+                    self._answered,
+                    self._moved,
                 )
 
     def _everything(self, replica: str) -> Callable[[], list[Command]]:

@@ -15,6 +15,7 @@ from strandline.frontier.antichain import Frontier, meet
 from strandline.instance.beginnings import Beginning
 from strandline.instance.commands import Command
 from strandline.instance.instance import Instance
+from strandline.instance.loop import Loop
 from strandline.instance.problems import Problems
 from strandline.instance.protocol.carrier import Dial
 from strandline.instance.protocol.messages import Hello
@@ -36,6 +37,11 @@ class Running:
     clock: Clock
     instances: dict[str, Replicas] = field(default_factory=dict)
     _noted: set[str] = field(default_factory=set)
+    _brought: tuple[int, Frontier] | None = None  # where everything was brought to last
+    _bringing: bool = False
+
+    def __post_init__(self) -> None:
+        self._late = Loop(self.beside, self._follow_late)
 
     # ---- what runs ---------------------------------------------------------------------------------------------------
 
@@ -45,7 +51,7 @@ class Running:
             await self.instances.pop(name).close()
         for name, addresses in instances.items():
             if name not in self.instances:
-                self.instances[name] = Replicas(name, self.hello, self.dial, self.beside, self.clock)
+                self.instances[name] = Replicas(name, self.hello, self.dial, self.beside, self.clock, self._moved)
             await self.instances[name].follow(addresses)
 
     def runs(self, name: str) -> bool:
@@ -85,15 +91,18 @@ class Running:
 
     async def halt(self) -> None:
         """End all turns that are under way here, and leave the replicas."""
-        for instance in self.instances.values():
-            await instance.close()
+        await self._leave()
         await self.here.halt()
 
     async def close(self) -> None:
         """End all that goes on here, and leave the replicas.  Raises what an upstream or an endpoint raises."""
+        await self._leave()
+        await self.here.close()
+
+    async def _leave(self) -> None:
+        await self._late.end()
         for instance in self.instances.values():
             await instance.close()
-        await self.here.close()
 
     # ---- going on ----------------------------------------------------------------------------------------------------
 
@@ -103,6 +112,24 @@ class Running:
         A view may read one that runs elsewhere, so what has moved in one place is followed in the others, until nothing
         moves any more.
         """
+        self._brought, self._bringing = (time, upper), True
+        try:
+            self._late.check()
+            return await self._bring(time, upper, deadline)
+        finally:
+            self._bringing = False
+
+    def _moved(self) -> None:
+        """Have followed what has moved in a replica later than a caller waited."""
+        if not self._bringing:
+            self._late.wake()
+
+    async def _follow_late(self) -> None:
+        if self._brought is not None and not self._bringing:
+            await self._bring(*self._brought, Deadline(self.clock, 0))
+            await self.here.deliver(Deadline(self.clock, 0))
+
+    async def _bring(self, time: int, upper: Frontier, deadline: Deadline | None) -> TickReport:
         await self.here.look()
         report = await self.here.maintain(upper, deadline)
         busy = [instance for instance in self.instances.values() if instance.names]
