@@ -200,6 +200,15 @@ def test_a_history_is_never_much_longer_than_what_runs() -> None:
     assert len(kept.reduced()) == len(kept) == 40
 
 
+def test_a_history_is_reduced_when_it_is_twice_as_long_as_it_was_then() -> None:
+    """Damage: each command costs as much as all before it."""
+    kept, lengths = History(), []
+    for number in range(8):
+        kept.append(UpdateConfiguration({"a": str(number)}) if number else Peek("p", "i", b"", 1, 1))
+        lengths.append(len(kept))
+    assert lengths == [1, 2, 2, 3, 4, 2, 3, 4]
+
+
 def test_an_answered_peek_is_in_no_history() -> None:
     """Damage: a replica answers a second time, or works for a client that has its answer."""
     kept = History()
