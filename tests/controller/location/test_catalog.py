@@ -73,7 +73,7 @@ WITH_INSTANCE = (
     b'"x":{"kind":"instance","name":"X","replicas":{"a":"localhost:7071"}},'
     b'"v":{"kind":"view","name":"v","columns":[],"shard":"s-1","sql":"","imports":[],"stages":{},"conf":{},"checked":"",'
     b'"distrusted":"","keep_history":null,"refresh":null,"seed":"","instance":"x"}},'
-    b'"dropped":[],"left":[],"writes":5}'
+    b'"dropped":[],"left":[],"writes":5,"unfenced":false}'
 )
 """A catalog as the first version wrote it that knows instances."""
 
@@ -140,14 +140,30 @@ def test_replicas_write_under_one_epoch_until_another_deployment_or_version_take
     assert store.current.items == {"v": view}
 
 
-def test_an_epoch_that_fences_a_replica_out_is_above_all_before_and_below_all_after() -> None:
-    """Damage: a replica that was dropped writes under the epoch of the others; or a promotion fences none."""
+def test_a_replica_is_fenced_out_at_once_or_by_the_next_generation() -> None:
+    """Damage: a dropped replica writes on for ever; or replicas write under an epoch above the environment's.
+
+    An environment closes the shard of a dropped view under its own epoch: one below theirs would fence itself.
+    """
     store = CatalogStore(Register(KEY, HandClock(), CountingIds(), MemoryConsensus()))
-    run_sync(store.succeed(lambda _: held("d")))
-    for writes in (2, 3):
-        assert run_sync(store.change(1, lambda catalog: catalog.with_writes_raised(1))).writes == writes
-    assert run_sync(store.succeed(lambda _: held("d"), Version().promoted)).writes == 4
-    assert run_sync(store.succeed(lambda _: held("d"))).writes == 4
+
+    def fenced_out() -> tuple[int, bool]:
+        epoch = store.current.epoch
+        found = run_sync(store.change(epoch, lambda catalog: catalog.with_writes_raised(epoch)))
+        return found.writes, found.unfenced
+
+    def succeeded() -> tuple[int, bool]:
+        found = run_sync(store.succeed(lambda _: held("d")))
+        return found.writes, found.unfenced
+
+    assert succeeded() == (1, False)
+    assert fenced_out() == (1, True), "the first generation has no epoch above that of its replicas"
+    assert succeeded() == (2, False)
+    assert succeeded() == (2, False)
+    assert fenced_out() == (3, False)
+    assert fenced_out() == (3, True)
+    promoted = run_sync(store.succeed(lambda _: held("d"), Version().promoted))
+    assert (promoted.epoch, promoted.writes, promoted.unfenced) == (4, 4, False)
 
 
 def test_a_refused_take_over_raises_nothing() -> None:

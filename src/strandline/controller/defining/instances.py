@@ -1,8 +1,8 @@
 """Instances: CREATE INSTANCE and ALTER INSTANCE, checked before anything durable changes.
 
 The replicas of an instance are changed in place: its views stay in it.  A replica that is dropped, or has another
-address, is fenced out by the same change of the catalog (`Catalog.writes`), since it cannot be reached any longer, and
-so cannot be asked to end.
+address, may run on and can no longer be asked to end.  So the same change of the catalog raises the epoch under which
+replicas write (`Catalog.with_writes_raised`): the dropped one is fenced once the others write under it.
 """
 
 from __future__ import annotations

@@ -90,7 +90,8 @@ class Catalog(msgspec.Struct, frozen=True):
 
     ``dropped`` are the shards that no item has and that are not closed yet, and ``left`` the sources whose upstream was
     not released yet (`controller/location/dropped.py`).  ``writes``: the epoch under which replicas write, 0 until the
-    first generation that knows of it.
+    first generation that knows of it; it is never above ``epoch``, so that the environment can close what replicas
+    wrote.  ``unfenced``: a replica is to be fenced that writes under ``epoch`` itself; the next generation does it.
     """
 
     format: int = 1
@@ -100,6 +101,7 @@ class Catalog(msgspec.Struct, frozen=True):
     dropped: tuple[str, ...] = ()
     left: tuple[Left, ...] = ()
     writes: int = 0
+    unfenced: bool = False
 
     def having(self, items: dict[str, Item]) -> Catalog:
         """Return the catalog with these ``items``; shards of the old items that none of them keeps are `dropped`.
@@ -143,11 +145,13 @@ class Catalog(msgspec.Struct, frozen=True):
         return _formatted(msgspec.structs.replace(self, dropped=(*self.dropped, *gone), left=left))
 
     def with_writes_raised(self, epoch: int) -> Catalog:
-        """Return the catalog with an epoch for replicas to write under that none has had: ``epoch``, or a later one.
+        """Return the catalog with ``epoch``, the present or next generation, as the one that replicas write under.
 
-        A replica that goes on under an earlier epoch is fenced at each shard that a replica of this one writes to.
+        A replica that goes on under an earlier epoch is fenced at each shard that a replica of this one writes to.  If
+        replicas write under ``epoch`` already, the next generation raises it.
         """
-        return msgspec.structs.replace(self, writes=max(epoch, self.writes + 1))
+        assert epoch >= self.writes, "replicas write under no epoch that is to come"
+        return msgspec.structs.replace(self, writes=epoch, unfenced=epoch == self.writes)
 
     def collection(self, name: str) -> Collected:
         """Return the table, source or view called ``name`` (names are compared without case).
@@ -325,8 +329,8 @@ class CatalogStore:
     ) -> Catalog:
         """Begin a new generation for the holder that ``admit`` returns, which changes the catalog by ``edit`` at once.
 
-        Replicas write under its epoch from then on if none was ever raised, or the holder before was of another
-        deployment.  Else they go on under the present one, unless ``edit`` raises it.
+        Replicas write under its epoch from then on if theirs was never raised, the holder before was of another
+        deployment, or one of them is `Catalog.unfenced`.  Else they go on as before, unless ``edit`` raises it.
 
         Either raises to refuse.
         """
@@ -336,8 +340,8 @@ class CatalogStore:
             kept = before.lacking({name for name in before.items if name.startswith(SUBSCRIBED)})
             edited, holder = edit(kept), admit(before)
             after = msgspec.structs.replace(edited, epoch=before.epoch + 1, holder=holder)
-            succeeds = before.holder is None or before.holder.deployment == holder.deployment
-            if edited.writes == before.writes and not (before.writes and succeeds):
+            moved = before.holder is not None and before.holder.deployment != holder.deployment
+            if after.writes < after.epoch and (moved or before.unfenced or not before.writes):
                 after = after.with_writes_raised(after.epoch)
             self._settled = False
             return msgspec.json.encode(after)
