@@ -88,15 +88,14 @@ def encode(message: Command | Response | Unknown) -> bytes:
         ProtocolViolation: the frame would be longer than a carrier takes.
     """
     kind = type(message)
+    name = message.name if isinstance(message, Unknown) else _NAMES.get(kind)
+    if name is None:
+        raise InvalidUsage(f"a {kind.__name__} is no message of the protocol")
     try:
-        if isinstance(message, Unknown):
-            frame = _encode({"format": FORMAT, "kind": message.name, "fields": message.fields})
-        else:
-            frame = _encode({"format": FORMAT, "kind": _NAMES[kind], "fields": Record(kind).packed(message)})
-    except KeyError as error:
-        raise InvalidUsage(f"a {kind.__name__} is no message of the protocol") from error
-    except (ValueError, TypeError, AttributeError, OverflowError, RecursionError) as error:
-        raise InvalidUsage(f"a {kind.__name__} cannot be sent: {error}") from error
+        fields = message.fields if isinstance(message, Unknown) else Record(kind).packed(message)
+        frame = _encode({"format": FORMAT, "kind": name, "fields": fields})
+    except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError) as error:
+        raise InvalidUsage(f"a {kind.__name__} cannot be sent: {type(error).__name__}: {error}") from error
     _refuse_long(frame)
     return frame
 
