@@ -393,18 +393,19 @@ class StageRun:
             if self.sink.fresh:
                 return _Begin(time, time + 1, rebuild=True)
         upper = self._pace.read(known)
+        await self.sink.look()
         if self.sink.desired is None and self.seed is not None and not self.sink.doubted:
             await self.sink.adopt(await self.seed.refresh())
         if self.sink.desired is None:
             time = self._pace.rebuilt(as_time(self.sink.writer.state.upper), self._earliest)
             return None if time is None or upper <= Frontier(time) else _Begin(time, time + 1, rebuild=True)
-        await self.sink.look()
         lower = self.sink.desired
         if Frontier(lower) < upper:
             self._require(lower - 1)
             return await self._window(lower, as_time(upper))
         if self.sink.owes and self.sink.writer.state.upper < self._pace.stands(lower):
             await self._advance(Updates(), lower, small=True)
+            return None if self.sink.desired == lower else await self._begin(known)  # another writer was there first
         return None
 
     async def _start(self, known: Frontier) -> int | None:

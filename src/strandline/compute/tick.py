@@ -239,7 +239,7 @@ async def _move(client: PersistClient, waiting: dict[str, StageRun], upper: Fron
     waiting.clear()
     stood = [run.sink.writer.state.upper for run in runs]
     for run in runs:
-        run.sink.forget()
+        run.sink.move(upper)
         run.stepping_ms = client.clock.now_ms()
     try:
         outcomes = await client.advance_many([(run.sink.writer, upper, run.sink.fingerprint) for run in runs])

@@ -107,7 +107,8 @@ class SinkWorld(Room[Seat]):
         if seat.run is None or seat.input is None:
             return seat.epoch
         sink = seat.run.sink
-        believed = (sink.known, sink.desired, sink._accounted.at, sink._last_lower, repr(sink._correction._held))
+        at = sink._accounted.at, repr(sink._digest), repr(sink._mint)
+        believed = (sink.known, sink.desired, sink._doubted, at, repr(sink._correction._held))
         states = encode_rollup("", sink.writer.state), encode_rollup("", seat.input.state)
         return believed, states, tuple(sink.writer._idle), seat.epoch
 

@@ -4,6 +4,12 @@
 staged batch, and appends it.  If another writer has appended meanwhile, the sink discards the batch, owes the negation
 of what that writer appended, and mints from the shard's real upper.
 
+That writer may be the sink of a replica, which runs the same dataflow.  Then its certificate (below) describes the
+shard, and the loser compares before it reads anything.  Equal digests over the same inputs: both have appended the same
+fact, and nothing is owed.  Other inputs: the shard holds what this dataflow desired of those, and the sink goes on from
+there.  Different digests over the same inputs: one of the two is wrong.  That is a conflict like any other, noted in
+``disagreed``, and until this sink has appended its own rows it believes no certificate of the shard.
+
 Nothing is taken from the output shard on trust.  Every append records a *certificate*: the dataflow's fingerprint, how
 far it had read its inputs, the digest of the shard. On opening, a certificate that still describes the shard means that
 its content is what this dataflow desired of its inputs up to there, and the sink goes on from there without
@@ -19,22 +25,25 @@ again, which looks at the shard, and goes on from what it finds there.
 
 Law K2: for every t < upper, content at t = desired at t, but for what others wrote and the next append withdraws (K3).
 Trap: a sink that is not ``known`` must be opened before it is used.
+
+Long because a sink is one subject: all of it keeps what is believed of one shard.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from msgspec.structs import replace
 
 from strandline.algebra.schema import Schema
 from strandline.compute.sink.correction import Correction, Updates
-from strandline.compute.sink.mint import Description, mint
+from strandline.compute.sink.mint import Description, Mint
 from strandline.frontier.antichain import MINIMUM, Frontier, as_time, meet
 from strandline.persist.handles.contents import Contents, Half, Rows, StageRequest
 from strandline.persist.handles.read import contents, erring
 from strandline.persist.handles.write import WriteHandle, fenced
-from strandline.persist.shard.batch import Staged
+from strandline.persist.shard.batch import NOTHING, Digest, Staged
 from strandline.persist.shard.state import Appended, Fenced, ShardState, UpperMismatch
 from strandline.plane.engine import Engine
 from strandline.plane.reading import Errors
@@ -42,12 +51,29 @@ from strandline.plane.reading import Errors
 
 @dataclass
 class Counters:
-    """What a sink has done since it was opened; shown by ``strandline status``."""
+    """What a sink has done since it was opened; shown by ``strandline status``.
+
+    ``conflicts``: appends of other writers that were withdrawn.  ``equal``: those after which nothing had to be, since
+    the shard held what this dataflow desires, or since they changed nothing.
+    """
 
     appends: int = 0
     conflicts: int = 0
     audits: int = 0
     rows: int = 0
+    equal: int = 0
+
+
+class Disagreement(NamedTuple):
+    """A race in which a replica and this sink computed different updates of the same inputs.
+
+    ``theirs`` and ``ours``: the digests of the updates that each had for the shard's times ``[lower, upper)``.
+    """
+
+    lower: Frontier
+    upper: Frontier
+    theirs: Digest
+    ours: Digest
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,8 +98,10 @@ class Sink:
         self.schema = schema
         self.fingerprint = fingerprint
         self._correction = Correction(engine, schema)
-        self._last_lower: int | None = None
+        self._mint = Mint()
         self._accounted = MINIMUM  # everything in the shard before this is ours, or withdrawn in the correction
+        self._digest = NOTHING  # of the shard's contents before that
+        self._overtaken = False  # ``desired`` is no longer where the step under way began
         self.counters = Counters()
         self.may_write = True
         """Whether it may append yet; until then it owes what its dataflow desires, and its shard stays as it is."""
@@ -81,6 +109,8 @@ class Sink:
         """Whether the outcome of the last append is known here; if not, `open` comes before anything else."""
         self.desired: int | None = None
         """What the inputs hold before this time has been computed; None: nothing is known, an audit is due."""
+        self.disagreed: Disagreement | None = None
+        """The last race in which a replica's updates were others than this sink's; None: there was none."""
         self._doubted = False  # whatever a certificate says
 
     @property
@@ -106,14 +136,15 @@ class Sink:
         self.known = False
         state = await self.writer.refresh()
         self._correction.clear()
-        self._last_lower = None
-        self._accounted = state.upper
-        self.desired = None if self._doubted else _certified(state, self.fingerprint)
-        self.known = True
+        self._mint.give_up()
+        self._account(state)
+        self._resume(None if self._doubted else _certified(state, self.fingerprint))
+        self.known, self._overtaken = True, False
 
     def audit(self) -> None:
         """Forget what is believed of the shard, whatever its certificate says, until an audit has come to its end."""
-        self.desired, self._doubted = None, True
+        self._resume(None)
+        self._doubted = self._overtaken = True
 
     @property
     def doubted(self) -> bool:
@@ -127,8 +158,9 @@ class Sink:
         """
         read = _certified(seed, self.fingerprint)
         if read is not None and read > 0:
-            await self._owe(await self._stored(seed, 0, as_time(seed.upper), advance=read - 1))
-            self.desired = read
+            prepared = await self._stored(seed, 0, as_time(seed.upper), advance=read - 1)
+            await self._owe(prepared, await self.writer.refresh())
+            self._resume(read)
 
     def audit_if_passed(self, desired: Frontier) -> None:
         """Ask for an audit if the shard is ahead of what is ``desired``, so that a step would owe and not append.
@@ -136,7 +168,7 @@ class Sink:
         A step that fails forgets what it owes.  Going back to where it was known, it would owe and fail for ever.
         """
         if self.desired is not None and desired < self.writer.state.upper:
-            self.desired = None
+            self._resume(None)
 
     async def start(self, as_of: int, since: int | None = None) -> None:
         """Begin the history of a fresh shard at ``as_of``: the first step's window starts there.
@@ -151,35 +183,85 @@ class Sink:
         if not self.fresh:
             await self.open()
             return
-        self._accounted = MINIMUM
-        self.desired = as_of
+        self._accounted, self._digest, self._overtaken = MINIMUM, NOTHING, False
+        self._resume(as_of)
 
     async def replace(self, desired: Updates) -> None:
         """Owe the difference between full desired contents, both halves of them, and all that is stored.
 
-        If it raises, the sink owes what it owed.
+        Unless a replica was faster: then the step under way is over.  If it raises, the sink owes what it owed.
         """
-        await self._owe(desired)
-        self.counters.audits += self.desired is None and not self.fresh
-
-    async def _owe(self, desired: Updates) -> None:
         state = await self.writer.refresh()
+        if not self.seen:
+            self._adopted(state)
+        if not self._overtaken:
+            await self._owe(desired, state)
+            self.counters.audits += self.desired is None and not self.fresh
+
+    async def _owe(self, desired: Updates, state: ShardState) -> None:
         stored = Updates() if self.fresh else await self._stored(state, 0, as_time(state.upper))
         self._correction.clear()
         self._correction.add(desired)
         self._correction.withdraw(stored)
-        self._accounted = state.upper
+        self._account(state)
 
     async def look(self) -> None:
-        """Owe the negation of what others appended since this sink last did, as far as it is known here."""
+        """Begin a step: account for what others appended, as far as it is known here; ``desired`` may be another then.
+
+        If an audit was due, it is not if a replica has certified the shard meanwhile.
+        """
+        if self.desired is None and not self.seen:
+            await self.open()
+        await self._look()
+        self._overtaken = False
+
+    async def _look(self, mine: Digest | None = None) -> None:
+        """Adopt what others appended, or owe its negation; see `_adopted`."""
         state = self.writer.state
-        if self.seen:
+        if self.seen or self._adopted(state, mine):
             return
         lower, upper = as_time(self._accounted), as_time(state.upper)
         self.counters.conflicts += 1
         if contents(state, self.schema, lower, upper, advance=lower).rows:
             self._correction.withdraw(await self._stored(state, lower, upper))
-        self._accounted = state.upper
+        self._account(state)
+        if self._correction.full and self.may_write:
+            self._correction.clear()
+            self._resume(None)
+            self._overtaken = True
+
+    def _adopted(self, state: ShardState, mine: Digest | None = None) -> bool:
+        """Go on from ``state``, to which others have appended, if nothing of it is to be withdrawn; return whether so.
+
+        ``mine``: the digest that the shard would have, had this sink appended what it desires; None: nothing is staged.
+        """
+        read = _vouched(state, self.fingerprint)
+        if read is None:
+            return False
+        at, before = as_time(read), self.desired
+        if mine is not None and at == before:
+            if mine != state.digest:
+                theirs, ours = state.digest - self._digest, mine - self._digest
+                self.disagreed = Disagreement(self._accounted, state.upper, theirs, ours)
+                self._doubted = True
+                return False
+        elif self._doubted:
+            return False
+        self.counters.equal += 1
+        if before is None or at >= before or state.digest != self._digest:  # else nothing was added to what is known
+            self._correction.clear()
+            self._overtaken |= at != before
+            self._resume(at)
+        self._account(state)
+        return True
+
+    def _account(self, state: ShardState) -> None:
+        self._accounted, self._digest = state.upper, state.digest
+
+    def _resume(self, desired: int | None) -> None:
+        """Let ``desired`` begin anew, perhaps at an earlier time than it had come to."""
+        self.desired = desired
+        self._mint.begin_anew()
 
     def held(self, advance: int) -> Contents | None:
         """Return the ok half of the shard, all of it at ``advance``, if that is what rules call *prior*."""
@@ -192,7 +274,7 @@ class Sink:
 
         ``here``: brought into this process, if it is small.
         """
-        await self.look()
+        await self._look()
         stored = await self._stored(self.writer.state, 0, as_time(self._accounted), here=here)
         lower = self.desired or 0
         owed = [await self._correction.ok(lower)] if self.owes else []
@@ -201,7 +283,7 @@ class Sink:
 
     async def own_errors(self, name: str) -> Errors:
         """Return the errors, stored or owed, that name the collection ``name``: those that are no input's."""
-        await self.look()
+        await self._look()
         state, (frames, negate) = self.writer.state, self._correction.err()
         if any(batch.errors for batch in state.batches):
             held = contents(state, self.schema, 0, as_time(self._accounted), advance=0, half=Half.ERR)
@@ -215,7 +297,8 @@ class Sink:
         """Append the desired updates before ``upper``, and whatever is owed besides.
 
         ``read``: how far the inputs were read for them (None: to ``upper``).  ``small`` is a hint that they are few.
-        Returns when they are durable, or when the shard is ahead of ``upper`` (then they are owed).
+        Returns when they are durable, or when the shard is ahead of ``upper`` (then they are owed), or when ``desired``
+        is no longer where the step began (then they are given up, and a step from there on gives them again).
 
         Raises:
             FencedError: a newer epoch has taken over.
@@ -228,30 +311,35 @@ class Sink:
     ) -> Writing | None:
         """Do `advance` up to where rows are to be staged; None: it is done.  It raises what that raises."""
         self.forget()
-        self._correction.add(delta)
         read = upper if read is None else read
-        self.desired = as_time(read)
-        await self.look()
+        if not self._overtaken:
+            self._correction.add(delta)
+            self.desired = as_time(read)
+            await self._look()
         return await self._next(upper, read, small=small)
 
     async def finish(self, writing: Writing, staged: Staged | None) -> bool:
         """Do the rest of `advance`, after a `draft`: ``staged`` is what its rows were staged as.  Raises as that.
 
-        Return whether just this was appended; else another writer was there first.
+        Return whether just this was appended, by this sink or by a replica; else another writer was there first.
         """
-        conflicts = self.counters.conflicts
-        await self._write(await self._append(writing, staged))
-        return self.counters.conflicts == conflicts
+        as_written, more = await self._append(writing, staged)
+        await self._write(more)
+        return as_written
 
     async def _write(self, writing: Writing | None) -> None:
         while writing is not None:
             staged = None if writing.rows is None else await self._engine.stage(writing.rows, writing.request)
-            writing = await self._append(writing, staged)
+            _, writing = await self._append(writing, staged)
 
-    async def _append(self, writing: Writing, staged: Staged | None) -> Writing | None:
-        """Append what was staged of ``writing``; return what is to be staged next, None: it is done."""
+    async def _append(self, writing: Writing, staged: Staged | None) -> tuple[bool, Writing | None]:
+        """Append what was staged of ``writing``.
+
+        Return whether just this is in the shard now, and what is to be staged next (None: it is done).
+        """
         description = writing.description
         kept = staged if staged is not None and staged.parts else None
+        mine = self._digest + (kept.digest if kept else NOTHING)
         outcome = await self.writer.compare_and_append(
             [kept] if kept else [],
             Frontier(description.lower),
@@ -259,41 +347,66 @@ class Sink:
             certify=self.fingerprint,
             read=writing.read,
         )
+        as_written = True
         match outcome:
             case Appended():
+                self._mint.settle(description.upper)
                 self._correction.clear()
-                self._accounted = description.upper
+                self._accounted, self._digest = description.upper, mine
                 self.counters.appends += 1
                 self.counters.rows += kept.rows if kept else 0
             case UpperMismatch():
+                self._mint.settle(outcome.actual)
                 await self._give_up(kept)
-                await self.look()
+                await self._look(mine)
+                as_written = self._by_a_replica(writing, mine)
             case Fenced():  # the parts are left alone: a fenced writer may not know all that it has appended
                 raise fenced(self.writer.shard, outcome, self.writer.epoch)
-        return await self._next(description.upper, writing.read, small=writing.request.small)
+        return as_written, await self._next(description.upper, writing.read, small=writing.request.small)
+
+    def _by_a_replica(self, writing: Writing, mine: Digest) -> bool:
+        """Return whether a replica has appended just what is ``writing``, after which the digest would be ``mine``.
+
+        If its batch was merged meanwhile, that cannot be seen: then False.
+        """
+        state, description = self.writer.state, writing.description
+        newest = state.batches[-1]
+        same = (newest.lower, newest.upper) == (Frontier(description.lower), description.upper)
+        return same and state.digest == mine and _vouched(state, self.fingerprint) == writing.read
 
     def forget(self) -> None:
         """Give up what is believed of the shard: an append begins whose outcome may stay unknown, or a step failed."""
         self.known = False
 
+    def move(self, upper: Frontier) -> None:
+        """Mint the description of an empty append, which is made for this sink together with others'; then `moved`."""
+        self.forget()
+        minted = self._mint.next(allowed=self.may_write, desired=upper, shard=self._accounted)
+        assert minted is not None, f"shard {self.writer.shard!r} cannot be moved from {self._accounted} to {upper}"
+
     def moved(self, outcome: Appended | UpperMismatch, upper: Frontier, *, read: Frontier) -> None:
-        """Take note of an empty append that was made for this sink together with others'; its inputs are `read`."""
+        """Take note of what has become of a `move`; its inputs are `read`."""
         self.known = True
         match outcome:
             case Appended():
-                self.desired = as_time(read)
+                self._mint.settle(upper)
+                self._resume(as_time(read))
                 self._accounted = upper
                 self.counters.appends += 1
             case UpperMismatch():
-                pass  # another writer has appended: the next step finds the upper moved, and looks
+                self._mint.settle(outcome.actual)
+                self._adopted(self.writer.state)  # if that finds something to withdraw, the next step does
 
     async def _next(self, upper: Frontier, read: Frontier, *, small: bool) -> Writing | None:
         """Mint the next description, and return what it is for; None: there is no more to append."""
-        description = mint(allowed=self.may_write, desired=upper, shard=self._accounted, last_lower=self._last_lower)
-        if description is None:
-            self.known, self._doubted = True, False
+        if self._overtaken:
+            self.known = True
             return None
-        self._last_lower = description.lower
+        description = self._mint.next(allowed=self.may_write, desired=upper, shard=self._accounted)
+        if description is None:
+            self.known = True
+            self._doubted &= self.owes  # what an audit came to is still to be appended
+            return None
         request = StageRequest(
             shard=self.writer.shard,
             schema=self.schema,
@@ -329,8 +442,13 @@ def reached(state: ShardState) -> Frontier:
 
 def _certified(state: ShardState, fingerprint: str) -> int | None:
     """Return how far the inputs were read for what the shard holds; None if nothing vouches for it."""
+    read = None if state.upper.empty else _vouched(state, fingerprint)
+    return None if read is None else read.at
+
+
+def _vouched(state: ShardState, fingerprint: str) -> Frontier | None:
+    """Return how far the inputs were read by the certificate of the shard, closed or not; None if none describes it."""
     certificate = state.certificate
-    if certificate is None or state.upper.at is None:
+    if certificate is None or (certificate.fingerprint, certificate.digest) != (fingerprint, state.digest):
         return None
-    describes = (certificate.fingerprint, certificate.digest) == (fingerprint, state.digest)
-    return certificate.upper.at if describes else None
+    return certificate.upper

@@ -4,15 +4,23 @@ In steady state it holds one step's updates for as long as it takes to append th
 negation of what the other wrote.  Its times are those of its updates, or the shard's upper where that is later: when
 the shard's frontier advances, all times in the buffer move up to it, and what is left after consolidation is owed.
 
+It is bounded: a sink that loses race after race to writers of other rows would add to it each time.  Once it is `full`
+the sink gives it up for an audit, which owes just two things: all that is desired, and the negation of all that is
+stored.
+
 Both halves of the shard are in it, side by side.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
 from strandline.algebra.schema import Schema
 from strandline.persist.handles.contents import RowJobs, Rows
+
+HELD_MAX: Final = 16
+"""The most updates, each of one step or of one other writer, that a sink owes before it prefers an audit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +47,11 @@ class Correction:
         """Whether nothing is owed (as far as is known without looking at rows)."""
         return not self._held
 
+    @property
+    def full(self) -> bool:
+        """Whether so much was added since it was empty that an audit is cheaper than more of it."""
+        return len(self._held) > HELD_MAX
+
     def add(self, desired: Updates) -> None:
         """Owe updates that the dataflow desires."""
         if desired:
@@ -50,7 +63,7 @@ class Correction:
             self._held.append((stored, True))
 
     def clear(self) -> None:
-        """Owe nothing: everything has been appended."""
+        """Owe nothing: everything is in the shard, or given up."""
         self._held.clear()
 
     async def rows(self, advance: int) -> Rows:
