@@ -1,4 +1,7 @@
-"""A message is the same on both ends of a connection, and whatever else arrives is refused as the sender's fault."""
+"""A message is the same on both ends of a connection, and whatever else arrives is refused as the sender's fault.
+
+Long because all claims about single frames stand in one place.
+"""
 
 from __future__ import annotations
 
