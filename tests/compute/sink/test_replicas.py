@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -15,18 +15,32 @@ from strandline.algebra.nodes import Node
 from strandline.compute.sink.actor import Counters, Sink
 from strandline.compute.sink.correction import HELD_MAX, Updates
 from strandline.compute.step import Draft, Drafted, StageRun
+from strandline.compute.tick import tick
 from strandline.frontier.antichain import Frontier, as_time
-from strandline.persist.handles.contents import Contents, Rows
+from strandline.persist.handles.contents import Contents, Rows, StageRequest
 from strandline.persist.handles.read import contents
+from strandline.persist.shard.batch import Staged
+from strandline.testing.doubles import in_turn
 from strandline.testing.lists.list_engine import listed, updates
 from strandline.testing.simulation.kernel import run_sync
 
 
 class Counting(CopyingEngine):
-    """Counts the reads of each shard; ``before`` happens once, before the next plan is evaluated."""
+    """Counts the reads of each shard.
+
+    ``before`` happens once, before the next plan is evaluated; ``staging`` before the next batches are staged.
+    """
 
     reads: Counter[str]
     before: Callable[[], Awaitable[object]] | None = None
+    staging: Callable[[], Awaitable[object]] | None = None
+
+    async def stage_many(self, asked: Sequence[tuple[Rows, StageRequest]]) -> list[Staged | BaseException]:
+        """See `Engine.stage_many`."""
+        happens, self.staging = self.staging, None
+        if happens is not None:
+            await happens()
+        return await super().stage_many(asked)
 
     async def read(self, wanted: Contents) -> Rows:
         """See `Engine.read`."""
@@ -306,6 +320,32 @@ def test_what_a_sink_owes_is_bounded_however_many_races_it_loses(pair: Pair, *, 
     pair.write()
     pair.bring(pair.first)
     assert pair.contents() == {"a": 1} | {f"k{n}": len(range(n, 1_000, 7)) for n in range(7)}
+
+
+@pytest.mark.parametrize("at", ["drafting", "staging"])
+def test_a_wave_goes_on_over_what_a_replica_has_appended(at: str) -> None:
+    """Damage: what reads the stage that lost waits for another tick, or takes its rows twice."""
+    pair = Pair()
+    pair.copy("w", of="v")
+    process = pair.process()
+    second = [pair.copy("v", client=process), pair.copy("w", of="v", client=process)]
+    for number in range(4):
+        pair.write((f"k{number}", 1), ("a", 1 if number % 2 else -1))
+        for run in second:
+            hear(run)
+
+        async def win() -> None:
+            await tick(pair.client, pair.engine, second, Frontier(pair.upper), in_turn)
+
+        if at == "drafting":
+            pair.engine.before = win
+        else:
+            pair.engine.staging = win
+        report = pair.tick()
+        assert (report.failed, report.standing) == ({}, {})
+        assert pair.changes("w") == pair.changes("v") == pair.changes("t")
+    assert all(run.sink.counters.conflicts == 0 for run in pair.runs.values())
+    assert all(run.sink.counters.equal >= 3 for run in pair.runs.values())
 
 
 @pytest.mark.parametrize("seed", range(60))

@@ -11,17 +11,20 @@ from typing import Any, Final
 from planted.bugs import Bug, registrar
 from strandline.compute.sink import actor as sinking
 from strandline.compute.sink.actor import Sink
+from strandline.compute.sink.mint import Mint
 from strandline.compute.step import StageRun
 from strandline.frontier.antichain import MINIMUM, Frontier, as_time
 from strandline.sources.reclock import Remap, Slice
 from strandline.sources.resume import ResumptionFrontier
 
 SINK_BUGS: Final[list[Bug]] = []
+RACE_BUGS: Final[list[Bug]] = []
 SOURCE_BUGS: Final[list[Bug]] = []
 MOVE_BUGS: Final[list[Bug]] = []
 PROMOTION_BUGS: Final[list[Bug]] = []
 UNPREPARED_BUGS: Final[list[Bug]] = []
 sink_bug = registrar(SINK_BUGS)
+race_bug = registrar(RACE_BUGS)
 move_bug = registrar(MOVE_BUGS)
 source_bug = registrar(SOURCE_BUGS)
 promotion_bug = registrar(PROMOTION_BUGS)
@@ -41,6 +44,31 @@ async def first_step_repeated(self: Sink, as_of: int, since: int | None = None) 
 @sink_bug("a sink believes that a failed append happened", (Sink, "forget"))
 def append_believed(self: Sink) -> None:
     """Forget nothing."""
+
+
+@sink_bug("a sink that was opened again still waits for what became of its last description", (Mint, "give_up"))
+def last_one_awaited(self: Mint) -> None:
+    """Give nothing up."""
+    self.begin_anew()
+
+
+@sink_bug("a lower is minted once, also if its append has not happened", (Mint, "give_up"))
+def never_minted_again(self: Mint) -> None:
+    """Take what was given up for settled."""
+    self.valid = False
+    self.begin_anew()
+
+
+_adopted = Sink._adopted
+
+
+@race_bug("the loser of a race owes what it desired, though a replica has appended the same", (Sink, "_adopted"))
+def owed_all_the_same(self: Sink, state: Any, mine: Any = None) -> bool:
+    """Clear nothing."""
+    held = list(self._correction._held)
+    found = _adopted(self, state, mine)
+    self._correction._held[:] = held
+    return found
 
 
 _certified = sinking._certified

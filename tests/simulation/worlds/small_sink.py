@@ -229,9 +229,11 @@ _TAKEN: Final[dict[str, Doing[Seat]]] = {"a": step, "b": take_over}
 _RIVALS: Final[dict[str, Doing[Seat]]] = {"a": step, "b": step}
 _FEEDING: Final[dict[str, Doing[Seat]]] = {"f": feed}
 FED: Final = Model(SinkWorld, {"a": step} | _FEEDING, 1, 1)
+RACING: Final = Model(SinkWorld, _RIVALS, 2, 0)
 SINK_MODELS: Final = (
     Model(SinkWorld, _TAKEN, 2, 0),
     Model(SinkWorld, _RIVALS, 1, 1),
+    RACING,
     FED,
 )
 """What takes seconds."""
