@@ -5,7 +5,7 @@ Long because it is one class, with every call of the public face.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
@@ -20,6 +20,7 @@ from strandline.client.writing import Data, Transaction, change
 from strandline.compute.explain import Explanation
 from strandline.controller.asking import backfill, housekeeping, reads, status, verification
 from strandline.controller.asking.holding import Hold
+from strandline.controller.asking.peeking import peek
 from strandline.controller.asking.progress import progress
 from strandline.controller.asking.selfcheck import SelfCheck
 from strandline.controller.asking.skip import skip
@@ -219,6 +220,36 @@ class Environment:
                 hold.give_back()
 
         return self._run(collect())
+
+    def peek(
+        self,
+        name: str,
+        key: Mapping[str, Any] | Sequence[Mapping[str, Any]],
+        *,
+        as_of: int | None = None,
+        limit: int | None = None,
+        timeout: float | None = 10.0,
+    ) -> pa.Table:
+        """Return the rows of a collection that have a key: a value for each of some columns; or one of several keys.
+
+        With an index on just these columns they come from memory, in no Spark job; without one the answer is the same,
+        and slower.  It waits for no tick that goes on.  A row is there as often as the collection has it; None finds
+        the rows with NULL.  ``as_of``: default, the latest complete time.  ``limit``: at most so many rows, any of
+        them.  ``timeout``: for so many seconds it waits for a time that is to come.
+
+        Raises `DefinitionError` if there is no such collection or column, `InvalidUsage` for a value that is none of
+        its column's, `AsOfError` if the time cannot be read, `CollectionError` if the collection has errors then.
+        """
+        wanted = arguments.keys(key)
+        call = peek(
+            self._core,
+            arguments.text(name, "the collection's name"),
+            wanted,
+            arguments.maybe_time(as_of, "as_of"),
+            arguments.maybe_count(limit, "limit"),
+            arguments.seconds(timeout, "timeout"),
+        )
+        return self._access.wait(call)
 
     def subscribe(self, name_or_sql: str, as_of: int | None = None, until: int | None = None) -> Events:
         """Yield a collection's contents at ``as_of``, then each change before ``until``, once, as it becomes complete.

@@ -13,6 +13,7 @@ from strandline.controller.location.items import (
     Collected,
     Connection,
     Fed,
+    IndexItem,
     InstanceItem,
     Item,
     Materialization,
@@ -29,6 +30,7 @@ from strandline.instance.commands import (
     Command,
     Output,
     RunDataflow,
+    RunIndex,
     RunIngestion,
     RunMaterialization,
     RunTable,
@@ -71,7 +73,7 @@ def commands(catalog: Catalog, plans: Plans, config: Config) -> dict[str, tuple[
 
 def instance_of(item: Item) -> str:
     """Return the instance that an item runs in; empty: in the process of the environment."""
-    return item.instance if isinstance(item, View) else ""
+    return item.instance if isinstance(item, View | IndexItem) else ""
 
 
 def command(item: Item, catalog: Catalog, plans: Plans, config: Config) -> Command | None:
@@ -93,6 +95,9 @@ def command(item: Item, catalog: Catalog, plans: Plans, config: Config) -> Comma
         case View():
             known = plans.get(item)
             return None if known is None or item.awaits_creation else _dataflow(item, known, catalog, config)
+        case IndexItem():
+            of = catalog.collection(item.collection)
+            return RunIndex(collection(of, config), item.key, catalog.forgives(of))
         case Materialization():
             return RunMaterialization(
                 spec_of(item, catalog),

@@ -15,6 +15,7 @@ from strandline.controller.location.catalog import Catalog
 from strandline.controller.location.items import (
     Collected,
     Connection,
+    IndexItem,
     InstanceItem,
     Materialization,
     SharedSource,
@@ -54,7 +55,9 @@ def standing(
             if (since := going_on[awaited[name]]) is not None:
                 found[name] = _begun(since) if awaited[name] == name else f"it waits for {awaited[name]!r}"
             continue
-        if isinstance(item, Materialization):
+        if isinstance(item, IndexItem):
+            found[name] = f"it waits for its collection; it has come to {frontier.at}, and the tick's time {time}"
+        elif isinstance(item, Materialization):
             found[name] = f"it waits for its collections; it has come to {frontier.at}, and the tick's time {time}"
         else:
             why = _why(item, problems)

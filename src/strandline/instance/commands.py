@@ -103,6 +103,18 @@ class RunMaterialization:
 
 
 @dataclass(frozen=True, slots=True)
+class RunIndex:
+    """Keep a collection's contents in memory, arranged by ``key``, so that rows are found by it.
+
+    ``forgiven``: errors of the collection keep nothing from being read.
+    """
+
+    of: Collection
+    key: tuple[str, ...]
+    forgiven: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Advance:
     """Bring sources to ``time``: what is there now is bound to it.
 
@@ -116,7 +128,7 @@ class Advance:
     turn: int = 0
 
 
-Command: TypeAlias = RunTable | RunIngestion | RunDataflow | RunMaterialization
+Command: TypeAlias = RunTable | RunIngestion | RunDataflow | RunMaterialization | RunIndex
 
 
 def outputs_of(command: Command) -> tuple[Collection, ...]:
@@ -126,7 +138,7 @@ def outputs_of(command: Command) -> tuple[Collection, ...]:
             return (output,)
         case RunIngestion(outputs=outputs):
             return tuple(each.collection for each in outputs)
-        case RunMaterialization():
+        case RunMaterialization() | RunIndex():
             return ()
 
 
@@ -137,7 +149,7 @@ def inputs_of(command: Command) -> tuple[Collection, ...]:
             return tuple(inputs.values())
         case RunMaterialization(inputs=inputs):
             return inputs
-        case RunTable(output=output):
+        case RunTable(output=output) | RunIndex(of=output):
             return (output,)
         case RunIngestion():
             return ()

@@ -1,4 +1,4 @@
-"""The instance: runs tables, ingestions, dataflows and materializations, each as it was commanded.
+"""The instance: runs tables, ingestions, dataflows, materializations and indexes, each as it was commanded.
 
 A failure belongs to one item: whatever opening, ingesting, stepping or delivering it raises is that item's problem, and
 the others go on.  Only `FencedError` comes out of a call: another environment has taken over.
@@ -19,6 +19,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, suppress
 
+import pyarrow as pa
+
 from strandline.compute.tick import TickReport
 from strandline.errors import ConfigError, FencedError, StoreError, Unavailable
 from strandline.frontier.antichain import Frontier, as_time, meet
@@ -30,6 +32,7 @@ from strandline.instance.commands import (
     Command,
     Output,
     RunDataflow,
+    RunIndex,
     RunIngestion,
     RunMaterialization,
     RunTable,
@@ -38,6 +41,7 @@ from strandline.instance.commands import (
 )
 from strandline.instance.equipment import Equipment
 from strandline.instance.error_half import ErrorBudgets
+from strandline.instance.indexes.kept import Indexes
 from strandline.instance.problems import Problems
 from strandline.instance.reports import Report, SourceFigures, ViewStatus
 from strandline.instance.running.deliveries import Deliveries
@@ -85,6 +89,7 @@ class Instance:
         self._tables: dict[str, OpenTable] = {}
         budgets = ErrorBudgets(engine, self._reader)
         self._deliveries = Deliveries(beside, problems)
+        self._indexes = Indexes(beside, problems, engine)
         self._sources = Sources(beside, equipment.together, problems, budgets, transactions, self._follow)
         self._views = Views(
             equipment,
@@ -137,6 +142,8 @@ class Instance:
                 await self._views.start(name, command, readers)
             case RunMaterialization():
                 await self._start_task(name, command)
+            case RunIndex():
+                self._indexes.start(name, command, await self._reader(command.of))
         self._open.add(name)
 
     async def stop(self, name: str) -> None:
@@ -149,10 +156,12 @@ class Instance:
         self._problems.pop(name, None)
         await self._sources.stop(name)
         await self._deliveries.stop(name)
+        await self._indexes.stop(name)
 
     async def halt(self) -> None:
         """End all turns that are under way: from here on nothing goes on beside the caller."""
         await self._deliveries.halt()
+        await self._indexes.halt()
         await self._views.halt()
         await self._sources.halt()
 
@@ -245,9 +254,11 @@ class Instance:
     async def maintain(self, upper: Frontier, deadline: Deadline | None = None) -> TickReport:
         """Step every stage of every view up to ``upper``, or to where its inputs are known; ``deadline``: as `ingest`.
 
-        Return what has happened until then.
+        Indexes follow.  Return what has happened to the views until then.
         """
-        return await self._views.bring(upper, deadline)
+        report = await self._views.bring(upper, deadline)
+        await self._indexes.bring(deadline)
+        return report
 
     async def deliver(self, deadline: Deadline | None = None) -> None:
         """Let every endpoint follow its collections; ``deadline``: as `ingest`."""
@@ -276,8 +287,18 @@ class Instance:
         self._views.wake()
 
     def _deliver(self) -> None:
+        self._indexes.wake()
         if self._views.may_write:
             self._deliveries.wake()
+
+    async def peek(
+        self, index: str, keys: pa.Table, as_of: int, limit: int | None = None, timeout_s: float | None = None
+    ) -> pa.Table:
+        """Return the rows that an index finds; see `Index.peek`.
+
+        It waits for no turn of anything.  Raises `Unavailable` if the index does not run here.
+        """
+        return await self._indexes.peek(index, keys, as_of, limit, timeout_s)
 
     async def idle(self) -> bool:
         """Return whether nothing goes on here, and sources have all that upstream has."""
@@ -335,6 +356,7 @@ class Instance:
                 state = self._client.known(written.shard)
                 if state is not None:
                     frontiers[written.name.lower()] = state.upper
+        frontiers |= {name: index.upper for name, index in self._indexes.open.items()}
         frontiers |= {  # a source that is no collection itself is as far as all that it feeds
             name: meet((each.bound, each.upper)) for name, each in sources.items() if name not in frontiers
         }
@@ -353,6 +375,8 @@ class Instance:
             needed = run.needed
             for shard in (*run.reads, run.sink.writer.shard):
                 found[shard] = meet((found.get(shard, needed), needed))
+        for shard, needed in self._indexes.needed():
+            found[shard] = meet((found.get(shard, needed), needed))
         return found
 
     def under_way(self) -> dict[str, int]:
@@ -373,13 +397,14 @@ class Instance:
         sealing = {name: begun.get(TRANSACTIONS) for name in self._tables}
         return {
             name: self._problems.long_since(begun.get(name, sealing.get(name)))
-            for names in (self._fed(), self._views.under_way(), self._deliveries.under_way())
+            for names in (self._fed(), self._views.under_way(), self._deliveries.under_way(), self._indexes.under_way())
             for name in names
         }
 
     def counters(self) -> dict[str, int]:
         """Return the live counters of what runs here (`live.py`)."""
-        return live.counters(self._views.dataflows, self._deliveries.tasks, self.sources(), self.beginnings())
+        found = live.counters(self._views.dataflows, self._deliveries.tasks, self.sources(), self.beginnings())
+        return found | live.of_indexes(self._indexes.open)
 
     def sources(self) -> dict[str, SourceFigures]:
         """Return what was done for each collection that a source feeds, by its item's name."""

@@ -2,8 +2,8 @@
 
 They are plain numbers, named ``sink/<view>/<field of Counters>``, ``moving/<materialization>/<field of Moving>``,
 ``source/<source or its table>/<field>``, ``first/<item>/<field of Beginning>`` for what is read or computed for the
-first time, and ``step/<stage>/<field of Done>``, for the last step of a stage; what is no number there is part of the
-name.
+first time, ``index/<index>/<field>`` for peeks, and ``step/<stage>/<field of Done>``, for the last step of a stage;
+what is no number there is part of the name.
 The process that writes reads its own; another one asks it over the push connection, together with persist's counters.
 """
 
@@ -17,6 +17,7 @@ from typing import Final
 from strandline.compute.lookups import Access
 from strandline.compute.step import Done
 from strandline.instance.beginnings import Beginning
+from strandline.instance.indexes.index import Index
 from strandline.instance.reports import SourceFigures
 from strandline.instance.running.dataflows import Dataflows
 from strandline.materialize.runtime import Task
@@ -26,10 +27,11 @@ MOVING: Final = "moving"
 STEP: Final = "step"
 SOURCE: Final = "source"
 FIRST: Final = "first"
+INDEX: Final = "index"
 SENT_BYTES_MAX: Final = 32 * 1024
 """The limit for the names of counters that are sent to other processes: all of them travel in one frame."""
 
-_LIVE: Final = tuple(f"{kind}/" for kind in (SINK, MOVING, STEP, SOURCE, FIRST))
+_LIVE: Final = tuple(f"{kind}/" for kind in (SINK, MOVING, STEP, SOURCE, FIRST, INDEX))
 
 
 def counters(
@@ -41,6 +43,15 @@ def counters(
     """
     found = dict(_of_sources(sources, firsts))
     return found | dict(_counters(dataflows, tasks))
+
+
+def of_indexes(indexes: Mapping[str, Index]) -> dict[str, int]:
+    """Return how many peeks each index answered from memory and by reading its shard, and whether it is in memory."""
+    return {
+        f"{INDEX}/{name}/{field}": count
+        for name, index in indexes.items()
+        for field, count in {**asdict(index.found), "in_memory": int(index.in_memory)}.items()
+    }
 
 
 def _of_sources(sources: Mapping[str, SourceFigures], firsts: Iterable[Beginning]) -> Iterator[tuple[str, int]]:

@@ -5,6 +5,7 @@ __all__ = [
     "freshness",
     "holding",
     "housekeeping",
+    "peeking",
     "progress",
     "reads",
     "selfcheck",

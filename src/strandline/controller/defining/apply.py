@@ -1,11 +1,11 @@
 """Apply: make an environment hold what its project defines.
 
 What is missing is created: connections and instances, then sources and tables, then the tables of sources, then views,
-each after those that it reads, then materializations.  What may change is taken over: a connection, which its sources
-use at once; the replicas of an instance; how long history is kept; how many errors a source may hold.  Anything else
-that is there already must be as the project says; a definition that was changed is refused by name, before anything is
-created.  So applying twice is applying once, and a crash in between is mended by applying again.  What the project does
-not mention is left alone.
+each after those that it reads, then indexes, then materializations.  What may change is taken over: a connection, which
+its sources use at once; the replicas of an instance; how long history is kept; how many errors a source may hold.
+Anything else that is there already must be as the project says; a definition that was changed is refused by name,
+before anything is created.  So applying twice is applying once, and a crash in between is mended by applying again.
+What the project does not mention is left alone.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from strandline.controller.core import Core
 from strandline.controller.defining import definitions, instances, sources
 from strandline.controller.defining.creating import create
 from strandline.controller.defining.project import Defined, Project, in_file
+from strandline.controller.language.indexes import CreateIndex
 from strandline.controller.language.instances import CreateInstance
 from strandline.controller.language.statements import (
     CreateConnection,
@@ -34,6 +35,7 @@ from strandline.controller.location import on_error
 from strandline.controller.location.items import (
     Collected,
     Connection,
+    IndexItem,
     InstanceItem,
     Item,
     Materialization,
@@ -101,7 +103,7 @@ def in_order(defined: Sequence[Defined]) -> list[Defined]:
         raise DefinitionError(f"views read each other in a circle: {' reads '.join(circle)}") from error
     ranked = [each for each in defined if not isinstance(each.statement, CreateView)]
     ranked.sort(key=lambda each: _RANKS[type(each.statement)])
-    before = [each for each in ranked if not isinstance(each.statement, CreateMaterialization)]
+    before = [each for each in ranked if not isinstance(each.statement, CreateIndex | CreateMaterialization)]
     return [*before, *(views[name] for name in order), *ranked[len(before) :]]
 
 
@@ -111,7 +113,8 @@ _RANKS: Final[Mapping[type, int]] = {
     CreateTable: 1,
     CreateSource: 1,
     CreateSourceTable: 2,
-    CreateMaterialization: 3,
+    CreateIndex: 3,
+    CreateMaterialization: 4,
 }
 """What is created before what, views left out."""
 
@@ -150,6 +153,12 @@ def changed(core: Core, present: Item, defined: Defined) -> str:
             return _other_columns(core.assembly.analyst.parse_ddl(columns), present)
         case (CreateConnection(), Connection()) | (CreateInstance(), InstanceItem()):
             return ""
+        case CreateIndex() as wanted, IndexItem():
+            key = tuple(column.lower() for column in wanted.columns)
+            if (wanted.collection.lower(), key) != (present.collection, tuple(each.lower() for each in present.key)):
+                return f"the columns ({', '.join(present.key)}) of {present.collection!r}"
+            same = wanted.instance.lower() == present.instance
+            return "" if same else f"instance {present.instance!r}" if present.instance else "no instance"
         case CreateSource() as wanted, Source() | SharedSource():
             if (wanted.connector, lasting(wanted.options)) != (present.connector, lasting(present.options)):
                 return f"{present.connector} and the options {_listed(present.options)}"

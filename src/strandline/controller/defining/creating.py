@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from strandline.controller.core import Core
-from strandline.controller.defining import definitions, instances, sources
+from strandline.controller.defining import definitions, indexes, instances, sources
 from strandline.controller.language import statements
+from strandline.controller.language.indexes import CreateIndex
 from strandline.controller.language.instances import CreateInstance
 
 
@@ -15,6 +16,8 @@ async def create(core: Core, statement: statements.Create) -> None:
             await sources.create_connection(core, statement)
         case CreateInstance():
             await instances.create_instance(core, statement)
+        case CreateIndex():
+            await indexes.create_index(core, statement)
         case statements.CreateSource():
             await sources.create_source(core, statement)
         case statements.CreateSourceTable():

@@ -1,6 +1,7 @@
 """Definitions: CREATE and DROP, checked as a whole before anything durable changes.
 
-CREATE of sources, of their tables and of connections is in `sources.py`, that of instances in `instances.py`.
+CREATE of sources, of their tables and of connections is in `sources.py`, that of instances in `instances.py`, that of
+indexes in `indexes.py`.
 
 An item is planned or parsed first; then the catalog changes by one compare-and-set; then the item is opened.  A crash
 in between leaves an item that the next environment opens.
@@ -23,6 +24,7 @@ from strandline.compute.stage import split
 from strandline.controller.commanded import spec_of
 from strandline.controller.core import Core
 from strandline.controller.language import statements
+from strandline.controller.language.indexes import CreateIndex
 from strandline.controller.location import on_error
 from strandline.controller.location.catalog import ERRORS_SUFFIX, Catalog, unknown
 from strandline.controller.location.interval import milliseconds
@@ -31,6 +33,7 @@ from strandline.controller.location.items import (
     Collected,
     Connection,
     Fed,
+    IndexItem,
     InstanceItem,
     Item,
     Materialization,
@@ -53,6 +56,7 @@ KINDS: Final[Mapping[str, type | UnionType]] = {
     "source": Source | SharedSource,
     "connection": Connection,
     "instance": InstanceItem,
+    "index": IndexItem,
     "materialized view": View,
     "materialization": Materialization,
 }
@@ -86,8 +90,8 @@ async def create_view(core: Core, statement: statements.CreateView) -> None:
     await add(core, keeping(definition.view, statement))
 
 
-def instance_of(catalog: Catalog, statement: statements.CreateView) -> str:
-    """Return the instance that is to run a view, as the view names it; empty: the process of the environment.
+def instance_of(catalog: Catalog, statement: statements.CreateView | CreateIndex) -> str:
+    """Return the instance that is to run what ``statement`` creates; empty: the process of the environment.
 
     Raises `DefinitionError` with candidates if there is no such instance.
     """

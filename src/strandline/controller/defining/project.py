@@ -7,6 +7,7 @@
     sources/*.sql|*.yml             CREATE SOURCE … and its tables, or a source as YAML
     tables/*.sql|*.yml              CREATE TABLE … , or a table of a source as YAML
     views/*.sql                     CREATE MATERIALIZED VIEW …
+    indexes/*.sql                   CREATE INDEX …
     materializations/*.sql|*.yml    CREATE MATERIALIZATION … , or the same as YAML
 
 A file may hold several definitions; their order, and that of the files, means nothing.  Paths are relative to the
@@ -29,6 +30,7 @@ import msgspec
 
 from strandline.controller.defining.yaml_forms import FORMS, Scalar, defined, struct, texts, words
 from strandline.controller.language import statements
+from strandline.controller.language.indexes import CreateIndex
 from strandline.controller.language.instances import CreateInstance, refusal_of, refusal_of_address
 from strandline.controller.language.statements import (
     Create,
@@ -58,6 +60,7 @@ DIRECTORIES: Final[Mapping[str, type | UnionType]] = {
     "tables": CreateTable | CreateSourceTable,
     "sources": CreateSource | CreateSourceTable,
     "views": CreateView,
+    "indexes": CreateIndex,
     "materializations": CreateMaterialization,
 }
 _YAML: Final = (".yml", ".yaml")

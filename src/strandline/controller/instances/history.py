@@ -43,7 +43,6 @@ from strandline.instance.protocol.messages import (
     Hello,
     InitializationComplete,
     Peek,
-    RunIndex,
     Runnable,
     Schedule,
     Subscribe,
@@ -94,7 +93,7 @@ def reduced(commands: Iterable[Command]) -> list[Command]:
 
     >>> from strandline.algebra.schema import Schema
     >>> from strandline.frontier.antichain import EMPTY
-    >>> from strandline.instance.commands import Collection
+    >>> from strandline.instance.commands import Collection, RunIndex
     >>> create = Create("i", ("i",), RunIndex(Collection("v", "shard-v", Schema(())), ()), as_of=5)
     >>> [each.as_of for each in reduced([create, AllowCompaction("i", Frontier(9))])]
     [9]
@@ -259,8 +258,8 @@ def _imports_first(creations: Iterable[_Creation]) -> list[_Creation]:
 
 
 def _written(what: Runnable) -> frozenset[str]:
-    return frozenset() if isinstance(what, RunIndex) else frozenset(each.shard for each in outputs_of(what))
+    return frozenset(each.shard for each in outputs_of(what))
 
 
 def _read(what: Runnable) -> frozenset[str]:
-    return frozenset(each.shard for each in ((what.of,) if isinstance(what, RunIndex) else inputs_of(what)))
+    return frozenset(each.shard for each in inputs_of(what))

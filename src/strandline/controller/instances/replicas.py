@@ -12,10 +12,11 @@ from typing import Final
 
 import msgspec
 
+from strandline.controller.instances.asked import Asked
 from strandline.controller.instances.history import History
 from strandline.controller.instances.link import Link
-from strandline.frontier.antichain import EMPTY, Frontier, join, meet
-from strandline.instance.commands import Advance, RunDataflow, RunIngestion, RunMaterialization, outputs_of
+from strandline.frontier.antichain import EMPTY, MINIMUM, Frontier, join, meet
+from strandline.instance.commands import Advance, RunDataflow, RunIndex, RunIngestion, RunMaterialization, outputs_of
 from strandline.instance.protocol.carrier import Dial
 from strandline.instance.protocol.messages import (
     AllowCompaction,
@@ -25,6 +26,7 @@ from strandline.instance.protocol.messages import (
     CreateInstance,
     Hello,
     InitializationComplete,
+    Peek,
     PeekResponse,
     Reconciled,
     Schedule,
@@ -39,7 +41,7 @@ LOOK_S: Final = 0.02
 CONNECTING_S: Final = 5.0
 """How long a tick waits for a replica that is not connected yet."""
 
-Placeable = RunDataflow | RunIngestion | RunMaterialization
+Placeable = RunDataflow | RunIngestion | RunMaterialization | RunIndex
 
 
 class ReplicaStatus(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -74,6 +76,7 @@ class Replicas:
         self._history = History()
         self._runs: dict[str, Create] = {}
         self._turn = 0
+        self._asked = Asked(self._history, self._say, lambda: self.obeying)
 
     async def follow(self, addresses: Mapping[str, str]) -> None:
         """Have these be the replicas: connect to those that are new, and leave those that are not among them."""
@@ -101,7 +104,12 @@ class Replicas:
         return said
 
     def _answered(self, link: Link, answer: PeekResponse | SubscribeResponse) -> None:
-        """No question was asked."""
+        if isinstance(answer, PeekResponse):
+            self._asked.answered(link, answer)
+
+    async def peek(self, peek: Peek, deadline: Deadline) -> bytes | None:
+        """Return the rows that the first replica to answer finds; None if none answers by the deadline; see `Asked`."""
+        return await self._asked.ask(peek, deadline)
 
     # ---- what runs ---------------------------------------------------------------------------------------------------
 
@@ -175,9 +183,11 @@ class Replicas:
 
     def frontiers(self) -> dict[str, Frontier]:
         """Return how far each thing is that runs: as far as the furthest replica."""
-        return {
-            name: join((Frontier(0), *(link.heard.upper(name) for link in self.links.values()))) for name in self._runs
-        }
+        return {name: self.upper(name) for name in self._runs}
+
+    def upper(self, name: str) -> Frontier:
+        """Return how far ``name`` is: as far as the furthest replica."""
+        return join((MINIMUM, *(link.heard.upper(name) for link in self.links.values())))
 
     def needed(self) -> dict[str, Frontier]:
         """Return, by shard, the time from which on some replica must be able to read it."""
@@ -203,10 +213,10 @@ class Replicas:
 
     def going_on(self) -> dict[str, int | None]:
         """Return what is on its way to where it was brought last, and since when (milliseconds), if that is known."""
-        problems, found = self.problems(), dict[str, int | None]()
+        found: dict[str, int | None] = {}
         for link in self.obeying:
             if link.heard.advanced != self._turn:
-                found |= {name: link.heard.under_way.get(name) for name in self._runs if name not in problems}
+                found |= {name: link.heard.under_way.get(name) for name in self._runs}
         return found
 
     def replicas(self) -> dict[str, ReplicaStatus]:

@@ -11,14 +11,14 @@ from dataclasses import dataclass, field, replace
 
 from strandline.compute.tick import TickReport
 from strandline.controller.instances.replicas import Placeable, Replicas, ReplicaStatus
-from strandline.frontier.antichain import Frontier, meet
+from strandline.frontier.antichain import MINIMUM, Frontier, join, meet
 from strandline.instance.beginnings import Beginning
 from strandline.instance.commands import Command
 from strandline.instance.instance import Instance
 from strandline.instance.loop import Loop
 from strandline.instance.problems import Problems
 from strandline.instance.protocol.carrier import Dial
-from strandline.instance.protocol.messages import Hello
+from strandline.instance.protocol.messages import Hello, Peek
 from strandline.instance.reports import Report
 from strandline.persist.shard.patience import Deadline
 from strandline.store.beside import Beside
@@ -163,6 +163,11 @@ class Running:
         """Return whether nothing goes on, and sources have all that upstream has."""
         return not self.going_on() and await self.here.idle()
 
+    async def peek(self, instance: str, peek: Peek, deadline: Deadline) -> bytes | None:
+        """Return the rows that a replica of ``instance`` finds; None if none answers; see `Replicas.peek`."""
+        found = self.instances.get(instance)
+        return None if found is None else await found.peek(peek, deadline)
+
     # ---- reports -----------------------------------------------------------------------------------------------------
 
     def report(self) -> Report:
@@ -170,6 +175,10 @@ class Running:
         report = self.here.report()
         elsewhere = [instance.frontiers() for instance in self.instances.values()]
         return replace(report, frontiers={**report.frontiers, **ChainMap(*elsewhere)})
+
+    def upper(self, name: str) -> Frontier:
+        """Return how far the replicas that run an item have said that it is; the minimum if none has."""
+        return join((MINIMUM, *(each.upper(name) for each in self.instances.values())))
 
     def needed(self) -> dict[str, Frontier]:
         """Return, by shard, the time from which on what runs must be able to read it."""

@@ -105,6 +105,32 @@ def seconds(value: object, what: str) -> float | None:
     return float(value)
 
 
+def maybe_count(value: object, what: str) -> int | None:
+    """Return ``value`` if it is None or a whole number, not negative."""
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise _wrong(what, "an int", value)
+    if value < 0:
+        raise InvalidUsage(f"{what} must be 0 or more, and this is {value}")
+    return int(value)
+
+
+def keys(value: object) -> list[Mapping[str, Any]]:
+    """Return the keys that a caller gave: one, or several.
+
+    >>> keys({"id": 3})
+    [{'id': 3}]
+    """
+    listed = [value] if isinstance(value, Mapping) else value
+    if not isinstance(listed, Sequence) or isinstance(listed, str | bytes):
+        raise _wrong("the key", "a dict of column names and values, or a list of such", value)
+    for each in listed:
+        if not isinstance(each, Mapping) or not all(isinstance(name, str) for name in each):
+            raise _wrong("the key", "a dict of column names and values", each)
+    return list(listed)
+
+
 def instance(value: object, kind: type | tuple[type, ...], what: str, wanted: str) -> None:
     """Return if ``value`` is of ``kind``, which the error describes as ``wanted``."""
     if not isinstance(value, kind):

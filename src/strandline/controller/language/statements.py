@@ -9,10 +9,11 @@ text, because their meaning is Spark's.  Every refusal has a line and a column.
     CREATE SOURCE name [(columns)] USING connector OPTIONS (key 'value', …) [clauses] [KEEP HISTORY FOR 'interval']
     CREATE [OR REPLACE] CONNECTION name TO kind (option = value, …)
     CREATE [OR REPLACE] INSTANCE name REPLICAS (name 'host:port', …)
+    CREATE INDEX name ON collection (columns) [IN INSTANCE name]
     ALTER INSTANCE name {ADD REPLICA name 'host:port' | DROP REPLICA name}
     CREATE MATERIALIZED VIEW name [IN INSTANCE name] [REFRESH schedule] [KEEP HISTORY FOR 'interval'] AS query
     CREATE MATERIALIZATION name INTO endpoint OPTIONS (key 'value', …) AS collection [TO table] [KEY (columns)], …
-    DROP {TABLE | SOURCE | CONNECTION | INSTANCE | MATERIALIZED VIEW | MATERIALIZATION} [IF EXISTS] name
+    DROP {TABLE | SOURCE | CONNECTION | INSTANCE | INDEX | MATERIALIZED VIEW | MATERIALIZATION} [IF EXISTS] name
     INSERT INTO [TABLE] name [(columns)] query
     DELETE FROM name [[AS] alias] [WHERE condition]
     UPDATE name [[AS] alias] SET column = value, … [WHERE condition]
@@ -20,8 +21,8 @@ text, because their meaning is Spark's.  Every refusal has a line and a column.
     a query
 
 ``IF NOT EXISTS`` is allowed after CREATE and its kind.  The clauses of a source are in `clauses.py`, schedules in
-`schedules.py`, instances in `instances.py`.  Statements that Spark has and Strandline has not are refused by name
-(`unsupported.py`).
+`schedules.py`, instances in `instances.py`, indexes in `indexes.py`.  Statements that Spark has and Strandline has not
+are refused by name (`unsupported.py`).
 
 Long because all statements are listed in one place, with how each is read.
 """
@@ -36,8 +37,9 @@ from sqlglot.tokenizer_core import Token, TokenType
 
 from strandline.algebra.excerpt import Excerpt
 from strandline.compute.plan.sql.dialect import position
-from strandline.controller.language import clauses, instances, schedules, unsupported
+from strandline.controller.language import clauses, indexes, instances, schedules, unsupported
 from strandline.controller.language.cursor import QUERY_WORDS, Cursor, tokens_of
+from strandline.controller.language.indexes import CreateIndex
 from strandline.controller.language.instances import AddReplica, CreateInstance, DropReplica
 from strandline.controller.language.placed import Kept, Placed
 from strandline.errors import DefinitionError, Position
@@ -203,6 +205,7 @@ class Query:
 Create: TypeAlias = (
     CreateConnection
     | CreateInstance
+    | CreateIndex
     | CreateTable
     | CreateSource
     | CreateSourceTable
@@ -219,12 +222,13 @@ _KINDS: Final = (
     ("SOURCE",),
     ("CONNECTION",),
     ("INSTANCE",),
+    ("INDEX",),
     ("MATERIALIZED", "VIEW"),
     ("MATERIALIZATION",),
 )
 REFERENCE: Final = "reference"
 """The option of a source's table that says what upstream calls it."""
-_ANY_KIND: Final = "TABLE, SOURCE, CONNECTION, INSTANCE, MATERIALIZED VIEW or MATERIALIZATION"
+_ANY_KIND: Final = "TABLE, SOURCE, CONNECTION, INSTANCE, INDEX, MATERIALIZED VIEW or MATERIALIZATION"
 
 
 def split(text: str) -> list[str]:
@@ -347,6 +351,8 @@ def _create(cursor: Cursor) -> Statement:
             return _connection(cursor, quiet, replaces)
         case ("INSTANCE",):
             return instances.create(cursor, quiet=quiet, replaces=replaces)
+        case ("INDEX",):
+            return indexes.create(cursor, quiet=quiet)
         case ("MATERIALIZED", "VIEW"):
             return _view(cursor, quiet)
         case ("MATERIALIZATION",):

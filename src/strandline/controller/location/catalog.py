@@ -25,6 +25,7 @@ from strandline.controller.location.items import (
     Collected,
     Connection,
     Fed,
+    IndexItem,
     InstanceItem,
     Item,
     Materialization,
@@ -45,8 +46,8 @@ FORMAT_OF_LEFT: Final = 3
 """The first format that knows sources that are `left`.  An earlier version would forget them, so a catalog is kept in
 this one while it has some."""
 FORMAT_OF_INSTANCES: Final = 4
-"""The first format that knows instances.  An earlier version would run their views itself, beside the replicas, so a
-catalog is kept in this one while it has some."""
+"""The first format that knows instances and indexes.  An earlier version would run their views itself, beside the
+replicas, so a catalog is kept in this one while it has some."""
 assert FORMAT_OF_SHARED < FORMAT_OF_LEFT < FORMAT_OF_INSTANCES <= FORMAT
 I = TypeVar("I", bound=Item)  # noqa: E741 - a kind of item
 ERRORS_SUFFIX: Final = "_errors"
@@ -163,7 +164,7 @@ class Catalog(msgspec.Struct, frozen=True):
                 tables = [table.name for table in self.fed_by(name)]
                 hint = f"; its tables are: {', '.join(tables)}" if tables else "; CREATE TABLE … FROM SOURCE makes one"
                 raise DefinitionError(f"source {found.name!r} is no collection{hint}")
-            case None | Connection() | InstanceItem() | Materialization():
+            case None | Connection() | InstanceItem() | IndexItem() | Materialization():
                 raise unknown("collection", name, (n for n, i in self.items.items() if isinstance(i, Collected)))
             case _:
                 return found
@@ -237,7 +238,7 @@ def _formatted(catalog: Catalog) -> Catalog:
         wanted.append(FORMAT_OF_SHARED)
     if catalog.left:
         wanted.append(FORMAT_OF_LEFT)
-    if any(isinstance(item, InstanceItem) for item in catalog.items.values()):
+    if any(isinstance(item, InstanceItem | IndexItem) for item in catalog.items.values()):
         wanted.append(FORMAT_OF_INSTANCES)
     return msgspec.structs.replace(catalog, format=max(wanted))
 
@@ -251,6 +252,8 @@ def _needs(item: Item) -> AbstractSet[str]:
     match item:
         case View():
             return {*item.imports, *([item.instance] if item.instance else [])}
+        case IndexItem():
+            return {item.collection, *([item.instance] if item.instance else [])}
         case Materialization():
             return {bound.collection for bound in item.bindings}
         case SourceTable():

@@ -1,8 +1,8 @@
 """Items: what a catalog holds, each with its definition and its shards.
 
 A *collection* can be read: a table, a source, a table that a source feeds, a view.  The others are a connection
-(options under a name), an instance (where views run), a source whose tables are collections and it is none, and a
-materialization.
+(options under a name), an instance (where views run), an index (how a collection is kept in memory), a source whose
+tables are collections and it is none, and a materialization.
 
 A collection's ``keep_history`` is the interval of its KEEP HISTORY FOR, as it was written; None: the environment's.
 """
@@ -177,13 +177,26 @@ class InstanceItem(msgspec.Struct, frozen=True, tag_field="kind", tag="instance"
     replicas: dict[str, str]
 
 
+class IndexItem(msgspec.Struct, frozen=True, tag_field="kind", tag="index"):
+    """An index: a collection that is kept in memory, and by which columns its rows are found there.
+
+    ``collection`` is in lower case, ``key`` as the collection names its columns.  ``instance``: the one whose replicas
+    hold it, in lower case; empty: the process of the environment does.
+    """
+
+    name: str
+    collection: str
+    key: tuple[str, ...]
+    instance: str = ""
+
+
 Collected: TypeAlias = Table | Source | SourceTable | View
 """What can be read."""
 Kept: TypeAlias = Collected | SharedSource
 """What has shards."""
 Fed: TypeAlias = Source | SourceTable
 """What is fed from outside: it has an error half that is its own."""
-Item: TypeAlias = Kept | Connection | InstanceItem | Materialization
+Item: TypeAlias = Kept | Connection | InstanceItem | IndexItem | Materialization
 
 
 def kind_of(item: Item) -> str:

@@ -19,7 +19,7 @@ from typing import TypeAlias
 import msgspec
 
 from strandline.frontier.antichain import Frontier
-from strandline.instance.commands import Advance, Collection, RunDataflow, RunIngestion, RunMaterialization
+from strandline.instance.commands import Advance, RunDataflow, RunIndex, RunIngestion, RunMaterialization
 
 # ---- commands --------------------------------------------------------------------------------------------------------
 
@@ -51,14 +51,6 @@ class UpdateConfiguration(msgspec.Struct, frozen=True):
     """Settings that change no answer, by name: those that are named replace those from before."""
 
     settings: dict[str, str]
-
-
-@dataclass(frozen=True, slots=True)
-class RunIndex:
-    """Keep a collection's contents in memory, arranged by ``key``, so that they can be looked at by it."""
-
-    of: Collection
-    key: tuple[str, ...]
 
 
 Runnable: TypeAlias = RunIngestion | RunDataflow | RunMaterialization | RunIndex
@@ -98,9 +90,9 @@ class AllowCompaction(msgspec.Struct, frozen=True):
 
 
 class Peek(msgspec.Struct, frozen=True):
-    """Look at the rows of an index that have ``key``, at ``as_of``; at most ``limit`` of them.
+    """Look at the rows of an index that have one of the keys, at ``as_of``; at most ``limit`` of them (None: all).
 
-    ``id``: of the index.  ``key``: the values of its columns as one row in the format of Arrow IPC, so that their types
+    ``id``: of the index.  ``key``: its columns with a row for each key, in the format of Arrow IPC, so that their types
     are Arrow's.  ``uuid``: what the answer is called by.
     """
 
@@ -108,7 +100,7 @@ class Peek(msgspec.Struct, frozen=True):
     id: str
     key: bytes
     as_of: int
-    limit: int
+    limit: int | None = None
 
 
 class CancelPeeks(msgspec.Struct, frozen=True):
@@ -196,7 +188,10 @@ class Reconciled(msgspec.Struct, frozen=True):
 
 
 class PeekResponse(msgspec.Struct, frozen=True):
-    """The one answer to a `Peek`: ``rows`` in the format of Arrow IPC; or ``error``, or that it was ``cancelled``."""
+    """The one answer to a `Peek`: ``rows`` in the format of Arrow IPC; or ``error``, or that it was ``cancelled``.
+
+    A row is there as often as the collection has it.
+    """
 
     uuid: str
     rows: bytes | None = None

@@ -48,9 +48,15 @@ from strandline.algebra.schema import Column, Schema
 from strandline.compute.stage import LINEAR, Stage
 from strandline.frontier.antichain import Frontier
 from strandline.frontier.refresh import Every, Refresh
-from strandline.instance.commands import Collection, Output, RunDataflow, RunIngestion, RunMaterialization
+from strandline.instance.commands import (
+    Collection,
+    Output,
+    RunDataflow,
+    RunIndex,
+    RunIngestion,
+    RunMaterialization,
+)
 from strandline.instance.protocol import scalars
-from strandline.instance.protocol.messages import RunIndex
 from strandline.materialize.protocol.task import Binding, MaterializationSpec
 
 RECORDS: Final[Mapping[str, type]] = {

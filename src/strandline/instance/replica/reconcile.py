@@ -11,8 +11,8 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from strandline.instance.commands import RunDataflow, RunIngestion, RunMaterialization
-from strandline.instance.protocol.messages import Create, Reconciled, RunIndex, Runnable
+from strandline.instance.commands import RunDataflow, RunIndex, RunIngestion, RunMaterialization
+from strandline.instance.protocol.messages import Create, Reconciled, Runnable
 
 EXPORTS = "exports"
 IMPORTS = "imports"

@@ -39,13 +39,13 @@ from strandline.instance.protocol.messages import (
     Peek,
     Refused,
     Response,
-    RunIndex,
     Schedule,
     Subscribe,
     Unknown,
     UpdateConfiguration,
     Welcome,
 )
+from strandline.instance.replica.peeks import Peeks
 from strandline.instance.replica.reconcile import Reconciliation, reconcile
 from strandline.instance.replica.reporting import Reporter, Standing
 from strandline.persist.shard.patience import Deadline
@@ -84,6 +84,7 @@ class Connection:
 
     carrier: Carrier
     hello: Hello
+    peeks: Peeks
     reporter: Reporter = field(default_factory=Reporter)
     wanted: Wanted | None = None
     """What was said since `CreateInstance`, until `InitializationComplete`."""
@@ -107,25 +108,31 @@ class Replica:
         self._inbox: deque[tuple[Connection, Command | Unknown]] = deque()
         self._aim: Advance | None = None
         self._advanced: int | None = None
-        self._fenced = ""
         self._turns = Loop(equipment.patience.beside, self._turn)
 
     # ---- connections -------------------------------------------------------------------------------------------------
 
     async def serve(self, carrier: Carrier) -> None:
         """Obey what comes over ``carrier``; return when it is cut, or a newer connection has taken its place."""
+        connection: Connection | None = None
         try:
             connection = await self._welcomed(carrier)
             while connection is not None and connection is self._connection:
                 frame = await carrier.receive(REPORT_S)
-                if frame is not None:
-                    self._inbox.append((connection, command(decode(frame))))
-                if frame is not None or self._busy:
+                said = None if frame is None else command(decode(frame))
+                if isinstance(said, Peek | CancelPeeks) and not self._inbox:
+                    await self._obey(connection, said)  # a peek waits for no turn
+                    said = None
+                if said is not None:
+                    self._inbox.append((connection, said))
+                if said is not None or self._busy:
                     self._turns.wake()
                 self._turns.check()
         except (Disconnected, ProtocolViolation):
             pass
         finally:
+            if connection is not None:
+                await connection.peeks.end()
             await carrier.close()
 
     async def _welcomed(self, carrier: Carrier) -> Connection | None:
@@ -138,7 +145,11 @@ class Replica:
             await carrier.send(encode(Refused("Hello", refusal)))
             return None
         self._epoch = hello.epoch
-        connection = self._connection = Connection(carrier, hello)
+        peeks = Peeks(self._equipment.patience.beside, lambda answer: self._send(connection, answer))
+        before, connection = self._connection, Connection(carrier, hello, peeks)
+        self._connection = connection
+        if before is not None:
+            await before.peeks.end()
         await carrier.send(encode(Welcome(self._incarnation)))
         return connection
 
@@ -173,8 +184,11 @@ class Replica:
                 await self._obey(connection, command)
         try:
             await self._go_on()
-        except FencedError as error:  # what runs here writes under an epoch that is over: only another Hello mends that
-            await self._fence(error)
+        except FencedError:
+            # A shard was closed before this replica learned that its view was dropped; or all writes here are over.
+            # Which of them goes on is found by opening each anew.
+            for each in list(self._runs):
+                await self._stop(each)
         current = self._connection
         if current is not None and current.wanted is None:
             for message in current.reporter.changes(self._standing()):
@@ -205,8 +219,14 @@ class Replica:
                 self._aim = command
             case UpdateConfiguration():
                 pass  # nothing is configured yet that changes while it runs
-            case Peek() | CancelPeeks() | Subscribe():
-                await self._send(connection, Refused(type(command).__name__, "this replica holds no index"))
+            case Peek() if connection.wanted is not None:
+                connection.peeks.hold(command)
+            case Peek():
+                connection.peeks.ask(command, self._instance)
+            case CancelPeeks(uuids):
+                await connection.peeks.cancel(uuids)
+            case Subscribe():
+                await self._send(connection, Refused("Subscribe", "this replica answers no subscribe"))
 
     async def _reconcile(self, connection: Connection) -> None:
         """Keep what runs as it is commanded, and end the rest: in one step, so that nothing runs twice."""
@@ -221,10 +241,11 @@ class Replica:
             if self._instance is not None:
                 await self._ended(self._instance.close)
             self._instance = Instance(self._equipment, hello.writes, None, self._problems)
-            self._writes, self._fenced = hello.writes, ""
+            self._writes = hello.writes
         connection.wanted, self._wanted = None, said
-        self._advanced = None
+        self._aim, self._advanced = None, None  # turns are counted anew by each controller
         await self._send(connection, found.counted)
+        connection.peeks.release(self._instance)
 
     async def _end(self, found: Reconciliation) -> None:
         for each in (*found.drop, *found.replace):
@@ -244,15 +265,10 @@ class Replica:
         except StrandlineError as error:
             self._problems.note("(ending)", reason(error))
 
-    async def _fence(self, error: FencedError) -> None:
-        self._fenced = reason(error)
-        for each in list(self._runs):
-            await self._stop(each)
-
     async def _go_on(self) -> None:
         """Begin what is scheduled and does not run, end what is not wanted, and bring everything to the last aim."""
         instance = self._instance
-        if instance is None or self._fenced:
+        if instance is None:
             return
         for each in [each for each in self._runs if self._wanted.created.get(each) != self._runs[each]]:
             await self._stop(each)
@@ -270,12 +286,15 @@ class Replica:
             self._advanced = aim.turn
 
     async def _begin(self, instance: Instance, wanted: Create) -> None:
-        if isinstance(wanted.what, RunIndex) or instance.runs(wanted.id):
+        if instance.runs(wanted.id):
             return
-        async with self._problems.of(wanted.id):
-            self._runs[wanted.id] = wanted
-            await instance.start(wanted.id, wanted.what)
-            self._problems.note(wanted.id, "")
+        try:
+            async with self._problems.of(wanted.id):
+                self._runs[wanted.id] = wanted
+                await instance.start(wanted.id, wanted.what)
+                self._problems.note(wanted.id, "")
+        except FencedError as error:
+            self._problems.note(wanted.id, reason(error))
 
     # ---- reports -----------------------------------------------------------------------------------------------------
 
@@ -283,14 +302,11 @@ class Replica:
         instance = self._instance
         if instance is None:
             return Standing()
-        problems = dict(self._problems)
-        if self._fenced:
-            problems |= dict.fromkeys(self._wanted.created, self._fenced)
         return Standing(
             instance.report().frontiers,
             instance.needed(),
-            self._aim.turn if self._fenced and self._aim is not None else self._advanced,
-            problems,
+            self._advanced,
+            dict(self._problems),
             instance.under_way(),
             instance.counters(),
         )

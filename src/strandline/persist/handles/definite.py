@@ -10,12 +10,13 @@ If the newest state names the part and it is still missing or damaged, that is c
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import Final
+from typing import Final, TypeVar
 
 from strandline.errors import AsOfError, CorruptionError
 from strandline.persist.handles.contents import Contents, Reads, Rows
 from strandline.persist.handles.read import ReadHandle
 
+T = TypeVar("T")
 REPLANS_MAX: Final = 8
 """How often a reader may be overtaken by compaction and collection before it gives up."""
 
@@ -23,7 +24,14 @@ REPLANS_MAX: Final = 8
 async def read_definitely(
     engine: Reads, handle: ReadHandle, plan: Callable[[], Awaitable[Contents]]
 ) -> tuple[Contents, Rows]:
-    """Return the contents that ``plan`` (a call of ``handle``) plans, with their rows; plan anew if overtaken.
+    """Return the contents that ``plan`` (a call of ``handle``) plans, with their rows; see `definitely`."""
+    return await definitely(handle, plan, engine.read)
+
+
+async def definitely(
+    handle: ReadHandle, plan: Callable[[], Awaitable[Contents]], read: Callable[[Contents], Awaitable[T]]
+) -> tuple[Contents, T]:
+    """Return the contents that ``plan`` (a call of ``handle``) plans, with what ``read`` finds; plan anew if overtaken.
 
     Raises:
         AsOfError: the time is no longer readable; or compaction overtook every attempt.
@@ -32,7 +40,7 @@ async def read_definitely(
     wanted = await plan()
     for _ in range(REPLANS_MAX):
         try:
-            return wanted, await engine.read(wanted)
+            return wanted, await read(wanted)
         except CorruptionError:
             handle.release(wanted)
             await handle.refresh()

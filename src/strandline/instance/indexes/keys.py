@@ -1,0 +1,147 @@
+"""Keys: what a peek asks for, as a table with a row for each key, and how tables cross between processes.
+
+A value is of the column's own type: a number that the column could not hold is refused, and so is a text for a number.
+Otherwise ``1.5`` would find the rows with 1.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Mapping, Sequence
+from decimal import Decimal
+from numbers import Integral, Real
+from typing import Any, Final
+
+import pyarrow as pa
+
+from strandline.algebra import types
+from strandline.algebra.arrow_types import arrow
+from strandline.algebra.schema import Schema
+from strandline.algebra.types import Atom
+from strandline.errors import InvalidUsage, ProtocolViolation
+
+_TAKEN: Final[Mapping[str, tuple[type, ...]]] = {
+    "boolean": (bool,),
+    "tinyint": (Integral,),
+    "smallint": (Integral,),
+    "int": (Integral,),
+    "bigint": (Integral,),
+    "float": (Real,),
+    "double": (Real,),
+    "string": (str,),
+    "date": (dt.date,),
+    "timestamp": (dt.datetime,),
+    "timestamp_ntz": (dt.datetime,),
+}
+"""What a value of Python's may be for a column of each type; a decimal takes whole numbers and `Decimal`."""
+
+
+def refusal(schema: Schema, key: Sequence[str]) -> str:
+    """Return why a collection cannot be kept in memory by ``key``; empty if it can.
+
+    >>> from strandline.algebra.schema import Column
+    >>> rows = Schema((Column("a", "int"), Column("b", "binary")))
+    >>> refusal(rows, ["a"]), refusal(rows, ["b"])
+    ('', "rows cannot be found by column 'b', which is binary")
+    """
+    kinds = dict(types.columns(schema))
+    for name, kind in kinds.items():
+        if not isinstance(kind, Atom | types.Decimal):
+            return f"column {name!r} is an array or a struct, so its rows cannot be kept in memory"
+    for name in key:
+        if not _taken(kinds[name]):
+            return f"rows cannot be found by column {name!r}, which is {_called(kinds[name])}"
+    return ""
+
+
+def rows_schema(schema: Schema, names: Sequence[str] | None = None) -> pa.Schema:
+    """Return the Arrow schema of rows of a collection; ``names``: of these columns alone, in this order."""
+    kinds = dict(types.columns(schema))
+    return pa.schema([pa.field(name, arrow(kinds[name])) for name in (schema.names if names is None else names)])
+
+
+def key_table(schema: Schema, key: Sequence[str], given: Sequence[Mapping[str, Any]]) -> pa.Table:
+    """Return the keys ``given``, each with a value for every column of ``key``, as a table of these columns.
+
+    Names are compared without case.  None is NULL, and finds the rows with NULL.
+
+    Raises `InvalidUsage` if a column is missing or too much, or a value is none of its column's; it names the column.
+    """
+    kinds = dict(types.columns(schema))
+    found: dict[str, list[Any]] = {name: [] for name in key}
+    for each in given:
+        lower = {name.lower(): value for name, value in each.items()}
+        if lower.keys() != {name.lower() for name in key} or len(lower) < len(each):
+            raise InvalidUsage(f"a key has the columns {', '.join(key)}, and this one has {', '.join(each) or 'none'}")
+        for name in key:
+            _refuse_other(name, kinds[name], lower[name.lower()])
+            found[name].append(lower[name.lower()])
+    return pa.table({name: _array(name, arrow(kinds[name]), values) for name, values in found.items()})
+
+
+def _refuse_other(name: str, kind: types.Type, value: object) -> None:
+    taken = _taken(kind)
+    if value is None:
+        return
+    right = isinstance(value, taken) and (not isinstance(value, bool) or bool in taken)
+    if taken == (dt.date,) and isinstance(value, dt.datetime):
+        right = False
+    if taken == (dt.datetime,) and isinstance(value, dt.datetime) and kind == Atom("timestamp_ntz"):
+        right = value.tzinfo is None
+    if not right:
+        article = "an" if type(value).__name__[0] in "aeiou" else "a"
+        raise InvalidUsage(
+            f"column {name!r} of the key is {_called(kind)}, and the value given is {article} {type(value).__name__}: "
+            f"{str(value)[:60]!r}"
+        )
+
+
+def _taken(kind: types.Type) -> tuple[type, ...]:
+    """Return what a value of Python's may be for a column; nothing: rows cannot be found by it."""
+    match kind:
+        case Atom(name):
+            return _TAKEN.get(name, ())
+        case types.Decimal():
+            return Integral, Decimal
+        case _:
+            return ()
+
+
+def _array(name: str, kind: pa.DataType, values: Sequence[Any]) -> pa.Array:
+    try:
+        return pa.array(values, kind)
+    except (pa.ArrowException, OverflowError, ValueError, TypeError) as error:
+        raise InvalidUsage(f"column {name!r} of the key cannot hold the value given: {error}") from error
+
+
+def _called(kind: types.Type) -> str:
+    match kind:
+        case Atom(name):
+            return name
+        case types.Decimal(precision, scale):
+            return f"decimal({precision},{scale})"
+        case _:
+            return "nested"
+
+
+def packed(table: pa.Table) -> bytes:
+    """Return a table as bytes, in the format of Arrow IPC.
+
+    >>> unpacked(packed(pa.table({"a": [1]}))).to_pylist()
+    [{'a': 1}]
+    """
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, table.schema) as writer:
+        writer.write_table(table)
+    return bytes(sink.getvalue())
+
+
+def unpacked(data: bytes) -> pa.Table:
+    """Return the table that `packed` made.  Raises `ProtocolViolation` for other bytes: another process sent them."""
+    try:
+        with pa.ipc.open_stream(pa.BufferReader(data)) as reader:
+            table = reader.read_all()
+        table.validate()
+        return table
+    except (pa.ArrowException, OSError, ValueError) as error:
+        raise ProtocolViolation(f"these are no rows in the format of Arrow IPC: {error}") from error
