@@ -25,6 +25,7 @@ from strandline.controller.location.items import (
     Connection,
     InstanceItem,
     Item,
+    Kept,
     SharedSource,
     SourceTable,
     View,
@@ -74,6 +75,8 @@ class Writing:
         async with self.problems.of(name):
             if isinstance(item, View) and (item.awaits_creation or self.plans.get(item) is None):
                 item = await self._planned(item)
+            if instance_of(item) and isinstance(item, Kept):
+                await self.retention.hold(item)  # a replica may begin its history at once
             await self._run(name)
             self.oracle.passed(self.running.here.bound)  # else nothing is bound until the clock gets there
             if isinstance(item, Collected | SharedSource):
@@ -201,9 +204,17 @@ class Writing:
             return None
         return as_time(upper) - 1
 
+    async def _look(self, views: Iterable[View]) -> None:
+        """Learn how far what ``views`` read is that runs in replicas."""
+        read = {name for view in views for name in view.imports}
+        for item in [self.catalogs.current.collection(name) for name in sorted(read)]:
+            if instance_of(item):
+                await self.client.look(item.shard)
+
     async def create(self) -> bool:
         """Start the views that waited for their inputs, where these can be read now; return whether any was started."""
         waiting = [view for view in self._views if view.awaits_creation]
+        await self._look(waiting)
         ready = [view for view in waiting if self.created(view.imports) is not None]
         for item in ready:
             await self.start(item)
@@ -216,6 +227,7 @@ class Writing:
         """
         catalog, have, after = self.catalogs.current, self.assembly, view
         if view.refresh is not None and view.awaits_creation:
+            await self._look([view])
             if (created := self.created(view.imports)) is None:
                 raise Unavailable(f"its schedule begins once {', '.join(view.imports)} can be read")
             refresh = msgspec.structs.replace(view.refresh, created=created)

@@ -30,7 +30,7 @@ from laws.broken import LawBrokenError, require
 from strandline.algebra.schema import DIFF, ERROR, TIME
 from strandline.controller.commanded import bindings, log_key
 from strandline.controller.location.catalog import KEY, Catalog, CatalogStore, shards_of
-from strandline.controller.location.items import Materialization, Source, Table, View
+from strandline.controller.location.items import InstanceItem, Materialization, Source, Table, View
 from strandline.frontier.antichain import as_time
 from strandline.frontier.gauge import Offsets
 from strandline.frontier.refresh import Refresh
@@ -145,7 +145,7 @@ class Observer:
         """Return how far each collection has come: its upper, as it is durable."""
         found = {}
         for name, item in catalog.items.items():
-            if not isinstance(item, Materialization):
+            if not isinstance(item, InstanceItem | Materialization):
                 reader = await self._reader(item)
                 found[name] = 0 if reader is None else as_time((await self._state(reader)).upper)
         return found
@@ -156,7 +156,7 @@ class Observer:
         self._shards |= shards_of(catalog.items)
         there: dict[str, Collected] = {}
         for name, item in catalog.items.items():
-            if not isinstance(item, Materialization):
+            if not isinstance(item, InstanceItem | Materialization):
                 reader = await self._reader(item)
                 if reader is not None:
                     there[name] = await self._collected(reader)
@@ -257,6 +257,11 @@ class Observer:
     def epoch(self) -> int:
         """The generation of the environment that writes, as the catalog said last."""
         return self._catalogs.current.epoch
+
+    @property
+    def writes(self) -> int:
+        """The epoch under which replicas write, as the catalog said last."""
+        return self._catalogs.current.writes
 
     # ---- reading -----------------------------------------------------------------------------------------------------
 

@@ -19,7 +19,7 @@ from strandline.controller.core import CATALOG, Core
 from strandline.controller.defining import creating, definitions
 from strandline.controller.language.statements import Create, Drop, parse
 from strandline.controller.location.config import Config, Mode
-from strandline.controller.location.items import Item, Materialization, Source, Table, View
+from strandline.controller.location.items import InstanceItem, Item, Materialization, Source, Table, View
 from strandline.controller.published import PROBLEMS, Published
 from strandline.errors import (
     AsOfError,
@@ -159,14 +159,14 @@ class Instance:
         world = self.world
         within_s = world.one_of("within", HURRY_S)
         time = await self._ticked(core, core.tick(deadline=Deadline(core.client.clock, within_s)))
-        world.marks["tick: hurried" if not core.require_writing().instance.going_on() else "tick: late"] += 1
+        world.marks["tick: hurried" if not core.require_writing().running.going_on() else "tick: late"] += 1
         return time
 
     async def _arrive(self, core: Core) -> None:
         """L3: what is late arrives by itself, and what reads it follows, or it has a problem."""
         world = self.world
         time = await self._ticked(core, core.tick(deadline=Deadline(core.client.clock, 0)))
-        instance = core.require_writing().instance
+        instance = core.require_writing().running
         for _ in range(ARRIVES_WITHIN):
             if not instance.going_on():
                 break
@@ -263,7 +263,8 @@ class Instance:
     async def _made(self) -> dict[str, str]:
         """Return what tells each item from another one that was defined under its name."""
         catalog = await self.world.observer.catalog()
-        return {n: i.id if isinstance(i, Materialization) else i.shard for n, i in catalog.items.items()}
+        items = {n: i for n, i in catalog.items.items() if not isinstance(i, InstanceItem)}
+        return {n: i.id if isinstance(i, Materialization) else i.shard for n, i in items.items()}
 
     async def _commit(self, core: Core) -> None:
         """Change one table or both, at one time."""
@@ -339,7 +340,7 @@ class Instance:
         items = [
             i
             for n, i in core.catalog.items.items()
-            if not isinstance(i, Table | Source) and not core.catalog.dependents(n)
+            if not isinstance(i, InstanceItem | Table | Source) and not core.catalog.dependents(n)
         ]
         if not items:
             return
@@ -354,7 +355,7 @@ class Instance:
     async def _read(self, core: Core) -> None:
         """Ask for what a collection holds now; while it has errors that is refused."""
         world = self.world
-        collections = [i for i in core.catalog.items.values() if not isinstance(i, Materialization)]
+        collections = [i for i in core.catalog.items.values() if not isinstance(i, InstanceItem | Materialization)]
         if not collections:
             return
         item = world.one_of("asked for", collections)

@@ -18,7 +18,7 @@ from strandline.compute.plan.view import PlannedView
 from strandline.compute.stage import Stage
 from strandline.controller import planning
 from strandline.controller.location.catalog import Catalog
-from strandline.controller.location.items import Materialization
+from strandline.controller.location.items import InstanceItem, Materialization
 from strandline.frontier.refresh import Refresh
 from strandline.testing.lists.list_analyst import ListAnalyst
 from strandline.testing.lists.list_plans import Query
@@ -233,7 +233,7 @@ def define(
     schemas = {
         key: item.schema
         for key, item in catalog.items.items()
-        if not isinstance(item, Materialization) and key in VIEWS[name.lower()].inputs
+        if not isinstance(item, InstanceItem | Materialization) and key in VIEWS[name.lower()].inputs
     }
     planned, stages = _planned(name, sql, tuple(sorted(schemas.items(), key=lambda pair: pair[0])))
     return planned, stages if refresh is None else planning.split(planned, name.lower(), refresh)

@@ -230,7 +230,8 @@ async def overtake(world: World, view: View, request: CompareAndSet) -> None:
 async def spoil(world: World, view: View, client: PersistClient, *, reach: int = 0) -> None:
     """Write a foreign row into a view, to ``reach`` or a little further, under the epoch of its present writer."""
     try:
-        writer = await client.writer(view.shard, world.observer.epoch, schema=view.schema.ddl)
+        epoch = world.observer.writes if view.instance else world.observer.epoch
+        writer = await client.writer(view.shard, epoch, schema=view.schema.ddl)
         lower = (await writer.refresh()).upper.at
         if lower:  # neither fresh nor dropped
             upper = max(lower + 1, reach)

@@ -29,6 +29,7 @@ from strandline.instance.protocol.messages import (
     Unknown,
     Welcome,
 )
+from strandline.persist.shard.patience import Deadline
 from strandline.store.beside import Beside, Running
 from strandline.store.clock import Clock
 
@@ -113,7 +114,7 @@ class Link:
         self._sending = Loop(beside, self._send)
         self._receiving: Running | None = None
         self._retry_s = RETRY_S_MIN
-        self._retry_at_ms = 0
+        self._pause = Deadline(clock, 0)  # when it has passed, the next connection may be tried
         self._closed = False
 
     @property
@@ -131,7 +132,7 @@ class Link:
         if self._carrier is not None:
             self._outbox.append(command)
             self._sending.wake()
-        elif not self._closed and self._clock.now_ms() >= self._retry_at_ms:
+        elif not self._closed and self._pause.left_s() <= 0:
             self._sending.wake()
 
     async def hear(self, seconds: float) -> None:
@@ -155,7 +156,7 @@ class Link:
     async def _send(self) -> None:
         try:
             if self._carrier is None:
-                self._retry_at_ms = self._clock.now_ms() + round(self._retry_s * 1000)
+                self._pause = Deadline(self._clock, self._retry_s)
                 self._retry_s = min(RETRY_S_MAX, 2 * self._retry_s)
                 carrier = await self._dial(self.address)
                 self.heard, self._carrier = Heard(), carrier

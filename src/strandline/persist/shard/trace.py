@@ -216,7 +216,10 @@ def everything(state: ShardState) -> Plan | None:
 def _plan(state: ShardState, inputs: Sequence[Batch]) -> Plan:
     room = INLINE_SHARD_BYTES_MAX - state.inline_bytes + sum(batch.inline_bytes for batch in inputs)
     # An unreadable shard needs no times, so they all become the last one; the empty frontier is no time.
-    since = join((Frontier(TIME_MAX - 1) if state.since.empty else state.since, *(b.since for b in inputs)))
+    wanted, end = Frontier(TIME_MAX - 1) if state.since.empty else state.since, inputs[-1].upper
+    if not state.since.empty and end <= wanted:  # what comes next begins where these end, and must not meet them there
+        wanted = Frontier(as_time(end) - 1)
+    since = join((wanted, *(b.since for b in inputs)))
     return Plan(tuple(inputs), since, max(0, room))
 
 
