@@ -153,3 +153,15 @@ def inputs_of(command: Command) -> tuple[Collection, ...]:
             return (output,)
         case RunIngestion():
             return ()
+
+
+def exports_of(name: str, command: Command) -> tuple[str, ...]:
+    """Return what is reported of what runs ``command`` as ``name``: names that mean nothing else, now or later.
+
+    That is the shards that it writes, since a name that is used again means another one; else the log of an endpoint.
+    """
+    match command:
+        case RunMaterialization(log=log):
+            return (log,)
+        case _:
+            return tuple(each.shard for each in outputs_of(command)) or (name,)

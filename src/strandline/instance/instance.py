@@ -101,6 +101,8 @@ class Instance:
         )
         self.watch: Callable[[Status], None] = unwatched
         """Called after every batch that a task has read or sent; it must not raise or block."""
+        self.moved: Callable[[], None] = lambda: None
+        """Called when something has moved here that no caller waited for."""
 
     # ---- what runs -----------------------------------------------------------------------------------------------
 
@@ -285,11 +287,13 @@ class Instance:
     def _follow(self) -> None:
         """Have what came late be followed."""
         self._views.wake()
+        self.moved()
 
     def _deliver(self) -> None:
         self._indexes.wake()
         if self._views.may_write:
             self._deliveries.wake()
+        self.moved()
 
     async def peek(
         self, index: str, keys: pa.Table, as_of: int, limit: int | None = None, timeout_s: float | None = None

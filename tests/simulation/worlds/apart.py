@@ -10,14 +10,16 @@ from __future__ import annotations
 import random
 import re
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Final
+from typing import Any, Final, TypeVar
 from unittest import mock
 
+from laws.broken import require
 from strandline.controller.assembly import Assembly
+from strandline.controller.core import Core
 from strandline.controller.instances import link
 from strandline.errors import Disconnected, StoreError
 from strandline.instance.equipment import Equipment
@@ -25,11 +27,13 @@ from strandline.instance.replica import replica as replica_module
 from strandline.instance.replica.replica import Replica
 from strandline.persist.client import PersistClient
 from strandline.sources.question import Patience
-from strandline.testing.simulation.choices import FAULT, Seeded
+from strandline.testing.simulation.choices import Seeded
 from strandline.testing.simulation.kernel import NEVER_MS, READ, WAIT, Fate, IoPoint, nothing
 from worlds.instance import Instance
 from worlds.system import FailingEngine, World
 from worlds.whole import CALM_AFTER, TASKS, outside, project, vandal
+
+T = TypeVar("T")
 
 INSTANCE: Final = "x"
 REPLICAS: Final = ("a", "b")
@@ -202,7 +206,29 @@ def placed(world: World, text: str) -> str:
     return f"{found[0]} IN INSTANCE {INSTANCE}{text[found.end() :]}"
 
 
+class Controller(Instance):
+    """An environment's program, whose views run in replicas too."""
+
+    async def _ticked(self, core: Core, tick: Coroutine[Any, Any, T]) -> T:
+        """See `Instance._ticked`.  C2: a frontier that the controller acts upon was true."""
+        found = await super()._ticked(core, tick)
+        world, writing = self.world, core.require_writing()
+        said = {name: upper for each in writing.running.instances.values() for name, upper in each.frontiers().items()}
+        catalog = await world.observer.catalog()
+        if said and catalog.epoch == writing.epoch and catalog.items == core.catalog.items:
+            true = await world.observer.uppers(catalog)
+            wrong = {name: upper for name, upper in said.items() if (upper.at or 0) > true.get(name, 0)}
+            require("C2", not wrong, f"replicas are taken to have {wrong}, and there is {true}")
+        for replicas in writing.running.replicas().values():
+            for each in replicas.values():
+                kept = {"reused": each.reused, "replaced": each.replaced, "created": each.created}
+                world.marks.update(
+                    f"replicas: {word}" for word, count in (kept | {"dropped": each.dropped}).items() if count
+                )
+        return found
+
+
 async def work(world: ApartWorld, name: str, wanted: list[str], tasks: int) -> None:
     """Be an environment's program, and say when it has ended."""
-    await Instance(world, name, wanted, tasks).live()
+    await Controller(world, name, wanted, tasks).live()
     world.working.discard(name)

@@ -16,7 +16,7 @@ from strandline.controller.instances.asked import Asked
 from strandline.controller.instances.history import History
 from strandline.controller.instances.link import Link
 from strandline.frontier.antichain import EMPTY, MINIMUM, Frontier, join, meet
-from strandline.instance.commands import Advance, RunDataflow, RunIndex, RunIngestion, RunMaterialization, outputs_of
+from strandline.instance.commands import Advance, RunDataflow, RunIndex, RunIngestion, RunMaterialization, exports_of
 from strandline.instance.protocol.carrier import Dial
 from strandline.instance.protocol.messages import (
     AllowCompaction,
@@ -124,7 +124,7 @@ class Replicas:
 
     def start(self, name: str, what: Placeable) -> None:
         """Have ``what`` run as ``name``, in the place of what had this name."""
-        wanted = Create(name, tuple(each.name.lower() for each in outputs_of(what)) or (name,), what)
+        wanted = Create(name, exports_of(name, what), what)
         if self._runs.get(name) == wanted:
             return
         self.stop(name)
@@ -186,8 +186,11 @@ class Replicas:
         return {name: self.upper(name) for name in self._runs}
 
     def upper(self, name: str) -> Frontier:
-        """Return how far ``name`` is: as far as the furthest replica."""
-        return join((MINIMUM, *(link.heard.upper(name) for link in self.links.values())))
+        """Return how far ``name`` is: as far as the furthest replica; the minimum if it does not run."""
+        heard, created = [link.heard for link in self.links.values()], self._runs.get(name)
+        if created is None:
+            return MINIMUM
+        return meet(join((MINIMUM, *(each.upper(export) for each in heard))) for export in created.exports)
 
     def needed(self) -> dict[str, Frontier]:
         """Return, by shard, the time from which on some replica must be able to read it."""

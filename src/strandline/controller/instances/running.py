@@ -39,9 +39,11 @@ class Running:
     _noted: set[str] = field(default_factory=set)
     _brought: tuple[int, Frontier] | None = None  # where everything was brought to last
     _bringing: bool = False
+    _seen: Mapping[str, object] = field(default_factory=dict)  # the frontiers that are followed already
 
     def __post_init__(self) -> None:
         self._late = Loop(self.beside, self._follow_late)
+        self.here.moved = self._moved
 
     # ---- what runs ---------------------------------------------------------------------------------------------------
 
@@ -118,21 +120,29 @@ class Running:
             return await self._bring(time, upper, deadline)
         finally:
             self._bringing = False
+            self._seen = self.report().frontiers if self._apart else {}
 
     def _moved(self) -> None:
-        """Have followed what has moved in a replica later than a caller waited."""
-        if not self._bringing:
+        """Have followed what has moved somewhere later than a caller waited."""
+        if self._apart and not self._bringing:
             self._late.wake()
 
+    @property
+    def _apart(self) -> dict[str, Replicas]:
+        """The instances in which something runs."""
+        return {name: instance for name, instance in self.instances.items() if instance.names}
+
     async def _follow_late(self) -> None:
-        if self._brought is not None and not self._bringing:
+        found = self.report().frontiers
+        if self._brought is not None and not self._bringing and found != self._seen:
+            self._seen = found
             await self._bring(*self._brought, Deadline(self.clock, 0))
             await self.here.deliver(Deadline(self.clock, 0))
 
     async def _bring(self, time: int, upper: Frontier, deadline: Deadline | None) -> TickReport:
         await self.here.look()
         report = await self.here.maintain(upper, deadline)
-        busy = [instance for instance in self.instances.values() if instance.names]
+        busy = list(self._apart.values())
         while busy:
             moved = [instance for instance in busy if await instance.bring(time, deadline)]
             self._note()

@@ -156,7 +156,7 @@ class Refused(msgspec.Struct, frozen=True):
 class Frontiers(msgspec.Struct, frozen=True):
     """What has changed of how far things are, since the last message of this connection.
 
-    ``writes``: by id, the upper of an export, or the time before which an endpoint has everything.  ``needs``: by
+    ``writes``: of exports, the upper, or the time before which an endpoint has everything.  ``needs``: by
     shard, the time from which on the replica must be able to read it; empty: no more.  ``advanced``: the turn of the
     last `Advance` that is done: whatever stands still then has said why.
     """

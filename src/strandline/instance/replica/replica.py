@@ -20,7 +20,7 @@ from typing import Final
 
 from strandline.errors import Disconnected, FencedError, ProtocolViolation, StrandlineError, reason
 from strandline.frontier.antichain import Frontier
-from strandline.instance.commands import Advance
+from strandline.instance.commands import Advance, outputs_of
 from strandline.instance.equipment import Equipment
 from strandline.instance.instance import Instance
 from strandline.instance.loop import Loop
@@ -187,8 +187,7 @@ class Replica:
         except FencedError:
             # A shard was closed before this replica learned that its view was dropped; or all writes here are over.
             # Which of them goes on is found by opening each anew.
-            for each in list(self._runs):
-                await self._stop(each)
+            await self._renew(self._writes)
         current = self._connection
         if current is not None and current.wanted is None:
             for message in current.reporter.changes(self._standing()):
@@ -238,10 +237,7 @@ class Replica:
         found = reconcile(self._runs, said.created, epoch_over=epoch_over)
         await self._end(found)
         if epoch_over:
-            if self._instance is not None:
-                await self._ended(self._instance.close)
-            self._instance = Instance(self._equipment, hello.writes, None, self._problems)
-            self._writes = hello.writes
+            await self._renew(hello.writes)
         connection.wanted, self._wanted = None, said
         self._aim, self._advanced = None, None  # turns are counted anew by each controller
         await self._send(connection, found.counted)
@@ -250,6 +246,15 @@ class Replica:
     async def _end(self, found: Reconciliation) -> None:
         for each in (*found.drop, *found.replace):
             await self._stop(each)
+
+    async def _renew(self, writes: int) -> None:
+        """End all that runs, and begin with nothing, under the epoch ``writes``."""
+        for each in list(self._runs):
+            await self._stop(each)
+        if self._instance is not None:
+            await self._ended(self._instance.close)
+        self._instance = Instance(self._equipment, writes, None, self._problems)
+        self._writes = writes
 
     async def _stop(self, each: str) -> None:
         self._runs.pop(each, None)
@@ -303,13 +308,21 @@ class Replica:
         if instance is None:
             return Standing()
         return Standing(
-            instance.report().frontiers,
+            self._written(instance),
             instance.needed(),
             self._advanced,
             dict(self._problems),
             instance.under_way(),
             instance.counters(),
         )
+
+    def _written(self, instance: Instance) -> dict[str, Frontier]:
+        """Return how far each export is of what runs here."""
+        frontiers, found = instance.report().frontiers, dict[str, Frontier]()
+        for each in self._runs.values():
+            names = [output.name.lower() for output in outputs_of(each.what)] or [each.id]
+            found |= {e: frontiers[name] for e, name in zip(each.exports, names, strict=True) if name in frontiers}
+        return found
 
     async def _send(self, connection: Connection, message: Response) -> None:
         try:
