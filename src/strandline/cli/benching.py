@@ -185,6 +185,25 @@ def alive(
 
 
 @app.command()
+def peek(
+    context: typer.Context,
+    rows: Annotated[int, typer.Option(metavar="N", min=1, help="How many rows the view has.")] = 100_000,
+    rate: RateOption = 1_000,
+    seconds: SecondsOption = 20.0,
+    changed: Annotated[int, typer.Option(metavar="N", min=1, help="How many rows a tick changes.")] = 100,
+    directory: DirectoryOption = None,
+    json: JsonOption = True,
+) -> None:
+    """Measure how long it takes to find rows of a view by key in memory, beside ticks."""
+    from strandline.bench.instances.peek import measure_peeks
+
+    def measure(session: SparkSession, place: Path) -> dict[str, Any]:
+        return measure_peeks(session, place / "location", rows=rows, rate=rate, seconds=seconds, changed=changed)
+
+    _bench(context, "peek", directory, measure, json=json)
+
+
+@app.command()
 def consistency(
     context: typer.Context,
     rate: RateOption = 500,

@@ -256,6 +256,7 @@ class Core:
         await self.deliver(deadline)
         await self._confirm()
         await self._release_history(time)
+        await self.client.mend()
         await self.health.publish(writing.running, writing.epoch, time)
         return time
 
@@ -309,7 +310,7 @@ class Core:
         Return what has happened in this process.  Raises `FencedError` if replicas obey another environment.
         """
         writing, upper = self.require_writing(), Frontier(self.require_writing().oracle.floor)
-        report = await writing.running.maintain(as_time(upper) - 1, upper, deadline)
+        report = await writing.running.maintain(max(0, as_time(upper) - 1), upper, deadline)
         if writing.running.stale:
             await self.catalogs.confirm(writing.epoch)
         return report

@@ -30,7 +30,7 @@ from strandline.algebra.first import First
 from strandline.algebra.nodes import Get, Node, stored_columns
 from strandline.algebra.schema import DIFF, ERROR, TIME, Column, Schema, quote
 from strandline.engine.arrangements.cache import Arrangements
-from strandline.engine.arrangements.peeks import peeked
+from strandline.engine.arrangements.peeks import peeked, peeked_at_once
 from strandline.engine.frames import inline, newest, taken_back
 from strandline.engine.frames.derived import derived
 from strandline.engine.frames.failures import as_ours
@@ -306,7 +306,10 @@ class SparkEngine:
     async def peek(
         self, old: Contents, columns: Sequence[str], keys: pa.Table, limit: int | None = None
     ) -> pa.Table | None:
-        """See `Engine.peek`: in an arrangement."""
+        """See `Engine.peek`: in an arrangement; here, if that takes a moment: a thread takes turns with all others."""
+        found = peeked_at_once(self._arrangements, old, columns, keys, limit)
+        if found is not None:
+            return found
         find = partial(peeked, self._arrangements, old, columns, keys, limit)
         return await _ended(asyncio.get_running_loop().run_in_executor(self._peekers, find))
 

@@ -7,6 +7,7 @@ __all__ = [
     "connections",
     "equipment",
     "error_half",
+    "indexes",
     "instance",
     "live",
     "loop",

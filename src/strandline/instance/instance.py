@@ -101,8 +101,7 @@ class Instance:
         )
         self.watch: Callable[[Status], None] = unwatched
         """Called after every batch that a task has read or sent; it must not raise or block."""
-        self.moved: Callable[[], None] = lambda: None
-        """Called when something has moved here that no caller waited for."""
+        self._moved: Callable[[], None] = lambda: None
 
     # ---- what runs -----------------------------------------------------------------------------------------------
 
@@ -278,6 +277,10 @@ class Instance:
         self._open -= found.keys()
         return found
 
+    def follow(self, moved: Callable[[], None]) -> None:
+        """Have ``moved`` called whenever something has moved here that no caller waited for."""
+        self._moved = moved
+
     def _fed(self) -> Iterator[str]:
         """Yield the tables, and the items of sources, that are on their way to where they were last brought to."""
         yield from self._sources.under_way()
@@ -287,13 +290,13 @@ class Instance:
     def _follow(self) -> None:
         """Have what came late be followed."""
         self._views.wake()
-        self.moved()
+        self._moved()
 
     def _deliver(self) -> None:
         self._indexes.wake()
         if self._views.may_write:
             self._deliveries.wake()
-        self.moved()
+        self._moved()
 
     async def peek(
         self, index: str, keys: pa.Table, as_of: int, limit: int | None = None, timeout_s: float | None = None

@@ -191,6 +191,11 @@ class PersistClient:
             found.merger = await self._merger_of(self._machines[shard].state, merger or self._merger)
         return found
 
+    async def mend(self) -> None:
+        """Do again what upkeep failed: nothing may be committed to that shard any time soon.  Raises nothing."""
+        for machine in [each for each in self._machines.values() if each.upkeep.problems]:
+            await machine.maintain()
+
     async def _merger_of(self, state: ShardState, rows: Merger | None) -> Merger | None:
         """Return the merger of a shard's parts: ``rows`` if the engine wrote them, else a merger of records.
 

@@ -1,3 +1,3 @@
 """Wiring: the one room that names concrete stores, engines, connectors and drivers."""
 
-__all__ = ["assemble", "loop", "registry"]
+__all__ = ["assemble", "loop", "registry", "replicas"]

@@ -121,7 +121,7 @@ def test_an_index_whose_replicas_are_away_makes_a_peek_slower_and_no_worse() -> 
 
 
 def test_a_kept_index_answers_the_controller_that_comes_next() -> None:
-    """Damage: a controller that restarts has its indexes made anew, or asks nobody."""
+    """Damage: a controller that restarts has its indexes made anew, or asks none of them."""
 
     async def body() -> None:
         async with asyncio.timeout(60), site("a") as at:
@@ -305,7 +305,7 @@ async def dying(peer: Peer, asked: Peek) -> None:
 
 
 async def opened(**answering: Answering) -> tuple[Replicas, dict[str, Peer]]:
-    """Return replicas that obey, each of which answers as it is told."""
+    """Return replicas that obey, each of which answers as the test says."""
     clock = SystemClock()
     peers = {name: Peer(each) for name, each in answering.items()}
 

@@ -102,7 +102,7 @@ def shards_shared(stages: Any, catalog: Any, ids: Any, before: Any = {}, *, inst
 
 @bug("a controller that was succeeded is obeyed", (Replica, "_refusal"))
 def stale_obeyed(self: Replica, hello: Hello) -> str:
-    """Refuse nobody."""
+    """Refuse no controller."""
     return ""
 
 
@@ -155,7 +155,7 @@ async def never_looked(self: Instance) -> None:
 
 @bug("one view that is fenced ends all of a replica for ever", (Replica, "_begin"))
 async def fenced_for_ever(self: Replica, instance: Instance, wanted: Create) -> None:
-    """Begin nothing any more."""
+    """Begin nothing from then on."""
     if getattr(self, "_over", False):
         return
     try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
@@ -15,8 +16,9 @@ from strandline.controller.location.catalog import Catalog
 from strandline.controller.location.items import (
     Collected,
     Connection,
-    InstanceItem,
     Fed,
+    IndexItem,
+    InstanceItem,
     Materialization,
     SharedSource,
     Source,
@@ -98,10 +100,28 @@ async def status(core: Core) -> dict[str, Any]:
             for name, item in catalog.items.items()
             if isinstance(item, Materialization)
         },
+        "indexes": _indexes(catalog, counted, problems),
         "instances": await _instances(core),
         "next": await _next(core),
         "problems": problems,
     }
+
+
+def _indexes(catalog: Catalog, counted: dict[str, int], problems: Mapping[str, str]) -> dict[str, Any]:
+    """Return what each index is of, and how it has answered in the process that holds it (None: that is not known)."""
+    found = {}
+    for name, item in catalog.items.items():
+        if isinstance(item, IndexItem):
+            counters = live.of(counted, live.INDEX, name)
+            found[item.name] = {
+                "on": item.collection,
+                "columns": list(item.key),
+                "instance": item.instance or None,
+                "in_memory": bool(counters["in_memory"]) if "in_memory" in counters else None,
+                "peeks": {how: counters.get(how) for how in ("memory", "scanned")},
+                "problem": problems.get(name),
+            }
+    return found
 
 
 async def _instances(core: Core) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """A link: the connection to one replica, made again whenever it is cut, and what the replica has said over it.
 
-Whoever commands a replica only says it to the link, and goes on: a replica that hangs keeps nothing else waiting.  A new
-connection begins with everything that the replica is to run.  What was reported over an earlier one is forgotten: until
+The controller only says to the link what a replica is to do, and goes on: a replica that hangs keeps nothing else
+waiting.  A new connection begins with everything that the replica is to run.  What was reported over an earlier one is forgotten: until
 a replica has reported a frontier, nothing is assumed of it but the minimum.
 """
 
@@ -91,11 +91,11 @@ class Link:
         clock: Clock,
         everything: Callable[[], Sequence[Command]],
         answered: Callable[[Link, PeekResponse | SubscribeResponse], None],
-        moved: Callable[[], None],
+        reported: Callable[[], None],
     ) -> None:
         """``everything``: what a new connection begins with.  ``answered`` is called with each answer to a question.
 
-        ``moved`` is called when the replica has reported that something has moved.
+        ``reported`` is called when the replica has said how something stands.
         """
         self.address = address
         self.heard = Heard()
@@ -108,7 +108,7 @@ class Link:
         self._clock = clock
         self._everything = everything
         self._answered = answered
-        self._moved = moved
+        self._reported = reported
         self._carrier: Carrier | None = None
         self._outbox: deque[Command] = deque()
         self._sending = Loop(beside, self._send)
@@ -168,7 +168,7 @@ class Link:
             await self._lost(first_line(error))
 
     async def _receive(self, carrier: Carrier) -> None:
-        """Receive one message, and have the next one received by a call of its own: whoever waits for one goes on."""
+        """Receive one message, and have the next one received by a call of its own: callers that wait for one go on."""
         try:
             frame = await carrier.receive(None)
             said = None if frame is None else decode(frame)
@@ -189,8 +189,7 @@ class Link:
                 self.heard.learn(said)
                 if self.heard.reconciled is not None:
                     self.trouble, self._retry_s = "", RETRY_S_MIN
-                if isinstance(said, Frontiers) and said.writes:
-                    self._moved()
+                self._reported()
         if carrier is self._carrier and not self._closed:
             self._receiving = self._beside(lambda: self._receive(carrier))
 

@@ -63,11 +63,11 @@ class Replicas:
     """The replicas of one instance, by name, and what they run."""
 
     def __init__(
-        self, name: str, hello: Hello, dial: Dial, beside: Beside, clock: Clock, moved: Callable[[], None]
+        self, name: str, hello: Hello, dial: Dial, beside: Beside, clock: Clock, reported: Callable[[], None]
     ) -> None:
-        """``moved`` is called whenever a replica has reported that something has moved."""
+        """``reported`` is called whenever a replica has said how something stands."""
         self.name = name
-        self._moved = moved
+        self._reported = reported
         self.links: dict[str, Link] = {}
         self._hello = hello
         self._dial = dial
@@ -76,6 +76,7 @@ class Replicas:
         self._history = History()
         self._runs: dict[str, Create] = {}
         self._turn = 0
+        self._time = MINIMUM  # where everything was brought to last
         self._asked = Asked(self._history, self._say, lambda: self.obeying)
 
     async def follow(self, addresses: Mapping[str, str]) -> None:
@@ -91,7 +92,7 @@ class Replicas:
                     self._clock,
                     self._everything(name),
                     self._answered,
-                    self._moved,
+                    self._reported,
                 )
 
     def _everything(self, replica: str) -> Callable[[], list[Command]]:
@@ -152,11 +153,11 @@ class Replicas:
         deadline.  What is late goes on.
         """
         before = self.frontiers()
-        self._turn += 1
+        self._turn, self._time = self._turn + 1, Frontier(time)
         self._say(Advance(time, turn=self._turn))
         connecting = Deadline(self._clock, CONNECTING_S)
         looked = 0
-        while not self._arrived(Frontier(time)):
+        while not self._arrived():
             obeying = [link for link in self.links.values() if link.obeys and link.heard.advanced != self._turn]
             settling = [link for link in self.links.values() if link.settling and connecting.left_s() > 0]
             left_s = None if deadline is None else deadline.left_s()
@@ -166,13 +167,12 @@ class Replicas:
             looked += 1
         return self.frontiers() != before
 
-    def _arrived(self, time: Frontier) -> bool:
+    def _arrived(self) -> bool:
         """Return whether a replica has done the last `Advance`, and all that runs is beyond ``time`` or has said why."""
-        done = [link for link in self.links.values() if link.obeys and link.heard.advanced == self._turn]
-        if not done:
+        if not self._done:
             return False
         frontiers, problems = self.frontiers(), self.problems()
-        return all(time < frontiers[name] or name in problems for name in self._runs)
+        return all(self._time < frontiers[name] or name in problems for name in self._runs)
 
     # ---- reports -----------------------------------------------------------------------------------------------------
 
@@ -207,19 +207,26 @@ class Replicas:
             away = "; ".join(f"{name} at {link.address}: {link.trouble}" for name, link in sorted(self.links.items()))
             why = f"no replica of instance {self.name!r} is connected ({away or 'it has none'})"
             return dict.fromkeys(self._runs, why)
-        first, *others = obeying
+        first, *others = self._done or obeying
         return {
             name: why
             for name, why in first.heard.problems.items()
             if name in self._runs and all(name in link.heard.problems for link in others)
         }
 
+    @property
+    def _done(self) -> list[Link]:
+        """The replicas that have done the last `Advance`: what they say is of now."""
+        return [link for link in self.obeying if link.heard.advanced == self._turn]
+
     def going_on(self) -> dict[str, int | None]:
         """Return what is on its way to where it was brought last, and since when (milliseconds), if that is known."""
+        done, problems, frontiers = self._done, self.problems(), self.frontiers()
+        settled = {name for name in self._runs if self._time < frontiers[name] or (done and name in problems)}
         found: dict[str, int | None] = {}
         for link in self.obeying:
             if link.heard.advanced != self._turn:
-                found |= {name: link.heard.under_way.get(name) for name in self._runs}
+                found |= {name: link.heard.under_way.get(name) for name in self._runs if name not in settled}
         return found
 
     def replicas(self) -> dict[str, ReplicaStatus]:

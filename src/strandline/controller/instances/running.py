@@ -1,6 +1,6 @@
 """What runs of an environment: in this process, and in the replicas of its instances.
 
-Whoever asks how far things are, or what stands in the way, asks here, and need not know where anything runs.
+The rest of the controller asks here how far things are, and what stands in the way, and need not know where they run.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Running:
 
     def __post_init__(self) -> None:
         self._late = Loop(self.beside, self._follow_late)
-        self.here.moved = self._moved
+        self.here.follow(self._moved)
 
     # ---- what runs ---------------------------------------------------------------------------------------------------
 
@@ -53,7 +53,7 @@ class Running:
             await self.instances.pop(name).close()
         for name, addresses in instances.items():
             if name not in self.instances:
-                self.instances[name] = Replicas(name, self.hello, self.dial, self.beside, self.clock, self._moved)
+                self.instances[name] = Replicas(name, self.hello, self.dial, self.beside, self.clock, self._reported)
             await self.instances[name].follow(addresses)
 
     def runs(self, name: str) -> bool:
@@ -112,15 +112,21 @@ class Running:
         """Step every view up to ``upper``, or to where its inputs are known, wherever it runs; report what has run here.
 
         A view may read one that runs elsewhere, so what has moved in one place is followed in the others, until nothing
-        moves any more.
+        moves.
         """
         self._brought, self._bringing = (time, upper), True
         try:
             self._late.check()
+            await self._late.end()  # it would bring things to an earlier time
             return await self._bring(time, upper, deadline)
         finally:
             self._bringing = False
             self._seen = self.report().frontiers if self._apart else {}
+
+    def _reported(self) -> None:
+        """Take note of what a replica has reported."""
+        self._note()
+        self._moved()
 
     def _moved(self) -> None:
         """Have followed what has moved somewhere later than a caller waited."""
@@ -163,7 +169,7 @@ class Running:
     def _note(self) -> None:
         """Take note of what stands in the way of what runs in replicas."""
         found = {name: why for each in self.instances.values() for name, why in each.problems().items()}
-        for name in self._noted - found.keys():
+        for name in sorted(self._noted - found.keys()):
             self.problems.note(name, "")
         for name, why in found.items():
             self.problems.note(name, why)
@@ -209,6 +215,8 @@ class Running:
         found = self.here.going_on()
         for instance in self.instances.values():
             found |= {name: self.problems.long_since(since) for name, since in instance.going_on().items()}
+            if not self._late.resting:  # what reads it has not followed yet
+                found = dict.fromkeys(name for name in instance.names if name not in self.problems) | found
         return found
 
     def counters(self) -> dict[str, int]:

@@ -16,7 +16,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Executor, Future
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import lru_cache, partial
 from typing import Final
 
 import numpy as np
@@ -25,7 +25,7 @@ import pyarrow.compute as pc
 from msgspec.structs import replace as changed
 
 from strandline.algebra.first import First, Order
-from strandline.algebra.schema import DIFF, TIME
+from strandline.algebra.schema import DIFF, TIME, Schema
 from strandline.engine.arrangements.keys import Hashes, family, hashes, without_null
 from strandline.engine.arrangements.runs import Arrangement, By, Counts, arrangement
 from strandline.engine.arrangements.spans import cancels, spanned
@@ -43,6 +43,8 @@ FOUND_BYTES_MAX: Final = 128 << 20
 """The same for rows that are wide."""
 HERE_ROWS_MAX: Final = 100_000
 """Arranging, indexing and merging of more rows is done beside the look-ups, which are left to scans until then."""
+READY_ROWS_MAX: Final = 1_000
+"""An index of so many new rows is made in a moment."""
 PAUSE: Final = 16
 """After work on an arrangement has failed, so many look-ups are left to scans before it is tried again."""
 _log = logging.getLogger(__name__)
@@ -121,7 +123,7 @@ class Arrangements:
         if not columns and not orders:
             return None
         named = (*columns, *(order.column for order in orders))
-        if old.size * STORED_FACTOR > self.budget or not _can_arrange(old, named):
+        if old.size * STORED_FACTOR > self.budget or not _can_arrange(old.schema, named):
             return None
         target = inline.update_schema(old.schema)
         wanted = _wanted([target.field(name).type for name in columns], keys, nulls=nulls)
@@ -149,7 +151,7 @@ class Arrangements:
         self, old: Contents, column: str, keys: Sequence[pa.Table], read: Sequence[str] | None = None
     ) -> pa.Table | None:
         """See `Engine.lookup` (``span``).  ``keys``: updates of one column, with their times and diffs."""
-        if old.size * STORED_FACTOR > self.budget or not _can_arrange(old, (column,)):
+        if old.size * STORED_FACTOR > self.budget or not _can_arrange(old.schema, (column,)):
             return None
         values = pa.concat_tables([table.rename_columns(["value", TIME, DIFF]) for table in keys])
         span = spanned(values["value"], inline.update_schema(old.schema).field(column).type)
@@ -162,6 +164,20 @@ class Arrangements:
         found = None if arranged is None else arranged.between(span, column, names, rows_max=_found_max(arranged))
         self._make_room(slot)
         return None if found is None else _timed(found, old.advance)
+
+    def ready(self, old: Contents, columns: tuple[str, ...]) -> Arrangement | None:
+        """Return what is in memory as of ``old.upper``, with an index by ``columns``; None: not at once.
+
+        It waits for no other thread, and reads nothing.
+        """
+        slot = self._slots.get(old.shard)
+        known = None if slot is None else slot.arranged
+        if slot is None or known is None or known.upper < old.upper or not _has_columns(known, old.schema):
+            return None
+        if any(By(columns) not in run.indexes and run.num_rows > READY_ROWS_MAX for run in known.runs):
+            return None
+        slot.used = self._uses
+        return known.before(old.upper)
 
     def _slot(self, shard: str) -> _Slot:
         with self._room:
@@ -271,9 +287,10 @@ def _timed(found: pa.Table, time: int) -> pa.Table:
     return found.add_column(found.num_columns - 1, TIME, pa.array(np.full(found.num_rows, time, np.int64)))
 
 
-def _can_arrange(old: Contents, columns: Sequence[str]) -> bool:
-    """Tell whether rows of ``old`` can be added up here, and looked up by ``columns`` as Spark would compare them."""
-    target = inline.update_schema(old.schema)
+@lru_cache(maxsize=inline.SCHEMAS_REMEMBERED)
+def _can_arrange(schema: Schema, columns: tuple[str, ...]) -> bool:
+    """Tell whether rows can be added up here, and looked up by ``columns`` as Spark would compare them."""
+    target = inline.update_schema(schema)
     return inline.can_group(target.empty_table()) and all(family(target.field(name).type) for name in columns)
 
 
@@ -321,8 +338,12 @@ def _collide(columns: Sequence[str], keys: Sequence[pa.Table], found: pa.Table) 
 def _continues(old: Contents, known: Arrangement) -> bool:
     """Tell whether what ``old`` has from ``known.upper`` on is what came after ``known``, and it has its columns."""
     begin = Frontier(known.upper)
-    names = [*old.schema.names, DIFF]
-    target = inline.update_schema(old.schema)
-    kept = known.schema
-    same = kept.names == names and all(kept.field(name).type == target.field(name).type for name in names)
-    return same and all(b.upper <= begin or begin <= b.lower or not begin <= b.since for b in old.batches)
+    return _has_columns(known, old.schema) and all(
+        b.upper <= begin or begin <= b.lower or not begin <= b.since for b in old.batches
+    )
+
+
+def _has_columns(known: Arrangement, schema: Schema) -> bool:
+    names = [*schema.names, DIFF]
+    target, kept = inline.update_schema(schema), known.schema
+    return kept.names == names and all(kept.field(name).type == target.field(name).type for name in names)

@@ -98,7 +98,8 @@ def bits(array: pa.Array) -> Hashes:
     if pa.types.is_boolean(kind):
         return np.asarray(array.fill_null(False)).astype(np.uint64)
     whole = array.cast(pa.int32()) if pa.types.is_date32(kind) else array
-    return np.asarray(whole.cast(pa.int64()).fill_null(0)).view(np.uint64)
+    long = whole if kind == pa.int64() else whole.cast(pa.int64())
+    return np.asarray(long.fill_null(0) if long.null_count else long).view(np.uint64)
 
 
 def fixed(array: pa.Array, word: np.dtype[Any], words: int) -> np.ndarray[Any, Any]:

@@ -7,6 +7,7 @@ is compared with the key that has its number.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final
 
 import numpy as np
 import pyarrow as pa
@@ -18,15 +19,32 @@ from strandline.engine.arrangements.keys import hashes
 from strandline.engine.frames import inline
 from strandline.persist.handles.contents import Contents
 
+KEYS_AT_ONCE_MAX: Final = 16
+ROWS_AT_ONCE_MAX: Final = 1_000
+
 
 def peeked(
     arrangements: Arrangements, old: Contents, columns: Sequence[str], keys: pa.Table, limit: int | None
 ) -> pa.Table | None:
-    """See `Engine.peek`."""
+    """See `Engine.peek`; it may wait for another thread, and read what has changed."""
     found = arrangements.lookup(old, columns, [keys], nulls=True)
-    if found is None:
+    return None if found is None else _exact(found.drop_columns([TIME]), columns, keys, limit)
+
+
+def peeked_at_once(
+    arrangements: Arrangements, old: Contents, columns: Sequence[str], keys: pa.Table, limit: int | None
+) -> pa.Table | None:
+    """Do the same for a few keys in a moment, in the thread of an event loop; None: that cannot be done in a moment."""
+    arranged = arrangements.ready(old, tuple(columns)) if 0 < keys.num_rows <= KEYS_AT_ONCE_MAX else None
+    if arranged is None:
         return None
-    found = found.drop_columns([TIME])
+    wanted = np.unique(hashes(keys.columns))
+    found = arranged.lookup(tuple(columns), wanted, old.schema.names, rows_max=ROWS_AT_ONCE_MAX)
+    return None if found is None else _exact(found, columns, keys, limit)
+
+
+def _exact(found: pa.Table, columns: Sequence[str], keys: pa.Table, limit: int | None) -> pa.Table | None:
+    """Return of the rows that a look-up found those of ``keys``; None: that cannot be told."""
     if found.num_rows:
         meet = _meet(found.select(list(columns)), keys)
         if meet is None:

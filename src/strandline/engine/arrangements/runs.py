@@ -255,9 +255,11 @@ class Arrangement:
     def _rows(self, places: Sequence[Places], names: Sequence[str], rows_max: int) -> pa.Table | None:
         if sum(map(len, places)) > rows_max:
             return None
-        found = [run.taken(at, names) for run, at in zip(self.runs, places, strict=True) if len(at)]
-        rows = pa.concat_tables([self.schema.empty_table().select([*names, DIFF]), *found])
-        withdrawn = any((run.diffs[at] < 0).any() for run, at in zip(self.runs, places, strict=True))
+        found = [(run, at) for run, at in zip(self.runs, places, strict=True) if len(at)]
+        if not found:
+            return self.schema.empty_table().select([*names, DIFF])
+        rows = pa.concat_tables([run.taken(at, names) for run, at in found])
+        withdrawn = any((run.diffs[at] < 0).any() for run, at in found)
         return inline.summed(rows) if withdrawn else rows
 
     def before(self, upper: int) -> Arrangement | None:

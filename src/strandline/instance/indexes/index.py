@@ -132,4 +132,5 @@ def _get(frame: str, names: Sequence[str]) -> Get:
 
 def _shown(rows: pa.Table, schema: Schema) -> pa.Table:
     """Return rows with the columns of the collection, in their types."""
-    return rows.select(schema.names).cast(rows_schema(schema))
+    wanted = rows_schema(schema)
+    return rows if rows.schema.equals(wanted) else rows.select(schema.names).cast(wanted)

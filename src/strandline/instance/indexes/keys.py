@@ -9,6 +9,7 @@ from __future__ import annotations
 import datetime as dt
 from collections.abc import Mapping, Sequence
 from decimal import Decimal
+from functools import lru_cache
 from numbers import Integral, Real
 from typing import Any, Final
 
@@ -20,6 +21,8 @@ from strandline.algebra.schema import Schema
 from strandline.algebra.types import Atom
 from strandline.errors import InvalidUsage, ProtocolViolation
 
+SCHEMAS_REMEMBERED: Final = 1_000
+"""Of how many schemas it is remembered what they are in Arrow; those that were asked for last."""
 _TAKEN: Final[Mapping[str, tuple[type, ...]]] = {
     "boolean": (bool,),
     "tinyint": (Integral,),
@@ -44,7 +47,7 @@ def refusal(schema: Schema, key: Sequence[str]) -> str:
     >>> refusal(rows, ["a"]), refusal(rows, ["b"])
     ('', "rows cannot be found by column 'b', which is binary")
     """
-    kinds = dict(types.columns(schema))
+    kinds = _kinds(schema)
     for name, kind in kinds.items():
         if not isinstance(kind, Atom | types.Decimal):
             return f"column {name!r} is an array or a struct, so its rows cannot be kept in memory"
@@ -54,10 +57,16 @@ def refusal(schema: Schema, key: Sequence[str]) -> str:
     return ""
 
 
-def rows_schema(schema: Schema, names: Sequence[str] | None = None) -> pa.Schema:
+@lru_cache(maxsize=SCHEMAS_REMEMBERED)
+def rows_schema(schema: Schema, names: tuple[str, ...] | None = None) -> pa.Schema:
     """Return the Arrow schema of rows of a collection; ``names``: of these columns alone, in this order."""
-    kinds = dict(types.columns(schema))
+    kinds = _kinds(schema)
     return pa.schema([pa.field(name, arrow(kinds[name])) for name in (schema.names if names is None else names)])
+
+
+@lru_cache(maxsize=SCHEMAS_REMEMBERED)
+def _kinds(schema: Schema) -> Mapping[str, types.Type]:
+    return dict(types.columns(schema))
 
 
 def key_table(schema: Schema, key: Sequence[str], given: Sequence[Mapping[str, Any]]) -> pa.Table:
@@ -67,7 +76,7 @@ def key_table(schema: Schema, key: Sequence[str], given: Sequence[Mapping[str, A
 
     Raises `InvalidUsage` if a column is missing or too much, or a value is none of its column's; it names the column.
     """
-    kinds = dict(types.columns(schema))
+    kinds = _kinds(schema)
     found: dict[str, list[Any]] = {name: [] for name in key}
     for each in given:
         lower = {name.lower(): value for name, value in each.items()}
@@ -76,7 +85,8 @@ def key_table(schema: Schema, key: Sequence[str], given: Sequence[Mapping[str, A
         for name in key:
             _refuse_other(name, kinds[name], lower[name.lower()])
             found[name].append(lower[name.lower()])
-    return pa.table({name: _array(name, arrow(kinds[name]), values) for name, values in found.items()})
+    wanted = rows_schema(schema, tuple(key))
+    return pa.Table.from_arrays([_array(wanted.field(name), found[name]) for name in key], schema=wanted)
 
 
 def _refuse_other(name: str, kind: types.Type, value: object) -> None:
@@ -107,11 +117,11 @@ def _taken(kind: types.Type) -> tuple[type, ...]:
             return ()
 
 
-def _array(name: str, kind: pa.DataType, values: Sequence[Any]) -> pa.Array:
+def _array(field: pa.Field, values: Sequence[Any]) -> pa.Array:
     try:
-        return pa.array(values, kind)
+        return pa.array(values, field.type)
     except (pa.ArrowException, OverflowError, ValueError, TypeError) as error:
-        raise InvalidUsage(f"column {name!r} of the key cannot hold the value given: {error}") from error
+        raise InvalidUsage(f"column {field.name!r} of the key cannot hold the value given: {error}") from error
 
 
 def _called(kind: types.Type) -> str:

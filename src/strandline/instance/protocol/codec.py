@@ -81,7 +81,7 @@ def encode(message: Command | Response | Unknown) -> bytes:
     """Return the frame of ``message``.
 
     >>> decode(encode(Advance(7, wait=True)))
-    Advance(time=7, step=True, wait=True)
+    Advance(time=7, step=True, wait=True, turn=0)
 
     Raises:
         InvalidUsage: it is no message, or holds what its fields do not allow, or a plan that is nested too deeply.

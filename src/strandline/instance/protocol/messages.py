@@ -169,7 +169,7 @@ class Frontiers(msgspec.Struct, frozen=True):
 class Status(msgspec.Struct, frozen=True):
     """What has changed of what stands in the way, since the last message of this connection.
 
-    ``problems``: by id, or by what else they are noted under; empty: none any more.  ``under_way``: by id, since when
+    ``problems``: by id, or by what else they are noted under; empty: it has none now.  ``under_way``: by id, since when
     (milliseconds) something is done for it; None: no more.  ``counters``: live ones (`instance/live.py`) that changed.
     """
 

@@ -2,7 +2,7 @@
 
 What runs is kept if it is just what is commanded: it exports the same, reads the same, computes the same, and can still
 be read from where the controller wants to read it.  Otherwise it is replaced, and a counter says for which reason.
-What is not commanded any longer is dropped.  What goes ends before what comes begins.
+What is not commanded is dropped.  What goes ends before what comes begins.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def reconcile(running: Mapping[str, Create], wanted: Mapping[str, Create], *, ep
     ``epoch_over``: what runs was opened under an epoch of writes that another one has succeeded.
     """
     replace = {}
-    for each in running.keys() & wanted.keys():
+    for each in [each for each in running if each in wanted]:
         if why := (EPOCH if epoch_over else difference(running[each], wanted[each])):
             replace[each] = why
     keep = tuple(each for each in running if each in wanted and each not in replace)

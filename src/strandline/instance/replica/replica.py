@@ -65,7 +65,7 @@ class Wanted:
     writing: set[str] = field(default_factory=set)
 
     def drop(self, export: str) -> str | None:
-        """Take note that nothing reads an export any more; return the id of what has none left, which is to end."""
+        """Take note that nothing reads an export from now on; return the id of what has none left, which is to end."""
         for each in self.created.values():
             if export in each.exports:
                 left = tuple(other for other in each.exports if other != export)
@@ -88,6 +88,8 @@ class Connection:
     reporter: Reporter = field(default_factory=Reporter)
     wanted: Wanted | None = None
     """What was said since `CreateInstance`, until `InitializationComplete`."""
+    reconciled: bool = False
+    """Whether that was compared with what runs: before, nothing is reported of it."""
 
 
 class Replica:
@@ -120,7 +122,8 @@ class Replica:
             while connection is not None and connection is self._connection:
                 frame = await carrier.receive(REPORT_S)
                 said = None if frame is None else command(decode(frame))
-                if isinstance(said, Peek | CancelPeeks) and not self._inbox:
+                current = connection is self._connection
+                if isinstance(said, Peek | CancelPeeks) and current and not self._inbox:
                     await self._obey(connection, said)  # a peek waits for no turn
                     said = None
                 if said is not None:
@@ -189,7 +192,7 @@ class Replica:
             # Which of them goes on is found by opening each anew.
             await self._renew(self._writes)
         current = self._connection
-        if current is not None and current.wanted is None:
+        if current is not None and current.reconciled:
             for message in current.reporter.changes(self._standing()):
                 await self._send(current, message)
 
@@ -238,7 +241,7 @@ class Replica:
         await self._end(found)
         if epoch_over:
             await self._renew(hello.writes)
-        connection.wanted, self._wanted = None, said
+        connection.wanted, connection.reconciled, self._wanted = None, True, said
         self._aim, self._advanced = None, None  # turns are counted anew by each controller
         await self._send(connection, found.counted)
         connection.peeks.release(self._instance)
@@ -264,7 +267,7 @@ class Replica:
         self._problems.pop(each, None)
 
     async def _ended(self, end: Callable[..., object]) -> None:
-        """Have something end; whatever an upstream or endpoint says to that is nothing that anyone could mend."""
+        """Have something end; what an upstream or endpoint raises then is noted, and stops nothing."""
         try:
             await end()  # type: ignore[misc]
         except StrandlineError as error:

@@ -1,0 +1,3 @@
+"""`strandline bench peek`: what the processes of instances answer, and how fast."""
+
+__all__ = ["peek"]
