@@ -13,7 +13,7 @@ import pytest
 from strandline.engine.arrangements import cache, peeks, runs
 from strandline.engine.arrangements.cache import Arrangements
 from strandline.engine.arrangements.keys import Hashes, hashes
-from strandline.engine.arrangements.peeks import _meet, peeked
+from strandline.engine.arrangements.peeks import _meet, peeked, peeked_at_once
 from tests.engine.arrangements.test_arrangements import KINDS, SCHEMA, TEXTS, Collection
 
 TYPES = {"k": pa.int32(), "s": pa.string(), "v": pa.int64()}
@@ -72,6 +72,11 @@ def test_peeks_find_what_is_there_at_each_time(seed: int, numbers: Any, monkeypa
                 assert numbers is weak or ago, "it is in memory"
                 continue
             answered += 1
+            again = peeked_at_once(arranged, collection.old(upper), columns, asked(columns, keys), limit)
+            assert again is not None if keys and numbers is hashes else again is None or keys
+            if again is not None:
+                both = [Counter(map(str, each.to_pylist())) for each in (again, found)]
+                assert both[0] == both[1] if limit is None else both[0].total() == both[1].total()
             right = collection.matching(upper, columns, set(keys))
             got = Counter(zip(*(found[name].to_pylist() for name in SCHEMA.names), strict=True))
             assert got.total() == min(right.total(), right.total() if limit is None else limit)
