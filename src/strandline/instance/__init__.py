@@ -7,7 +7,6 @@ __all__ = [
     "connections",
     "equipment",
     "error_half",
-    "indexes",
     "instance",
     "live",
     "loop",
