@@ -33,7 +33,6 @@ from strandline.instance.protocol.messages import (
     Peek,
     RunIndex,
     Schedule,
-    Subscribe,
     UpdateConfiguration,
 )
 from strandline.materialize.protocol.task import Binding, MaterializationSpec
@@ -73,7 +72,7 @@ def state(commands: Sequence[Command]) -> dict[str, Any]:
     found["open"] = [
         command
         for at, command in enumerate(commands)
-        if isinstance(command, Peek | Subscribe)
+        if isinstance(command, Peek)
         and not any(isinstance(each, CancelPeeks) and command.uuid in each.uuids for each in commands[at:])
         and not any(at < end and command.id in names for end, names in ends)
     ]
@@ -156,7 +155,6 @@ def some_history(chance: random.Random) -> list[Command]:
                     Schedule(name),
                     AllowWrites(name),
                     Peek(str(number), export, b"", time, 1),
-                    Subscribe(str(number), export, time, None),
                     CancelPeeks(uuids),
                     UpdateConfiguration({chance.choice("ab"): str(time)}),
                     Advance(number, step=chance.random() < 0.5),
@@ -164,7 +162,7 @@ def some_history(chance: random.Random) -> list[Command]:
                     CreateInstance("main", f"r{number}"),
                     InitializationComplete(),
                 ],
-                [7, 9, 3, 3, 3, 2, 2, 2, 1, 1, 1, 1],
+                [7, 9, 3, 3, 3, 2, 2, 1, 1, 1, 1],
             )[0]
         )
     return found
@@ -239,9 +237,9 @@ def keep_permissions(self: history._State, command: Create) -> None:
 
 def keep_peeks(self: history._State, creation: Any, export: str, frontier: Frontier) -> None:
     """Compact, and keep what looks at an export that ends."""
-    peeks, subscribes = dict(self.peeks), dict(self.subscribes)
+    peeks = dict(self.peeks)
     compact(self, creation, export, frontier)
-    self.peeks, self.subscribes = peeks, subscribes
+    self.peeks = peeks
 
 
 def replace_settings(self: history._State, command: Command) -> None:
@@ -295,7 +293,7 @@ WRONG = {
     "creations follow no order": ("_imports_first", list),
     "creations follow the wrong order": ("_imports_first", lambda creations: imports_first(creations)[::-1]),
     **{f"{kind.__name__} is forgotten": ("_State.commands", without(kind)) for kind in (Schedule, AllowWrites, Create)},
-    **{f"{kind.__name__} is not kept": ("_State.obey", deaf_to(kind)) for kind in (Subscribe, InitializationComplete)},
+    **{f"{kind.__name__} is not kept": ("_State.obey", deaf_to(kind)) for kind in (Peek, InitializationComplete)},
 }
 
 

@@ -29,7 +29,6 @@ from strandline.instance.protocol.messages import (
     RunIndex,
     Runnable,
     Schedule,
-    Subscribe,
     UpdateConfiguration,
 )
 from strandline.materialize.protocol.task import Binding, MaterializationSpec
@@ -121,7 +120,6 @@ def every_kind() -> list[Command]:
     others = [
         Advance(7),
         InitializationComplete(),
-        Subscribe("q", "v", 3),
         Peek("p", "i", b"", 3, 1),
         UpdateConfiguration({"a": "1"}),
         CreateInstance("main", "r1"),
@@ -164,7 +162,6 @@ def test_all_kinds_have_a_place() -> None:
         "Create",
         "Schedule",
         "Peek",
-        "Subscribe",
         "AllowCompaction",
         "AllowWrites",
         "InitializationComplete",

@@ -72,8 +72,6 @@ from strandline.instance.protocol.messages import (
     RunIndex,
     Schedule,
     Status,
-    Subscribe,
-    SubscribeResponse,
     UpdateConfiguration,
     Welcome,
 )
@@ -222,7 +220,6 @@ EXAMPLES: Final[Mapping[str, Any]] = {
     "Advance": Advance(7, step=False, wait=True),
     "Peek": Peek("u-1", "i", b"\x00\xff", 9, 100),
     "CancelPeeks": CancelPeeks(("u-1", "u-2")),
-    "Subscribe": Subscribe("u-3", "v", 9),
     "InitializationComplete": InitializationComplete(),
     "Welcome": Welcome("incarnation-1"),
     "Refused": Refused("Dance", "this version does not know it"),
@@ -230,7 +227,6 @@ EXAMPLES: Final[Mapping[str, Any]] = {
     "Status": Status({"v": "", "src": "gone"}, {"v": 5, "w": None}, {"waves": 2}),
     "Reconciled": Reconciled(1, {"plan": 2}, 3, 4),
     "PeekResponse": PeekResponse("u-1", b"ARROW1"),
-    "SubscribeResponse": SubscribeResponse("u-3", 9, EMPTY, b"ARROW1", "no"),
 }
 """A message of each kind, and a `Create` of each that can be run."""
 

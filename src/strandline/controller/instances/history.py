@@ -11,16 +11,16 @@ What each command does to the state of a replica:
 - `Schedule` and `AllowWrites` apply to the creation of that id, `AllowCompaction` to the creation with that export.
   Without such a creation they do nothing, even if one follows.
 - `AllowCompaction` never moves a since back.  When all exports of a creation are at the empty frontier, it ends, with
-  the peeks and subscribes of its exports.  Until then, ending one export leaves the creation as it is.  A
-  materialization has no times to read, so only the empty frontier means something to it.
+  the peeks of its exports.  Until then, ending one export leaves the creation as it is.  A materialization has no
+  times to read, so only the empty frontier means something to it.
 - A creation with an ``as_of`` must be readable from there on.  In the reduced history its ``as_of`` is the meet of
   its exports' sinces, so that a new replica need not read older times of its inputs.
-- `Peek` and `Subscribe` stay until they are answered, cancelled, or end with their creation; without a creation they
-  stay too, because each is owed one answer.
+- A `Peek` stays until it is answered, cancelled, or ends with its creation; without a creation it stays too, because
+  it is owed one answer.
 - Of `Hello`, `CreateInstance` and `Advance` the newest counts; settings merge, the newest value of each name counts.
 
-Compaction follows peeks and subscribes, which hold the times that they read: the controller never allows compaction
-beyond a peek that is open.  `Advance` comes last, because nothing may be bound to a time before everything runs.
+Compaction follows peeks, which hold the times that they read: the controller never allows compaction beyond a peek
+that is open.  `Advance` comes last, because nothing may be bound to a time before everything runs.
 
 Trap: a peek that ends with its creation is in no reduced history.  A replica that connects later cannot answer it, so
 the controller answers it itself.
@@ -45,7 +45,6 @@ from strandline.instance.protocol.messages import (
     Peek,
     Runnable,
     Schedule,
-    Subscribe,
     UpdateConfiguration,
 )
 
@@ -71,7 +70,7 @@ class History:
             self._reduce()
 
     def answered(self, uuid: str) -> None:
-        """Forget a peek, or a subscribe that is complete, because its answer has arrived; an unknown one is ignored."""
+        """Forget a peek because its answer has arrived; an unknown one is ignored."""
         self.append(CancelPeeks((uuid,)))
 
     def reduced(self) -> tuple[Command, ...]:
@@ -88,7 +87,7 @@ def reduced(commands: Iterable[Command]) -> list[Command]:
     """Return the shortest list of commands that leads to the same state as ``commands``.
 
     The order is: `Hello`, `CreateInstance`, `UpdateConfiguration`, creations (each after those whose collections it
-    reads, otherwise in order of creation), `Schedule`, `Peek`, `Subscribe`, `AllowCompaction`, `AllowWrites`,
+    reads, otherwise in order of creation), `Schedule`, `Peek`, `AllowCompaction`, `AllowWrites`,
     `InitializationComplete`, `Advance`.
 
     >>> from strandline.algebra.schema import Schema
@@ -152,7 +151,6 @@ class _State:
     creations: dict[str, _Creation] = field(default_factory=dict)
     owners: dict[str, str] = field(default_factory=dict)
     peeks: dict[str, Peek] = field(default_factory=dict)
-    subscribes: dict[str, Subscribe] = field(default_factory=dict)
     complete: bool = False
     advance: Advance | None = None
 
@@ -178,12 +176,9 @@ class _State:
                     self._compact(self.creations[self.owners[export]], export, frontier)
             case Peek(uuid=uuid):
                 self.peeks[uuid] = command
-            case Subscribe(uuid=uuid):
-                self.subscribes[uuid] = command
             case CancelPeeks(uuids=uuids):
                 for uuid in uuids:
                     self.peeks.pop(uuid, None)
-                    self.subscribes.pop(uuid, None)
             case InitializationComplete():
                 self.complete = True
             case Advance():
@@ -206,7 +201,6 @@ class _State:
         del self.creations[name]
         gone = {name, *creation.command.exports}
         self.peeks = {uuid: each for uuid, each in self.peeks.items() if each.id not in gone}
-        self.subscribes = {uuid: each for uuid, each in self.subscribes.items() if each.id not in gone}
 
     def _forget_exports(self, name: str) -> None:
         if name in self.creations:
@@ -228,7 +222,6 @@ class _State:
             if creation.scheduled:
                 yield Schedule(creation.command.id)
         yield from self.peeks.values()
-        yield from self.subscribes.values()
         for creation in creations:
             yield from creation.compactions()
         for creation in creations:

@@ -1,8 +1,8 @@
 """A link: the connection to one replica, made again whenever it is cut, and what the replica has said over it.
 
 The controller only says to the link what a replica is to do, and goes on: a replica that hangs keeps nothing else
-waiting.  A new connection begins with everything that the replica is to run.  What was reported over an earlier one is forgotten: until
-a replica has reported a frontier, nothing is assumed of it but the minimum.
+waiting.  A new connection begins with everything that the replica is to run.  What was reported over an earlier one
+is forgotten: until a replica has reported a frontier, nothing is assumed of it but the minimum.
 """
 
 from __future__ import annotations
@@ -25,7 +25,6 @@ from strandline.instance.protocol.messages import (
     Refused,
     Response,
     Status,
-    SubscribeResponse,
     Unknown,
     Welcome,
 )
@@ -90,7 +89,7 @@ class Link:
         beside: Beside,
         clock: Clock,
         everything: Callable[[], Sequence[Command]],
-        answered: Callable[[Link, PeekResponse | SubscribeResponse], None],
+        answered: Callable[[Link, PeekResponse], None],
         reported: Callable[[], None],
     ) -> None:
         """``everything``: what a new connection begins with.  ``answered`` is called with each answer to a question.
@@ -179,7 +178,7 @@ class Link:
         match said:
             case None:
                 pass
-            case PeekResponse() | SubscribeResponse():
+            case PeekResponse():
                 self._answered(self, said)
             case Refused("Hello", why):
                 self.stale = "was succeeded" in why

@@ -27,10 +27,8 @@ from strandline.instance.protocol.messages import (
     Hello,
     InitializationComplete,
     Peek,
-    PeekResponse,
     Reconciled,
     Schedule,
-    SubscribeResponse,
 )
 from strandline.persist.shard.patience import Deadline
 from strandline.store.beside import Beside
@@ -45,7 +43,7 @@ Placeable = RunDataflow | RunIngestion | RunMaterialization | RunIndex
 
 
 class ReplicaStatus(msgspec.Struct, frozen=True, omit_defaults=True):
-    """How a replica is: its address, why it does not obey (empty: it does), its incarnation, and what it kept of what ran.
+    """How a replica is: its address, why it does not obey (empty: it does), its incarnation, what it kept of what ran.
 
     ``reused``, ``replaced`` (by reason), ``dropped`` and ``created`` are of the last connection.
     """
@@ -91,7 +89,7 @@ class Replicas:
                     self._beside,
                     self._clock,
                     self._everything(name),
-                    self._answered,
+                    self._asked.answered,
                     self._reported,
                 )
 
@@ -103,10 +101,6 @@ class Replicas:
             return [self._hello, CreateInstance(self.name, replica), *before, InitializationComplete(), *after]
 
         return said
-
-    def _answered(self, link: Link, answer: PeekResponse | SubscribeResponse) -> None:
-        if isinstance(answer, PeekResponse):
-            self._asked.answered(link, answer)
 
     async def peek(self, peek: Peek, deadline: Deadline) -> bytes | None:
         """Return the rows that the first replica to answer finds; None if none answers by the deadline; see `Asked`."""
@@ -168,7 +162,7 @@ class Replicas:
         return self.frontiers() != before
 
     def _arrived(self) -> bool:
-        """Return whether a replica has done the last `Advance`, and all that runs is beyond ``time`` or has said why."""
+        """Return whether a replica has done the last `Advance`, and all that runs is beyond its time or said why."""
         if not self._done:
             return False
         frontiers, problems = self.frontiers(), self.problems()

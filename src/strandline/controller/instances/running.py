@@ -109,7 +109,7 @@ class Running:
     # ---- going on ----------------------------------------------------------------------------------------------------
 
     async def maintain(self, time: int, upper: Frontier, deadline: Deadline | None) -> TickReport:
-        """Step every view up to ``upper``, or to where its inputs are known, wherever it runs; report what has run here.
+        """Step every view up to ``upper``, or to where its inputs are known, wherever it runs; report what ran here.
 
         A view may read one that runs elsewhere, so what has moved in one place is followed in the others, until nothing
         moves.

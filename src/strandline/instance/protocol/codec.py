@@ -38,8 +38,6 @@ from strandline.instance.protocol.messages import (
     Response,
     Schedule,
     Status,
-    Subscribe,
-    SubscribeResponse,
     Unknown,
     UpdateConfiguration,
     Welcome,
@@ -60,7 +58,6 @@ MESSAGES: Final[Mapping[str, type]] = {
     "Advance": Advance,
     "Peek": Peek,
     "CancelPeeks": CancelPeeks,
-    "Subscribe": Subscribe,
     "InitializationComplete": InitializationComplete,
     "Welcome": Welcome,
     "Refused": Refused,
@@ -68,7 +65,6 @@ MESSAGES: Final[Mapping[str, type]] = {
     "Status": Status,
     "Reconciled": Reconciled,
     "PeekResponse": PeekResponse,
-    "SubscribeResponse": SubscribeResponse,
 }
 """Every kind of message, by its name in frames.  Renaming a class must not change the name."""
 

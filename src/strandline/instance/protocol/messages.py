@@ -8,6 +8,9 @@ run, and ends that with `InitializationComplete`: until then the replica only co
 what was not mentioned is dropped.  So a controller that died, or a connection that was cut, leaves nothing behind.
 
 An *id* names what runs: of an item its name in lower case.
+
+No message is about subscriptions: a subscriber reads the shard of a view itself, so a subscription outlives every
+controller and replica.
 """
 
 from __future__ import annotations
@@ -109,15 +112,6 @@ class CancelPeeks(msgspec.Struct, frozen=True):
     uuids: tuple[str, ...]
 
 
-class Subscribe(msgspec.Struct, frozen=True):
-    """Answer with what an export holds at ``as_of``, and then with its changes before ``until`` (None: for ever)."""
-
-    uuid: str
-    id: str
-    as_of: int
-    until: int | None = None
-
-
 class InitializationComplete(msgspec.Struct, frozen=True):
     """Everything has been said that is to run: what was not mentioned is dropped, what is new begins."""
 
@@ -133,7 +127,6 @@ Command: TypeAlias = (
     | Advance
     | Peek
     | CancelPeeks
-    | Subscribe
     | InitializationComplete
 )
 
@@ -199,17 +192,7 @@ class PeekResponse(msgspec.Struct, frozen=True):
     cancelled: bool = False
 
 
-class SubscribeResponse(msgspec.Struct, frozen=True):
-    """The updates of a `Subscribe` within ``[lower, upper)``, in the format of Arrow IPC; each time in one answer."""
-
-    uuid: str
-    lower: int
-    upper: Frontier
-    updates: bytes | None = None
-    error: str = ""
-
-
-Response: TypeAlias = Welcome | Refused | Frontiers | Status | Reconciled | PeekResponse | SubscribeResponse
+Response: TypeAlias = Welcome | Refused | Frontiers | Status | Reconciled | PeekResponse
 
 
 @dataclass(frozen=True, slots=True)

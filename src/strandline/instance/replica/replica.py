@@ -40,7 +40,6 @@ from strandline.instance.protocol.messages import (
     Refused,
     Response,
     Schedule,
-    Subscribe,
     Unknown,
     UpdateConfiguration,
     Welcome,
@@ -227,8 +226,6 @@ class Replica:
                 connection.peeks.ask(command, self._instance)
             case CancelPeeks(uuids):
                 await connection.peeks.cancel(uuids)
-            case Subscribe():
-                await self._send(connection, Refused("Subscribe", "this replica answers no subscribe"))
 
     async def _reconcile(self, connection: Connection) -> None:
         """Keep what runs as it is commanded, and end the rest: in one step, so that nothing runs twice."""
