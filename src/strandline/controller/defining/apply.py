@@ -33,6 +33,7 @@ from strandline.controller.language.statements import (
 )
 from strandline.controller.location import on_error
 from strandline.controller.location.items import (
+    Assigned,
     Collected,
     Connection,
     IndexItem,
@@ -157,9 +158,10 @@ def changed(core: Core, present: Item, defined: Defined) -> str:
             key = tuple(column.lower() for column in wanted.columns)
             if (wanted.collection.lower(), key) != (present.collection, tuple(each.lower() for each in present.key)):
                 return f"the columns ({', '.join(present.key)}) of {present.collection!r}"
-            same = wanted.instance.lower() == present.instance
-            return "" if same else f"instance {present.instance!r}" if present.instance else "no instance"
+            return _other_instance(wanted.instance, present)
         case CreateSource() as wanted, Source() | SharedSource():
+            if moved := _other_instance(wanted.instance, present):
+                return moved
             if (wanted.connector, lasting(wanted.options)) != (present.connector, lasting(present.options)):
                 return f"{present.connector} and the options {_listed(present.options)}"
             schema = sources.schema_of(core, wanted)
@@ -172,17 +174,25 @@ def changed(core: Core, present: Item, defined: Defined) -> str:
             if lasting(wanted.options) != lasting(present.options):
                 return f"the options {_listed(present.options)}"
             return _other_columns(core.assembly.analyst.parse_ddl(wanted.columns), present)
-        case CreateView(instance=instance), View() if instance.lower() != present.instance:
-            return f"instance {present.instance!r}" if present.instance else "no instance"
-        case CreateView(query=query, refresh=refresh), View():
+        case CreateView(query=query, refresh=refresh, instance=instance), View():
+            if moved := _other_instance(instance, present):
+                return moved
             if refresh != (present.refresh and present.refresh.clause):
                 return f"REFRESH {present.refresh or 'ON COMMIT'}"
             return "" if _meaning(query) == _meaning(present.sql) else "another query"
         case CreateMaterialization() as wanted, Materialization():
+            if moved := _other_instance(wanted.instance, present):
+                return moved
             if (wanted.endpoint, wanted.options) != (present.endpoint, present.options):
                 return f"{present.endpoint} and the options {_listed(present.options)}"
             return _other_bindings(present, wanted)
     return f"another kind: it is {definitions.a(present)}"
+
+
+def _other_instance(wanted: str, present: Assigned) -> str:
+    if wanted.lower() == present.instance:
+        return ""
+    return f"instance {present.instance!r}" if present.instance else "no instance"
 
 
 def _other_columns(wanted: Schema, present: Collected) -> str:

@@ -65,6 +65,8 @@ Keeping: TypeAlias = (
     statements.CreateTable | statements.CreateSource | statements.CreateSourceTable | statements.CreateView
 )
 """The statements that may say how long a history is kept."""
+Assigning: TypeAlias = statements.CreateSource | statements.CreateView | statements.CreateMaterialization | CreateIndex
+"""The statements that may name an instance."""
 
 
 async def create_table(core: Core, statement: statements.CreateTable) -> None:
@@ -90,7 +92,7 @@ async def create_view(core: Core, statement: statements.CreateView) -> None:
     await add(core, keeping(definition.view, statement))
 
 
-def instance_of(catalog: Catalog, statement: statements.CreateView | CreateIndex) -> str:
+def instance_of(catalog: Catalog, statement: Assigning) -> str:
     """Return the instance that is to run what ``statement`` creates; empty: the process of the environment.
 
     Raises `DefinitionError` with candidates if there is no such instance.
@@ -131,19 +133,20 @@ async def create_materialization(core: Core, statement: statements.CreateMateria
     """CREATE MATERIALIZATION.  Keys that are not given are inferred from the view's plan, or asked for by name.
 
     Raises:
-        DefinitionError: the name is taken; the endpoint or an option is not known; a collection has no key; or the
-            endpoint cannot hold it, for the driver's reason.
+        DefinitionError: the name is taken; the endpoint, an option or the instance is not known; a collection has no
+            key; or the endpoint cannot hold it, for the driver's reason.
         ConfigError: an option refers to a value that is not there.
     """
     if taken(core, statement, Materialization):
         return
+    instance = instance_of(core.catalog, statement)
     with within(statement.at):
         own = on_error.others(statement.name, statement.options, on_error.MaterializationOptions)
         refuse_secrets("materialization", statement.name, own)
         endpoint = core.assembly.drivers(statement.endpoint, own)
     bound = tuple(_bound(core, bind) for bind in statement.bindings)
     fresh = core.assembly.ids.fresh("m")
-    made = Materialization(statement.name, statement.endpoint, statement.options, bound, fresh)
+    made = Materialization(statement.name, statement.endpoint, statement.options, bound, fresh, instance)
     spec = spec_of(made, core.catalog)
     _refuse_shared(core, made)
     answers = await endpoint.validate(spec)

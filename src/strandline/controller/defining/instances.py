@@ -1,6 +1,6 @@
 """Instances: CREATE INSTANCE and ALTER INSTANCE, checked before anything durable changes.
 
-The replicas of an instance are changed in place: its views stay in it.  A replica that is dropped, or has another
+The replicas of an instance are changed in place: its items stay in it.  A replica that is dropped, or has another
 address, may run on and can no longer be asked to end.  So the same change of the catalog raises the epoch under which
 replicas write (`Catalog.with_writes_raised`): the dropped one is fenced once the others write under it.
 """
@@ -17,7 +17,7 @@ from strandline.errors import DefinitionError
 
 
 async def create_instance(core: Core, statement: CreateInstance) -> None:
-    """CREATE INSTANCE.  One that replaces another keeps its views, which run in these replicas from now on.
+    """CREATE INSTANCE.  One that replaces another keeps its items, which run in these replicas from now on.
 
     Raises `DefinitionError` if the name is taken.
     """
@@ -62,7 +62,7 @@ async def keep(core: Core, item: InstanceItem, statement: CreateInstance) -> Non
 
 
 async def _put(core: Core, made: InstanceItem) -> None:
-    """Put ``made`` into the catalog, in the place of what had its name, and have its views run in its replicas."""
+    """Put ``made`` into the catalog, in the place of what had its name, and have its items run in its replicas."""
     writing, present = core.require_writing(), core.catalog.find(made.name)
     before = present.replicas if isinstance(present, InstanceItem) else {}
     fences_out = not before.items() <= made.replicas.items()

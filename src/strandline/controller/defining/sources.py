@@ -16,7 +16,15 @@ import msgspec
 from strandline.algebra.excerpt import within
 from strandline.algebra.schema import Column, Schema
 from strandline.controller.core import Core
-from strandline.controller.defining.definitions import KINDS, add, columns_of, keeping, refuse_secrets, taken
+from strandline.controller.defining.definitions import (
+    KINDS,
+    add,
+    columns_of,
+    instance_of,
+    keeping,
+    refuse_secrets,
+    taken,
+)
 from strandline.controller.language import statements
 from strandline.controller.language.clauses import INCLUDE, INCLUDED
 from strandline.controller.location import on_error
@@ -74,13 +82,13 @@ def _others(catalog: Catalog, source: Source | SharedSource) -> dict[str, dict[s
 async def create_source(core: Core, statement: statements.CreateSource) -> None:
     """CREATE SOURCE, with columns or without.
 
-    Raises `DefinitionError` if the name is taken; a type, an option or a connection is not known; an option is given by
-    a connection already; the connector wants columns where there are none, or the other way round; or the source cannot
-    be beside another one.
+    Raises `DefinitionError` if the name is taken; a type, an option, a connection or the instance is not known; an
+    option is given by a connection already; the connector wants columns where there are none, or the other way round;
+    or the source cannot be beside another one.
     """
     if taken(core, statement, KINDS["source"]):
         return
-    fresh = core.assembly.ids.fresh
+    fresh, instance = core.assembly.ids.fresh, instance_of(core.catalog, statement)
     with _at_option(statement):
         refuse_secrets("source", statement.name, statement.options)
         shared = SharedSource(statement.name, statement.connector, statement.options, remap="", progress="")
@@ -92,7 +100,7 @@ async def create_source(core: Core, statement: statements.CreateSource) -> None:
         with within(statement.keep_history_at):
             if statement.keep_history is not None:
                 raise DefinitionError("KEEP HISTORY FOR is said of each table of this source, and not of the source")
-        await add(core, SharedSource(shared.name, shared.connector, shared.options, fresh("s"), fresh("s")))
+        await add(core, SharedSource(shared.name, shared.connector, shared.options, fresh("s"), fresh("s"), instance))
         return
     source = Source(
         statement.name,
@@ -102,6 +110,7 @@ async def create_source(core: Core, statement: statements.CreateSource) -> None:
         statement.options,
         remap=fresh("s"),
         progress=fresh("s"),
+        instance=instance,
     )
     await add(core, keeping(source, statement))
 

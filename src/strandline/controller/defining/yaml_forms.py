@@ -6,7 +6,8 @@
     materializations/m.yml   into: duckdb, collections: […], options: …
 
 The name is the file's, unless ``name`` says another.  Columns are a mapping, or Spark DDL.  ``key``, ``format`` and the
-like are options, as the clauses of CREATE SOURCE are (`controller/language/clauses.py`).
+like are options, as the clauses of CREATE SOURCE are (`controller/language/clauses.py`).  A source and a
+materialization may say by which ``instance`` they are run.
 """
 
 from __future__ import annotations
@@ -66,6 +67,7 @@ class _Source(_Columns, frozen=True, kw_only=True, forbid_unknown_fields=True, r
     include: dict[str, str] | tuple[str, ...] = ()
     name: str | None = None
     keep_history: str | None = None
+    instance: str | None = None
 
     def statement(self, stem: str) -> Create:
         if self.from_ and self.using:
@@ -76,7 +78,8 @@ class _Source(_Columns, frozen=True, kw_only=True, forbid_unknown_fields=True, r
             if option in given:
                 raise ValueError(f"option {option!r} is given twice")
             given[option] = text
-        return CreateSource(name, self.ddl, connector, given, keep_history=self.keep_history)
+        instance = self.instance or ""
+        return CreateSource(name, self.ddl, connector, given, instance=instance, keep_history=self.keep_history)
 
     def _clauses(self) -> dict[str, str]:
         """Return what the keys say that are options."""
@@ -125,13 +128,16 @@ class _Materialization(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     collections: tuple[_Bind | str, ...]
     options: dict[str, Scalar] = {}
     name: str | None = None
+    instance: str | None = None
 
     def statement(self, stem: str) -> Create:
         if not self.collections:
             raise ValueError("collections is empty: a materialization has at least one")
         bound = [_Bind(each) if isinstance(each, str) else each for each in self.collections]
         bindings = tuple(Bind(each.collection, each.table or each.collection, each.key) for each in bound)
-        return CreateMaterialization(self.name or stem, self.into.lower(), texts(self.options), bindings)
+        return CreateMaterialization(
+            self.name or stem, self.into.lower(), texts(self.options), bindings, instance=self.instance or ""
+        )
 
 
 FORMS: Final[Mapping[str, type[_Connection | _Source | _SourceTable | _Materialization]]] = {

@@ -1,4 +1,6 @@
-"""Clauses: how a source, a table of one and a connection are configured, read as flat options.
+"""Clauses: how a source, a table of one and a connection are configured, and what items of several kinds say.
+
+A source and a connection are configured by flat options:
 
     (option = value, option 'value', option, …)
     [KEY (columns)] [KEY FORMAT f] [[VALUE] FORMAT f] [ENVELOPE NONE | UPSERT | DEBEZIUM]
@@ -7,6 +9,9 @@
 A clause is another way to write options: ``key``, ``key_format``, ``format``, ``envelope``, ``include_offset`` and the
 like.  So what is stored, and what a connector checks, is the same however it was written.  An option that stands alone
 is ``true``.
+
+    [IN INSTANCE name]
+    [KEEP HISTORY FOR 'interval']
 """
 
 from __future__ import annotations
@@ -59,14 +64,33 @@ def optional(cursor: Cursor) -> Given:
     return options(cursor) if cursor.peek() == "(" else Given()
 
 
+def behind_word(cursor: Cursor) -> Given:
+    """Take ``OPTIONS (…)`` if it comes."""
+    return options(cursor) if cursor.accept("OPTIONS") else Given()
+
+
 def of_source(cursor: Cursor, given: Given) -> None:
     """Take the clauses that come, in any order, each once, and add the options that they mean."""
     while read := next((read for words, read in _CLAUSES if _next(cursor, words)), None):
         read(cursor, given)
-    word = cursor.peek()
-    if word in unsupported.SOURCE_CLAUSES:
-        refusal = unsupported.refusal(f"CREATE SOURCE … {word}", unsupported.SOURCE_CLAUSES[word])
-        raise DefinitionError(refusal, cursor.position)
+    cursor.refuse("CREATE SOURCE", unsupported.SOURCE_CLAUSES)
+
+
+def instance(cursor: Cursor) -> tuple[str, Position | None]:
+    """Take IN INSTANCE if it comes; return the instance's name, "" if none is named, and where it stands."""
+    if not cursor.accept("IN"):
+        return "", None
+    cursor.take("INSTANCE")
+    at = cursor.position
+    return cursor.only_name("an instance"), at
+
+
+def history(cursor: Cursor) -> tuple[str | None, Position | None]:
+    """Take KEEP HISTORY FOR if it comes; return its interval as it was written, and where it stands."""
+    if not cursor.accept("KEEP", "HISTORY", "FOR"):
+        return None, None
+    at = cursor.position
+    return cursor.value(), at
 
 
 def _next(cursor: Cursor, words: tuple[str, ...]) -> bool:

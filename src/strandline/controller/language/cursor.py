@@ -6,6 +6,7 @@ and Spark is given the author's text of it.  Each refusal has a line and a colum
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Final
 
 from sqlglot.errors import TokenError
@@ -14,6 +15,7 @@ from sqlglot.tokenizer_core import Token, TokenType
 from strandline.algebra.excerpt import Excerpt
 from strandline.algebra.scalar import Faithful
 from strandline.compute.plan.sql.dialect import MISTAKES, position
+from strandline.controller.language import unsupported
 from strandline.errors import DefinitionError, Position
 
 _LITERALS: Final = (TokenType.STRING, TokenType.RAW_STRING, TokenType.NUMBER)
@@ -80,6 +82,16 @@ class Cursor(Faithful.Parser):
         """Return the error about the next token: ``wanted`` is what should be there."""
         found = repr(self._curr.text) if self._curr else "the end"
         return DefinitionError(f"expected {wanted}, found {found}", self.position)
+
+    def unsupported(self, what: str, instead: str) -> DefinitionError:
+        """Return the error about ``what``, which begins at the next token and is refused by its name."""
+        return DefinitionError(unsupported.refusal(what, instead), self.position)
+
+    def refuse(self, statement: str, clauses: Mapping[str, str]) -> None:
+        """Refuse by name a clause that ``statement`` has elsewhere, if it is next."""
+        word = self.peek().split(" ")[0]  # some tokens are two words: ORDER BY
+        if word in clauses:
+            raise self.unsupported(f"{statement} … {word}", clauses[word])
 
     # ---- words, names, values ----------------------------------------------------------------------------------------
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from strandline.controller.language import clauses
 from strandline.controller.language.cursor import Cursor
 from strandline.controller.language.placed import Placed
 from strandline.errors import Position
@@ -35,10 +36,7 @@ def create(cursor: Cursor, *, quiet: bool) -> CreateIndex:
     cursor.take("ON")
     collection_at, collection = cursor.position, cursor.only_name("a collection")
     columns = cursor.names()
-    instance_at, instance = None, ""
-    if cursor.accept("IN"):
-        cursor.take("INSTANCE")
-        instance_at, instance = cursor.position, cursor.only_name("an instance")
+    instance, instance_at = clauses.instance(cursor)
     return CreateIndex(
         name,
         collection,

@@ -1,4 +1,4 @@
-"""Instances as statements: where views run, and in which processes.
+"""Instances as statements: where items run, and in which processes.
 
     CREATE [OR REPLACE] INSTANCE [IF NOT EXISTS] name REPLICAS (name 'host:port', …)
     ALTER INSTANCE name ADD REPLICA name 'host:port'
@@ -20,7 +20,7 @@ from strandline.instance.carriers.access import Address
 
 @dataclass(frozen=True, slots=True)
 class CreateInstance(Placed):
-    """CREATE INSTANCE: ``replicas`` are addresses by name; ``replaces``: also where there is one, whose views stay."""
+    """CREATE INSTANCE: ``replicas`` are addresses by name; ``replaces``: also where there is one, whose items stay."""
 
     name: str
     replicas: dict[str, str]

@@ -5,14 +5,16 @@ text, because their meaning is Spark's.  Every refusal has a line and a column.
 
     CREATE TABLE name (columns) [KEEP HISTORY FOR 'interval']
     CREATE TABLE name (columns) FROM SOURCE source (REFERENCE 'name there', …) [KEEP HISTORY FOR 'interval']
-    CREATE SOURCE name [(columns)] FROM connector (option = value, …) [clauses] [KEEP HISTORY FOR 'interval']
-    CREATE SOURCE name [(columns)] USING connector OPTIONS (key 'value', …) [clauses] [KEEP HISTORY FOR 'interval']
+    CREATE SOURCE name [IN INSTANCE name] [(columns)]
+        {FROM connector (option = value, …) | USING connector OPTIONS (key 'value', …)} [clauses]
+        [KEEP HISTORY FOR 'interval']
     CREATE [OR REPLACE] CONNECTION name TO kind (option = value, …)
     CREATE [OR REPLACE] INSTANCE name REPLICAS (name 'host:port', …)
     CREATE INDEX name ON collection (columns) [IN INSTANCE name]
     ALTER INSTANCE name {ADD REPLICA name 'host:port' | DROP REPLICA name}
     CREATE MATERIALIZED VIEW name [IN INSTANCE name] [REFRESH schedule] [KEEP HISTORY FOR 'interval'] AS query
-    CREATE MATERIALIZATION name INTO endpoint OPTIONS (key 'value', …) AS collection [TO table] [KEY (columns)], …
+    CREATE MATERIALIZATION name [IN INSTANCE name] INTO endpoint OPTIONS (key 'value', …)
+        AS collection [TO table] [KEY (columns)], …
     DROP {TABLE | SOURCE | CONNECTION | INSTANCE | INDEX | MATERIALIZED VIEW | MATERIALIZATION} [IF EXISTS] name
     INSERT INTO [TABLE] name [(columns)] query
     DELETE FROM name [[AS] alias] [WHERE condition]
@@ -20,9 +22,9 @@ text, because their meaning is Spark's.  Every refusal has a line and a column.
     BEGIN | COMMIT | ROLLBACK [TRANSACTION]
     a query
 
-``IF NOT EXISTS`` is allowed after CREATE and its kind.  The clauses of a source are in `clauses.py`, schedules in
-`schedules.py`, instances in `instances.py`, indexes in `indexes.py`.  Statements that Spark has and Strandline has not
-are refused by name (`unsupported.py`).
+``IF NOT EXISTS`` is allowed after CREATE and its kind.  The clauses of a source, IN INSTANCE and KEEP HISTORY FOR are
+read in `clauses.py`, schedules in `schedules.py`, instances in `instances.py`, indexes in `indexes.py`.  Statements
+that Spark has and Strandline has not are refused by name (`unsupported.py`).
 
 Long because all statements are listed in one place, with how each is read.
 """
@@ -67,7 +69,7 @@ class _Configured(Kept):
 class CreateSource(_Configured):
     """CREATE SOURCE: ``columns`` is Spark DDL, which begins at ``columns_at``; ``options`` are the connector's.
 
-    ``columns`` is empty where the source's tables are the collections.
+    ``columns`` is empty where the source's tables are the collections.  ``instance``: as for `CreateView`.
     """
 
     name: str
@@ -76,6 +78,8 @@ class CreateSource(_Configured):
     options: dict[str, str]
     if_not_exists: bool = False
     columns_at: Position | None = field(default=None, compare=False, repr=False)
+    instance: str = ""
+    instance_at: Position | None = field(default=None, compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,13 +137,15 @@ class Bind(Placed):
 
 @dataclass(frozen=True, slots=True)
 class CreateMaterialization(Placed):
-    """CREATE MATERIALIZATION: keep an endpoint's tables equal to collections."""
+    """CREATE MATERIALIZATION: keep an endpoint's tables equal to collections.  ``instance``: as for `CreateView`."""
 
     name: str
     endpoint: str
     options: dict[str, str]
     bindings: tuple[Bind, ...]
     if_not_exists: bool = False
+    instance: str = ""
+    instance_at: Position | None = field(default=None, compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -297,7 +303,7 @@ def parse(text: str) -> Statement:
         case word:
             instead = unsupported.STATEMENTS.get(word)
             if instead is not None:
-                raise _unsupported(cursor, word, instead)
+                raise cursor.unsupported(word, instead)
             raise DefinitionError(unsupported.unknown(found[0][0].text, _WORDS), cursor.position)
     if not cursor.done:
         raise cursor.fail("the end of the statement")
@@ -320,17 +326,6 @@ def _placed(text: str, tokens: list[Token]) -> str:
     return "\n" * (at.line - 1) + " " * (at.column - 1) + text[begin:end]
 
 
-def _unsupported(cursor: Cursor, what: str, instead: str) -> DefinitionError:
-    return DefinitionError(unsupported.refusal(what, instead), cursor.position)
-
-
-def _refuse(cursor: Cursor, statement: str, clauses: Mapping[str, str]) -> None:
-    """Refuse by name a clause that ``statement`` has elsewhere, if it is next."""
-    word = cursor.peek().split(" ")[0]  # some tokens are two words: ORDER BY
-    if word in clauses:
-        raise _unsupported(cursor, f"{statement} … {word}", clauses[word])
-
-
 # ---- definitions -----------------------------------------------------------------------------------------------------
 
 
@@ -339,7 +334,7 @@ def _create(cursor: Cursor) -> Statement:
     replaces = cursor.peek(2) in {"CONNECTION", "INSTANCE"} and cursor.accept("OR", "REPLACE")
     if cursor.peek() == "OR":
         instead = "DROP it first, then CREATE it; only a CONNECTION or an INSTANCE is replaced"
-        raise _unsupported(cursor, "CREATE OR REPLACE", instead)
+        raise cursor.unsupported("CREATE OR REPLACE", instead)
     kind = next((words for words in _KINDS if cursor.accept(*words)), None)
     quiet = kind is not None and cursor.accept("IF", "NOT", "EXISTS")
     match kind:
@@ -363,18 +358,18 @@ def _create(cursor: Cursor) -> Statement:
 
 def _other_kind(cursor: Cursor, word: str) -> DefinitionError:
     if (kind := cursor.peek()) in unsupported.KINDS:
-        return _unsupported(cursor, f"{word} {kind}", unsupported.KINDS[kind])
+        return cursor.unsupported(f"{word} {kind}", unsupported.KINDS[kind])
     return cursor.fail(_ANY_KIND)
 
 
 def _table(cursor: Cursor, quiet: bool) -> CreateTable | CreateSourceTable:
     at, name = cursor.position, cursor.only_name()
-    _refuse(cursor, "CREATE TABLE", unsupported.TABLE_CLAUSES)
+    cursor.refuse("CREATE TABLE", unsupported.TABLE_CLAUSES)
     columns = cursor.columns()
     if cursor.accept("FROM", "SOURCE"):
         return _source_table(cursor, quiet, name, at, columns)
-    history, history_at = _history(cursor)
-    _refuse(cursor, "CREATE TABLE", unsupported.TABLE_CLAUSES)
+    history, history_at = clauses.history(cursor)
+    cursor.refuse("CREATE TABLE", unsupported.TABLE_CLAUSES)
     return CreateTable(
         name, columns.text, quiet, columns.start, at=at, keep_history=history, keep_history_at=history_at
     )
@@ -382,10 +377,12 @@ def _table(cursor: Cursor, quiet: bool) -> CreateTable | CreateSourceTable:
 
 def _source_table(cursor: Cursor, quiet: bool, name: str, at: Position, columns: Excerpt) -> CreateSourceTable:
     source_at, source = cursor.position, cursor.only_name()
+    cursor.refuse("CREATE TABLE … FROM SOURCE", unsupported.SOURCE_TABLE_CLAUSES)
     given = clauses.options(cursor)
     if REFERENCE not in given.options:
         raise DefinitionError(f"say what {name!r} is called upstream: FROM SOURCE {source} (REFERENCE '…')", source_at)
-    history, history_at = _history(cursor)
+    history, history_at = clauses.history(cursor)
+    cursor.refuse("CREATE TABLE … FROM SOURCE", unsupported.SOURCE_TABLE_CLAUSES)
     return CreateSourceTable(
         name,
         columns.text,
@@ -404,16 +401,18 @@ def _source_table(cursor: Cursor, quiet: bool, name: str, at: Position, columns:
 
 def _source(cursor: Cursor, quiet: bool) -> CreateSource:
     at, name = cursor.position, cursor.only_name()
+    instance, instance_at = clauses.instance(cursor)
     columns = cursor.columns() if cursor.peek() == "(" else None
     if cursor.accept("FROM"):
         connector, given = cursor.name("a connector").lower(), clauses.optional(cursor)
     elif cursor.accept("USING"):
-        connector = cursor.name("a connector").lower()
-        given = clauses.options(cursor) if cursor.accept("OPTIONS") else clauses.Given()
+        connector, given = cursor.name("a connector").lower(), clauses.behind_word(cursor)
     else:
+        cursor.refuse("CREATE SOURCE", unsupported.SOURCE_CLAUSES)
         raise cursor.fail("FROM and a connector")
     clauses.of_source(cursor, given)
-    history, history_at = _history(cursor)
+    history, history_at = clauses.history(cursor)
+    cursor.refuse("CREATE SOURCE", unsupported.SOURCE_CLAUSES)
     return CreateSource(
         name,
         "" if columns is None else columns.text,
@@ -421,6 +420,8 @@ def _source(cursor: Cursor, quiet: bool) -> CreateSource:
         given.options,
         quiet,
         None if columns is None else columns.start,
+        instance,
+        instance_at,
         at=at,
         options_at=given.at,
         keep_history=history,
@@ -439,13 +440,10 @@ def _connection(cursor: Cursor, quiet: bool, replaces: bool) -> CreateConnection
 
 def _view(cursor: Cursor, quiet: bool) -> CreateView:
     at, name = cursor.position, cursor.only_name()
-    instance_at, instance = None, ""
-    if cursor.accept("IN"):
-        cursor.take("INSTANCE")
-        instance_at, instance = cursor.position, cursor.only_name("an instance")
+    instance, instance_at = clauses.instance(cursor)
     refresh_at, refresh = cursor.position, schedules.refresh(cursor)
-    history, history_at = _history(cursor)
-    _refuse(cursor, "CREATE MATERIALIZED VIEW", unsupported.VIEW_CLAUSES)
+    history, history_at = clauses.history(cursor)
+    cursor.refuse("CREATE MATERIALIZED VIEW", unsupported.VIEW_CLAUSES)
     cursor.take("AS")
     if cursor.peek() not in QUERY_WORDS:
         raise cursor.fail("a query")
@@ -465,22 +463,18 @@ def _view(cursor: Cursor, quiet: bool) -> CreateView:
     )
 
 
-def _history(cursor: Cursor) -> tuple[str | None, Position | None]:
-    if not cursor.accept("KEEP", "HISTORY", "FOR"):
-        return None, None
-    at = cursor.position
-    return cursor.value(), at
-
-
 def _materialization(cursor: Cursor, quiet: bool) -> CreateMaterialization:
     at, name = cursor.position, cursor.only_name()
+    instance, instance_at = clauses.instance(cursor)
     cursor.take("INTO")
-    endpoint, options = cursor.name().lower(), _options(cursor)
+    endpoint, options = cursor.name().lower(), clauses.behind_word(cursor).options
+    cursor.refuse("CREATE MATERIALIZATION", unsupported.MATERIALIZATION_CLAUSES)
     cursor.take("AS")
     bindings = [_binding(cursor)]
     while cursor.accept(","):
         bindings.append(_binding(cursor))
-    return CreateMaterialization(name, endpoint, options, tuple(bindings), quiet, at=at)
+    cursor.refuse("CREATE MATERIALIZATION", unsupported.MATERIALIZATION_CLAUSES)
+    return CreateMaterialization(name, endpoint, options, tuple(bindings), quiet, instance, instance_at, at=at)
 
 
 def _binding(cursor: Cursor) -> Bind:
@@ -488,10 +482,6 @@ def _binding(cursor: Cursor) -> Bind:
     table = cursor.name() if cursor.accept("TO") else collection
     key = tuple(name for name, _ in cursor.names()) if cursor.accept("KEY") else ()
     return Bind(collection, table, key, at=at)
-
-
-def _options(cursor: Cursor) -> dict[str, str]:
-    return clauses.options(cursor).options if cursor.accept("OPTIONS") else {}
 
 
 def _drop(cursor: Cursor) -> Drop:
@@ -502,7 +492,7 @@ def _drop(cursor: Cursor) -> Drop:
             at, name = cursor.position, cursor.only_name()
             for clause in ("CASCADE", "PURGE", "RESTRICT"):
                 if cursor.peek() == clause:
-                    raise _unsupported(cursor, f"DROP … {clause}", "")
+                    raise cursor.unsupported(f"DROP … {clause}", "")
             return Drop(" ".join(words).lower(), name, quiet, at=at)
     raise _other_kind(cursor, "DROP")
 
@@ -513,14 +503,14 @@ def _drop(cursor: Cursor) -> Drop:
 def _insert(cursor: Cursor) -> Insert:
     cursor.take("INSERT")
     if cursor.peek() == "OVERWRITE":
-        raise _unsupported(cursor, "INSERT OVERWRITE", unsupported.ONE)
+        raise cursor.unsupported("INSERT OVERWRITE", unsupported.ONE)
     cursor.take("INTO")
     cursor.accept("TABLE")
     at, table = cursor.position, cursor.only_name()
-    _refuse(cursor, "INSERT", unsupported.INSERT_CLAUSES)
+    cursor.refuse("INSERT", unsupported.INSERT_CLAUSES)
     query_next = cursor.peek() == "(" and cursor.peek(1) in QUERY_WORDS and cursor.peek(2) not in {",", ")"}
     columns = cursor.names() if cursor.peek() == "(" and not query_next else ()
-    _refuse(cursor, "INSERT", unsupported.INSERT_CLAUSES)
+    cursor.refuse("INSERT", unsupported.INSERT_CLAUSES)
     if cursor.peek() not in QUERY_WORDS:
         raise cursor.fail("VALUES or a query")
     return Insert(table, columns, cursor.rest("a query"), at=at)
@@ -552,7 +542,7 @@ def _update(cursor: Cursor) -> Update:
 def _alias(cursor: Cursor, table: str, statement: str, then: str) -> str:
     if cursor.accept("AS"):
         return cursor.only_name("an alias")
-    _refuse(cursor, statement, unsupported.CHANGE_CLAUSES)
+    cursor.refuse(statement, unsupported.CHANGE_CLAUSES)
     if cursor.done or cursor.peek() == then:
         return table
     if cursor.peek(1) not in {then, ""}:
@@ -577,7 +567,7 @@ def _assignment(cursor: Cursor, alias: str) -> Assignment:
 
 def _where(cursor: Cursor, statement: str) -> Excerpt | None:
     where = cursor.scalar("a condition") if cursor.accept("WHERE") else None
-    _refuse(cursor, statement, unsupported.CHANGE_CLAUSES)
+    cursor.refuse(statement, unsupported.CHANGE_CLAUSES)
     return where
 
 

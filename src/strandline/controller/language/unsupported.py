@@ -69,6 +69,7 @@ TABLE_CLAUSES: Final = {
     "CLUSTER": "rows are kept in an order of Strandline's own",
     "CLUSTERED": "rows are kept in an order of Strandline's own",
     "COMMENT": "write a comment (-- …) beside the definition",
+    "IN": "a table is written by the environment; one FROM SOURCE runs where its source does",
     "LIKE": "write the columns",
     "LOCATION": "a table is kept where the environment is",
     "OPTIONS": "a table has none",
@@ -81,15 +82,19 @@ TABLE_CLAUSES: Final = {
 }
 """What CREATE TABLE has elsewhere."""
 
+SOURCE_TABLE_CLAUSES: Final = {"IN": "a table runs where its source does"}
+"""What CREATE TABLE … FROM SOURCE has elsewhere."""
+
 SOURCE_CLAUSES: Final = {
     "COMMENT": "write a comment (-- …) beside the definition",
     "FOR": "CREATE TABLE … FROM SOURCE … makes one of its tables",
+    "IN": "IN INSTANCE stands behind the name of the source",
     "PARTITIONED": "rows are kept in an order of Strandline's own",
     "TBLPROPERTIES": "options stand in parentheses, behind the connector",
     "USING": "a connection is an option: (registry_connection = name)",
     "WITH": "options stand in parentheses, behind the connector",
 }
-"""What CREATE SOURCE has elsewhere, behind its connector."""
+"""What CREATE SOURCE has elsewhere."""
 
 VIEW_CLAUSES: Final = {
     "COMMENT": "write a comment (-- …) beside the definition",
@@ -102,6 +107,9 @@ VIEW_CLAUSES: Final = {
     "(": "name the columns in the query: SELECT … AS name",
 }
 """What CREATE MATERIALIZED VIEW has elsewhere."""
+
+MATERIALIZATION_CLAUSES: Final = {"IN": "IN INSTANCE stands behind the name of the materialization"}
+"""What CREATE MATERIALIZATION has elsewhere."""
 
 CHANGE_CLAUSES: Final = {
     "FROM": "read other collections in a subquery",

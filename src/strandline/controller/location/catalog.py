@@ -22,6 +22,7 @@ import msgspec
 from strandline.controller.location import on_error
 from strandline.controller.location.items import (
     SUBSCRIBED,
+    Assigned,
     Collected,
     Connection,
     Fed,
@@ -46,8 +47,8 @@ FORMAT_OF_LEFT: Final = 3
 """The first format that knows sources that are `left`.  An earlier version would forget them, so a catalog is kept in
 this one while it has some."""
 FORMAT_OF_INSTANCES: Final = 4
-"""The first format that knows instances and indexes.  An earlier version would run their views itself, beside the
-replicas, so a catalog is kept in this one while it has some."""
+"""The first format that knows instances and indexes.  An earlier version would run the items of an instance itself,
+beside the replicas, so a catalog is kept in this one while it has some."""
 assert FORMAT_OF_SHARED < FORMAT_OF_LEFT < FORMAT_OF_INSTANCES <= FORMAT
 I = TypeVar("I", bound=Item)  # noqa: E741 - a kind of item
 ERRORS_SUFFIX: Final = "_errors"
@@ -251,17 +252,22 @@ def shards_of(items: Mapping[str, Item]) -> frozenset[str]:
 def _needs(item: Item) -> AbstractSet[str]:
     match item:
         case View():
-            return {*item.imports, *([item.instance] if item.instance else [])}
+            return {*item.imports, *_assigned_to(item)}
         case IndexItem():
-            return {item.collection, *([item.instance] if item.instance else [])}
+            return {item.collection, *_assigned_to(item)}
         case Materialization():
-            return {bound.collection for bound in item.bindings}
+            return {*(bound.collection for bound in item.bindings), *_assigned_to(item)}
         case SourceTable():
             return {item.source}
         case Source() | SharedSource():
-            return {name.lower() for name in connections_of(item.options).values()}
+            return {*(name.lower() for name in connections_of(item.options).values()), *_assigned_to(item)}
         case _:
             return set()
+
+
+def _assigned_to(item: Assigned) -> AbstractSet[str]:
+    """Return the name of the instance that runs ``item``, alone; nothing if the environment's process does."""
+    return {item.instance} if item.instance else set()
 
 
 def unknown(kind: str, name: str, known: Iterable[str]) -> DefinitionError:

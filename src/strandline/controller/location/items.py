@@ -1,8 +1,11 @@
 """Items: what a catalog holds, each with its definition and its shards.
 
 A *collection* can be read: a table, a source, a table that a source feeds, a view.  The others are a connection
-(options under a name), an instance (where views run), an index (how a collection is kept in memory), a source whose
-tables are collections and it is none, and a materialization.
+(options under a name), an instance (processes that run items), an index (how a collection is kept in memory), a source
+whose tables are collections and it is none, and a materialization.
+
+An item's ``instance`` is the name, in lower case, of the one that runs it; empty: the process of the environment does.
+A table of a source runs where its source does.
 
 A collection's ``keep_history`` is the interval of its KEEP HISTORY FOR, as it was written; None: the environment's.
 """
@@ -55,6 +58,7 @@ class Source(_Item, frozen=True, tag="source"):
     remap: str
     progress: str
     keep_history: str | None = None
+    instance: str = ""
 
     @property
     def shards(self) -> tuple[str, ...]:
@@ -73,6 +77,7 @@ class SharedSource(msgspec.Struct, frozen=True, tag_field="kind", tag="shared so
     options: dict[str, str]
     remap: str
     progress: str
+    instance: str = ""
 
     @property
     def shards(self) -> tuple[str, ...]:
@@ -101,7 +106,6 @@ class View(_Item, frozen=True, tag="view"):
     fingerprint of the plan that a check has found right, and ``distrusted`` says what one has found wrong: such a view
     is recomputed whole until it is defined anew (`controller/asking/selfcheck.py`).  ``refresh``: its schedule; None:
     it follows each time.  ``seed``: the shard in which it was prepared, until its own holds the same rows.
-    ``instance``: the one that runs it, in lower case; empty: the process of the environment does.
     """
 
     sql: str
@@ -149,6 +153,7 @@ class Materialization(msgspec.Struct, frozen=True, tag_field="kind", tag="materi
     options: dict[str, str]
     bindings: tuple[BoundTable, ...]
     id: str
+    instance: str = ""
 
     @property
     def endpoint_options(self) -> dict[str, str]:
@@ -168,9 +173,9 @@ class Connection(msgspec.Struct, frozen=True, tag_field="kind", tag="connection"
 
 
 class InstanceItem(msgspec.Struct, frozen=True, tag_field="kind", tag="instance"):
-    """An instance: processes that run the same views, called its replicas.
+    """An instance: processes that run the same items, called its replicas.
 
-    ``replicas``: the address of each, ``host:port``, by its name in lower case.  Without any, its views wait.
+    ``replicas``: the address of each, ``host:port``, by its name in lower case.  Without any, its items wait.
     """
 
     name: str
@@ -180,8 +185,7 @@ class InstanceItem(msgspec.Struct, frozen=True, tag_field="kind", tag="instance"
 class IndexItem(msgspec.Struct, frozen=True, tag_field="kind", tag="index"):
     """An index: a collection that is kept in memory, and by which columns its rows are found there.
 
-    ``collection`` is in lower case, ``key`` as the collection names its columns.  ``instance``: the one whose replicas
-    hold it, in lower case; empty: the process of the environment does.
+    ``collection`` is in lower case, ``key`` as the collection names its columns.  All replicas of its instance hold it.
     """
 
     name: str
@@ -196,6 +200,8 @@ Kept: TypeAlias = Collected | SharedSource
 """What has shards."""
 Fed: TypeAlias = Source | SourceTable
 """What is fed from outside: it has an error half that is its own."""
+Assigned: TypeAlias = Source | SharedSource | View | IndexItem | Materialization
+"""What an instance may run."""
 Item: TypeAlias = Kept | Connection | InstanceItem | IndexItem | Materialization
 
 
