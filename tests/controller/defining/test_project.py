@@ -106,6 +106,36 @@ def test_an_instance_is_the_same_in_sql_and_in_the_settings(tmp_path):
         load(write(tmp_path / "both", strandline_yml=settings, instances__x_sql=sql))
 
 
+def test_the_instance_of_a_source_and_of_a_materialization_is_the_same_in_sql_and_in_yaml(tmp_path):
+    """An author who moves a definition from one form to the other would be told that it changed."""
+    sql = statements(
+        write(
+            tmp_path / "sql",
+            sources__s_sql="CREATE SOURCE s IN INSTANCE x (a INT) FROM kafka (topic = t) KEEP HISTORY FOR '1 h'",
+            sources__bank_sql="CREATE SOURCE bank IN INSTANCE X FROM postgres",
+            materializations__m_sql="CREATE MATERIALIZATION m IN INSTANCE x INTO memory AS s",
+        )
+    )
+    yml = statements(
+        write(
+            tmp_path / "yml",
+            sources__s_yml="from: kafka\ncolumns: a INT\noptions: {topic: t}\ninstance: x\nkeep_history: 1 h",
+            sources__bank_yml="from: postgres\ninstance: X",
+            materializations__m_yml="into: memory\ncollections: [s]\ninstance: x",
+        )
+    )
+    assert sql == yml
+    assert {name: each.instance for name, each in yml.items()} == {"s": "x", "bank": "X", "m": "x"}
+
+
+def test_a_materialization_of_an_endpoint_by_name_keeps_its_instance(tmp_path):
+    """An author who gives an endpoint a name would have it written by the process of the environment."""
+    settings = "location: data\nendpoints: {w: {driver: duckdb, path: /w.duckdb}}"
+    text = "CREATE MATERIALIZATION m IN INSTANCE x INTO w AS v"
+    found = statements(write(tmp_path, strandline_yml=settings, materializations__m_sql=text))["m"]
+    assert (found.endpoint, found.instance) == ("duckdb", "x")
+
+
 def test_the_token_of_replicas_is_a_reference_and_is_not_shown():
     """A token that stands in a configuration is shown wherever the configuration is."""
     assert Config(replica_token="env:TOKEN").replica_token == "env:TOKEN"
@@ -194,6 +224,7 @@ def test_references_stay_references_and_their_files_are_seen_from_the_project(tm
         ({"instances__a_yml": ""}, r"instances/a.yml: instances/ may hold only .sql files"),
         ({"instances__a_sql": "CREATE TABLE t (a INT)"}, "instances/a.sql: 't' belongs in tables/"),
         ({"views__a_sql": "CREATE INSTANCE x REPLICAS ()"}, "views/a.sql: 'x' belongs in instances/"),
+        ({"tables__a_yml": "source: s\nreference: r\ncolumns: a INT\ninstance: x"}, "unknown field `instance`"),
         (
             {"instances__a_sql": "ALTER INSTANCE x DROP REPLICA a"},
             "instances/a.sql: a project's files hold definitions",

@@ -2,10 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from strandline.controller.language.instances import AddReplica, CreateInstance, DropReplica
-from strandline.controller.language.statements import CreateView, Drop, Statement, parse, placed
+from strandline.controller.language.statements import (
+    CreateMaterialization,
+    CreateSource,
+    CreateView,
+    Drop,
+    Statement,
+    parse,
+    placed,
+)
 from strandline.errors import DefinitionError, Position
 from strandline.frontier.refresh import Every, Refresh
 
@@ -56,6 +66,39 @@ def test_a_view_names_its_instance_beside_any_other_clause(
     assert found.instance_at == (Position(1, head.index("`x`") + 1) if instance else None)
 
 
+@pytest.mark.parametrize("quiet", ["", "IF NOT EXISTS "])
+@pytest.mark.parametrize("columns", ["", "(a INT) "])
+@pytest.mark.parametrize("upstream", ["FROM files", "FROM files (path = p)", "USING files OPTIONS (path 'p')"])
+@pytest.mark.parametrize("clauses", ["", " FORMAT JSON", " KEEP HISTORY FOR '2 h'", " KEY (a) KEEP HISTORY FOR '2 h'"])
+def test_a_source_names_its_instance_beside_any_other_clause(
+    quiet: str, columns: str, upstream: str, clauses: str
+) -> None:
+    """Else a clause takes the instance from a source, which is then read by the process of the environment."""
+    plain = parse(f"CREATE SOURCE {quiet}s {columns}{upstream}{clauses}")
+    head = f"CREATE SOURCE {quiet}s IN INSTANCE "
+    found = parse(f"{head}`X` {columns}{upstream}{clauses}")
+    assert isinstance(plain, CreateSource)
+    assert isinstance(found, CreateSource)
+    assert (plain.instance, plain.instance_at) == ("", None)
+    assert found == replace(plain, instance="X")
+    assert found.instance_at == Position(1, len(head) + 1)
+
+
+@pytest.mark.parametrize("quiet", ["", "IF NOT EXISTS "])
+@pytest.mark.parametrize("options", ["", "OPTIONS (path 'p') "])
+@pytest.mark.parametrize("bound", ["v", "v TO t KEY (a), w", "`in` TO `in`"])
+def test_a_materialization_names_its_instance_beside_any_other_clause(quiet: str, options: str, bound: str) -> None:
+    """Else a clause takes the instance from an endpoint, which the process of the environment then writes."""
+    plain = parse(f"CREATE MATERIALIZATION {quiet}m INTO duckdb {options}AS {bound}")
+    head = f"CREATE MATERIALIZATION {quiet}m IN INSTANCE "
+    found = parse(f"{head}`X` INTO duckdb {options}AS {bound}")
+    assert isinstance(plain, CreateMaterialization)
+    assert isinstance(found, CreateMaterialization)
+    assert (plain.instance, plain.instance_at) == ("", None)
+    assert found == replace(plain, instance="X")
+    assert found.instance_at == Position(1, len(head) + 1)
+
+
 @pytest.mark.parametrize(
     ("text", "where", "said"),
     [
@@ -100,6 +143,12 @@ def test_a_view_names_its_instance_beside_any_other_clause(
             Position(1, 51),
             "IN INSTANCE stands behind the name of the view",
         ),
+        ("CREATE SOURCE s IN x FROM files", Position(1, 20), "expected INSTANCE, found 'x'"),
+        ("CREATE SOURCE s IN INSTANCE (a INT) FROM files", Position(1, 29), "expected an instance, found '\\('"),
+        ("CREATE SOURCE s IN INSTANCE x.y FROM files", Position(1, 30), "a name has one part"),
+        ("CREATE SOURCE s IN INSTANCE FROM files", Position(1, 34), "expected FROM and a connector, found 'files'"),
+        ("CREATE MATERIALIZATION m IN x INTO duckdb AS v", Position(1, 29), "expected INSTANCE, found 'x'"),
+        ("CREATE MATERIALIZATION m IN INSTANCE INTO duckdb AS v", Position(1, 43), "expected INTO, found 'duckdb'"),
     ],
 )
 def test_a_wrong_instance_is_refused_where_it_is_wrong(text: str, where: Position, said: str) -> None:
@@ -107,6 +156,45 @@ def test_a_wrong_instance_is_refused_where_it_is_wrong(text: str, where: Positio
     with pytest.raises(DefinitionError, match=said) as refused:
         parse(text)
     assert refused.value.position == where
+
+
+SOURCE = "CREATE SOURCE … IN is not supported; IN INSTANCE stands behind the name of the source"
+MATERIALIZATION = (
+    "CREATE MATERIALIZATION … IN is not supported; IN INSTANCE stands behind the name of the materialization"
+)
+TABLE = (
+    "CREATE TABLE … IN is not supported; a table is written by the environment; one FROM SOURCE runs where its source"
+)
+FED = "CREATE TABLE … FROM SOURCE … IN is not supported; a table runs where its source does"
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("CREATE SOURCE s (a INT) IN INSTANCE x FROM files", SOURCE),
+        ("CREATE SOURCE s FROM files IN INSTANCE x", SOURCE),
+        ("CREATE SOURCE s USING files IN INSTANCE x OPTIONS (path 'p')", SOURCE),
+        ("CREATE SOURCE s USING files OPTIONS (path 'p') IN INSTANCE x", SOURCE),
+        ("CREATE SOURCE s FROM files FORMAT JSON IN INSTANCE x", SOURCE),
+        ("CREATE SOURCE s FROM files KEEP HISTORY FOR '1 h' IN INSTANCE x", SOURCE),
+        ("CREATE MATERIALIZATION m INTO duckdb IN INSTANCE x AS v", MATERIALIZATION),
+        ("CREATE MATERIALIZATION m INTO duckdb OPTIONS (path 'p') IN INSTANCE x AS v", MATERIALIZATION),
+        ("CREATE MATERIALIZATION m INTO duckdb AS v IN INSTANCE x", MATERIALIZATION),
+        ("CREATE MATERIALIZATION m INTO duckdb AS v TO t KEY (a) IN INSTANCE x", MATERIALIZATION),
+        ("CREATE TABLE t IN INSTANCE x (a INT)", TABLE),
+        ("CREATE TABLE t (a INT) IN INSTANCE x", TABLE),
+        ("CREATE TABLE t (a INT) KEEP HISTORY FOR '1 h' IN INSTANCE x", TABLE),
+        ("CREATE TABLE t IN INSTANCE x (a INT) FROM SOURCE s (REFERENCE 'r')", TABLE),
+        ("CREATE TABLE t (a INT) FROM SOURCE s IN INSTANCE x (REFERENCE 'r')", FED),
+        ("CREATE TABLE t (a INT) FROM SOURCE s (REFERENCE 'r') IN INSTANCE x", FED),
+        ("CREATE TABLE t (a INT) FROM SOURCE s (REFERENCE 'r') KEEP HISTORY FOR '1 h' IN INSTANCE x", FED),
+    ],
+)
+def test_an_instance_that_stands_elsewhere_is_refused_by_name(text: str, said: str) -> None:
+    """Else its author does not learn where it stands, or believes that a table runs elsewhere than its source."""
+    with pytest.raises(DefinitionError, match=said) as refused:
+        parse(text)
+    assert refused.value.position == Position(1, text.index("IN INSTANCE") + 1)
 
 
 def test_a_replica_of_a_script_keeps_its_place() -> None:

@@ -6,6 +6,7 @@ import pytest
 
 from strandline.controller.location.catalog import KEY, Catalog, CatalogStore, Holder
 from strandline.controller.location.items import (
+    BoundTable,
     Connection,
     InstanceItem,
     Materialization,
@@ -92,6 +93,36 @@ def test_a_catalog_with_an_instance_is_read_as_it_was_written() -> None:
     assert run_sync(register.read()) == WITH_INSTANCE
 
 
+IN_INSTANCE = (
+    b'{"format":4,"epoch":7,"holder":null,"items":{'
+    b'"x":{"kind":"instance","name":"X","replicas":{}},'
+    b'"s":{"kind":"source","name":"s","columns":[],"shard":"s-1","connector":"files","options":{},"remap":"s-2",'
+    b'"progress":"s-3","keep_history":null,"instance":"x"},'
+    b'"bank":{"kind":"shared source","name":"bank","connector":"postgres","options":{},"remap":"s-4","progress":"s-5",'
+    b'"instance":"x"},'
+    b'"m":{"kind":"materialization","name":"m","endpoint":"duckdb","options":{},"bindings":[],"id":"m-1",'
+    b'"instance":"x"}},'
+    b'"dropped":[],"left":[],"writes":5,"unfenced":false}'
+)
+"""A catalog as the first version wrote it that runs sources and materializations in instances."""
+
+
+def test_a_catalog_with_a_source_in_an_instance_is_read_as_it_was_written() -> None:
+    """Damage: after an upgrade the process of the environment reads a source, or writes an endpoint, of an instance."""
+    register = Register(KEY, HandClock(), CountingIds(), MemoryConsensus())
+    run_sync(register.update(lambda _: IN_INSTANCE))
+    store = CatalogStore(register)
+    found = run_sync(store.read())
+    assert found.items == {
+        "x": InstanceItem("X", {}),
+        "s": Source("s", (), "s-1", "files", {}, remap="s-2", progress="s-3", instance="x"),
+        "bank": SharedSource("bank", "postgres", {}, "s-4", "s-5", instance="x"),
+        "m": Materialization("m", "duckdb", {}, (), "m-1", instance="x"),
+    }
+    assert run_sync(store.change(7, lambda catalog: catalog)) == found
+    assert run_sync(register.read()) == IN_INSTANCE
+
+
 def test_an_earlier_version_refuses_a_catalog_while_it_has_an_instance() -> None:
     """Damage: one step back runs the views of an instance itself; or is refused although none is left."""
     x, c = InstanceItem("x", {}), Connection("c", "list", {})
@@ -113,6 +144,23 @@ def test_an_instance_is_needed_by_the_views_in_it() -> None:
     assert catalog.dependents("X") == ["There"]
     assert catalog.downstream("x") == {"x", "there"}
     assert catalog.without("x").dropped == (), "it has no shard"
+
+
+def test_an_instance_is_needed_by_the_sources_and_materializations_in_it() -> None:
+    """Damage: an instance is dropped under a source that nothing reads then, or an endpoint that stands still."""
+    source = Source("s", (), "s-1", "files", {"connection": "C"}, remap="s-2", progress="s-3", instance="x")
+    bank = SharedSource("bank", "postgres", {"connection": "c"}, "s-4", "s-5", instance="x")
+    accounts = SourceTable("accounts", (), "s-6", "bank", "public.accounts")
+    bound = (BoundTable("other", "other", ("k",)),)
+    task = Materialization("m", "duckdb", {}, bound, "m-1", instance="x")
+    catalog = Catalog().with_item(InstanceItem("X", {}))
+    for item in (source, bank, accounts, task, Materialization("n", "duckdb", {}, bound, "m-2")):
+        catalog = catalog.with_item(item)
+    assert catalog.dependents("X") == ["bank", "m", "s"]
+    assert catalog.downstream("x") == {"x", "bank", "accounts", "m", "s"}
+    assert catalog.dependents("c") == ["bank", "s"], "a source needs its connections as before"
+    assert catalog.dependents("other") == ["m", "n"], "and a materialization its collections"
+    assert {each.format for each in (catalog, catalog.without("s").without("bank"))} == {4}
 
 
 def held(deployment: str, process: int = 1) -> Holder:
