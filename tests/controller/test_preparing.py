@@ -328,3 +328,18 @@ def test_a_view_that_is_prepared_for_an_instance_is_of_it() -> None:
     unknown = project(x=INSTANCE, over=over.replace("INSTANCE x", "INSTANCE xx"))
     with pytest.raises(DefinitionError, match=r"over.sql: there is no instance 'xx'; did you mean 'x'"):
         run_sync(site.prepare(unknown).tick())
+
+
+def test_a_source_is_not_promoted_into_another_instance() -> None:
+    """Damage: a promotion moves a source, which then is read by the processes of both versions."""
+    site = Site()
+    events = "CREATE SOURCE events (id INT, value BIGINT) FROM tide"
+    run_sync(apply(site.writer, project(x=INSTANCE, events=events)))
+    moved = events.replace("events (", "events IN INSTANCE x (")
+    with pytest.raises(
+        DefinitionError, match=r"events.sql: 'events' was created with no instance; only views can be promoted"
+    ):
+        run_sync(site.prepare(project(x=INSTANCE, events=moved)).tick())
+    later = {"later": moved.replace("events", "later"), "over": "CREATE MATERIALIZED VIEW over AS SELECT id FROM later"}
+    version = run_sync(site.prepare(project(x=INSTANCE, events=events, **later)).tick())
+    assert version.later == {"over": "it reads what is made with the promotion: later"}
