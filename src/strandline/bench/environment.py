@@ -159,6 +159,10 @@ class _Tides:
     def check(self, *_: object) -> None:
         """See `Connectors.check`: it is as it should be."""
 
+    def shares(self, connector: str) -> bool:
+        """See `Connectors.shares`."""
+        return False
+
     def connections(self, connector: str) -> Mapping[str, str]:
         """See `Connectors.connections`: there are none."""
         return {}

@@ -73,7 +73,7 @@ def commands(catalog: Catalog, plans: Plans, config: Config) -> dict[str, tuple[
 
 def instance_of(item: Item) -> str:
     """Return the instance that an item runs in; empty: in the process of the environment."""
-    return item.instance if isinstance(item, View | IndexItem) else ""
+    return item.instance if isinstance(item, View | Source | SharedSource | Materialization | IndexItem) else ""
 
 
 def command(item: Item, catalog: Catalog, plans: Plans, config: Config) -> Command | None:

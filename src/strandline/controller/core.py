@@ -46,7 +46,7 @@ from strandline.errors import (
 from strandline.frontier.antichain import EMPTY, Frontier, as_time
 from strandline.instance import live
 from strandline.instance.beginnings import Beginning
-from strandline.instance.commands import Advance, Collection
+from strandline.instance.commands import Advance, Collection, Command, RunIngestion, RunMaterialization
 from strandline.instance.equipment import Equipment
 from strandline.instance.instance import Instance
 from strandline.instance.problems import Problems
@@ -202,7 +202,14 @@ class Core:
         here = Instance(self.equipment(), catalog.epoch, transactions, self.problems)
         mark = await read_mark(have.blob, have.clock)
         hello = Hello(catalog.epoch, catalog.writes, "" if mark is None else mark.id)
-        return Running(here, self.problems, hello, have.dial, have.beside, have.clock)
+        return Running(here, self.problems, hello, have.dial, self._alone, have.beside, have.clock)
+
+    def _alone(self, command: Command) -> bool:
+        match command:
+            case RunIngestion(connector=connector):
+                return not self.assembly.connectors.shares(connector)
+            case _:
+                return isinstance(command, RunMaterialization)
 
     def equipment(self) -> Equipment:
         """Return what an instance that runs in this process is given."""
@@ -301,7 +308,7 @@ class Core:
         """Bind a new time everywhere and return it; ``step``: make data durable too; see `tick` for the others."""
         writing = self.require_writing()
         time = self.health.time = writing.oracle.next(ts)
-        await writing.instance.ingest(Advance(time, step=step, wait=wait), deadline)
+        await writing.running.ingest(Advance(time, step=step, wait=wait), deadline)
         return time
 
     async def maintain(self, deadline: Deadline | None = None) -> TickReport:
@@ -310,7 +317,7 @@ class Core:
         Return what has happened in this process.  Raises `FencedError` if replicas obey another environment.
         """
         writing, upper = self.require_writing(), Frontier(self.require_writing().oracle.floor)
-        report = await writing.running.maintain(max(0, as_time(upper) - 1), upper, deadline)
+        report = await writing.running.maintain(upper, deadline)
         if writing.running.stale:
             await self.catalogs.confirm(writing.epoch)
         return report

@@ -100,8 +100,7 @@ class Retention:
         there = {shard for item in kept for shard in kept_shards(item)}
         self._holds = {shard: hold for shard, hold in self._holds.items() if shard in there}  # the rest was dropped
         views = [item for item in collections if isinstance(item, View)]
-        elsewhere = [view for view in views if running.elsewhere(view.name.lower())]
-        for shard in [shard for view in elsewhere for shard in view.shards]:
+        for shard in [s for item in kept if running.elsewhere(_runs_in(item)) for s in item.shards]:
             await self._client.look(shard)
         unopened = [view for view in views if not running.here.runs(view.name.lower())]
         limits = [*running.needed().items(), *view_limits(unopened, catalog, self._reached)]
@@ -121,6 +120,11 @@ class Retention:
     def _reached(self, shard: str) -> Frontier | None:
         state = self._client.known(shard)
         return None if state is None else reached(state)
+
+
+def _runs_in(item: Kept) -> str:
+    """Return the name of what runs for an item: of a source's table, the source."""
+    return item.source if isinstance(item, SourceTable) else item.name.lower()
 
 
 def kept_shards(item: Kept) -> tuple[str, ...]:

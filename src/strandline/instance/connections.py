@@ -61,6 +61,10 @@ class Connectors(Protocol):
         """
         ...
 
+    def shares(self, connector: str) -> bool:
+        """Return whether several processes may read one source of this connector, and find the same there."""
+        ...
+
     async def reader(self, source: RunIngestion, client: PersistClient, epoch: int) -> SourceReader:
         """Return a reader of ``source``, which records its progress under ``epoch``.
 

@@ -228,12 +228,14 @@ class Instance:
 
     # ---- going on ------------------------------------------------------------------------------------------------
 
-    async def look(self) -> None:
+    async def look(self, *, shared: bool = False) -> None:
         """Learn how far collections are that other processes write and something here reads.
 
         One that cannot be looked at now stays where it was known to be: what reads it says that it waits for it.
+        ``shared``: another process runs the same, so it may write whatever is written here.
         """
-        written = {each.shard for command in self._commanded.values() for each in outputs_of(command)}
+        commanded = () if shared else self._commanded.values()
+        written = {each.shard for command in commanded for each in outputs_of(command)}
 
         async def refreshed(reader: ReadHandle) -> None:
             with suppress(StoreError, Unavailable):

@@ -206,7 +206,8 @@ class ReaderKind(Generic[O]):
     that was dropped, if the source's notes say that it is its own and those of no other source of this kind do; it is
     given how to open these others' shards.  None: upstream keeps nothing.  It is idempotent, and returns what upstream
     keeps still, why, and what to do: empty if that is nothing.  ``clash`` says why a source with the first options
-    cannot be beside one with the second, which is there: empty if it can.  None: it always can.
+    cannot be beside one with the second, which is there: empty if it can.  None: it always can.  ``shared``: several
+    processes may read one source at once, under one epoch: what they bind and read is the same.
     """
 
     name: str
@@ -221,3 +222,4 @@ class ReaderKind(Generic[O]):
     discovery: Discovery[Any] | None = None
     release: Callable[[O, Surroundings, Sequence[Progress]], Awaitable[str]] | None = None
     clash: Callable[[O, O], str] | None = None
+    shared: bool = False

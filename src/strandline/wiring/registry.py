@@ -141,6 +141,10 @@ class Readers:
         """See `Connectors.check_connection`."""
         understood(f"connection {name!r}", named(CONNECTIONS, "kind of connection", system).options, options)
 
+    def shares(self, connector: str) -> bool:
+        """See `Connectors.shares`."""
+        return named(READERS, "connector", connector).shared
+
     def connections(self, connector: str) -> Mapping[str, str]:
         """See `Connectors.connections`."""
         used = named(READERS, "connector", connector).connections

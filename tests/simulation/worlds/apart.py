@@ -20,8 +20,9 @@ from unittest import mock
 from laws.broken import require
 from strandline.controller.assembly import Assembly
 from strandline.controller.core import Core
-from strandline.controller.instances import link
+from strandline.controller.instances import link, replicas
 from strandline.errors import Disconnected, StoreError
+from strandline.frontier.antichain import TIME_MAX
 from strandline.instance.equipment import Equipment
 from strandline.instance.replica import replica as replica_module
 from strandline.instance.replica.replica import Replica
@@ -42,6 +43,7 @@ FOCI: Final = ("", "", "carrier.send", "carrier.receive", "consensus.compare_and
 ACCEPT_MS: Final = 50
 SLICE_S: Final = 0.02
 RETRY_S: Final = 0.01
+ALONE_S: Final = 0.05
 """A history takes less than a second: what a process waits for is waited for in its measure."""
 
 
@@ -155,6 +157,8 @@ class ApartWorld(World):
             super().constants(),
             mock.patch.object(replica_module, "SLICE_S", SLICE_S),
             mock.patch.object(replica_module, "REPORT_S", SLICE_S),
+            mock.patch.object(replica_module, "ALONE_S", ALONE_S),
+            mock.patch.object(replicas, "MOVES_AFTER_S", 2 * ALONE_S),
             mock.patch.object(link, "RETRY_S_MIN", RETRY_S),
             mock.patch.object(link, "RETRY_S_MAX", RETRY_S),
         ):
@@ -179,6 +183,7 @@ def populate(world: ApartWorld) -> None:
     """Choose what this history is like, and start the actors in it."""
     world.choose_limits()
     world.instances = 1 + world.choose("instances", 2)
+    world.shared = world.choose("shared", 2) == 0
     for upstream in world.upstreams.values():
         upstream.retracts = world.choose("takes back", 3) > 0
         upstream.produce("p", *(world.choose("value", 4) for _ in range(2)))
@@ -199,8 +204,8 @@ def populate(world: ApartWorld) -> None:
 
 
 def placed(world: World, text: str) -> str:
-    """Choose whether a view runs in the instance."""
-    found = re.match(r"CREATE MATERIALIZED VIEW (\w+)", text)
+    """Choose whether a view, a source or a materialization runs in the instance."""
+    found = re.match(r"CREATE (?:MATERIALIZED VIEW|SOURCE|MATERIALIZATION) (\w+)", text)
     if found is None or world.choose("placed", 3) == 0:
         return text
     return f"{found[0]} IN INSTANCE {INSTANCE}{text[found.end() :]}"
@@ -217,7 +222,7 @@ class Controller(Instance):
         catalog = await world.observer.catalog()
         if said and catalog.epoch == writing.epoch and catalog.items == core.catalog.items:
             true = await world.observer.uppers(catalog)
-            wrong = {name: upper for name, upper in said.items() if (upper.at or 0) > true.get(name, 0)}
+            wrong = {name: upper for name, upper in said.items() if (upper.at or 0) > true.get(name, TIME_MAX)}
             require("C2", not wrong, f"replicas are taken to have {wrong}, and there is {true}")
         for replicas in writing.running.replicas().values():
             for each in replicas.values():

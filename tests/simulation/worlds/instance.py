@@ -31,6 +31,7 @@ from strandline.errors import (
     StoreError,
     Unavailable,
 )
+from strandline.frontier.antichain import MINIMUM
 from strandline.instance.tables import Change
 from strandline.persist.handles.register import Register
 from strandline.persist.shard.patience import Deadline
@@ -249,9 +250,9 @@ class Instance:
 
     async def _uppers(self, core: Core) -> dict[str, int]:
         """Return how far each item that is durably defined has come: endpoints as their tasks say."""
-        tasks, catalog = core.require_writing().instance._deliveries.tasks, await self.world.observer.catalog()
+        frontiers, catalog = core.require_writing().running.report().frontiers, await self.world.observer.catalog()
         items = catalog.of_kind(Materialization)
-        positions = {i.name: tasks[i.name].status.position if i.name in tasks else 0 for i in items}
+        positions = {i.name: frontiers.get(i.name, MINIMUM).at or 0 for i in items}
         return await self.world.observer.uppers(catalog) | positions
 
     async def _sealed(self) -> list[int]:

@@ -117,6 +117,10 @@ class Connectors:
     def check(self, name: str, connector: str, options: object, schema: object, others: object) -> None:
         """Accept everything."""
 
+    def shares(self, connector: str) -> bool:
+        """Return whether replicas read a source at the same time."""
+        return self._world.shared
+
     def connections(self, connector: str) -> Mapping[str, str]:
         """Return that no connector uses any."""
         return {}
@@ -165,6 +169,8 @@ class World:
         self.keep_history = KEEP_HISTORY[0]
         self.ticks_between = TICKS_BETWEEN[0]
         self.skewed = False
+        self.shared = True
+        """Whether replicas may read one source at the same time."""
         self.watched = False
         """Whether it is looked beside every tick whether it runs long."""
         self.queries = queries()

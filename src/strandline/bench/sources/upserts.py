@@ -179,6 +179,10 @@ class _Logs:
     def check_connection(self, name: str, system: str, options: Mapping[str, str]) -> None:
         """See `Connectors.check_connection`: there is none."""
 
+    def shares(self, connector: str) -> bool:
+        """See `Connectors.shares`."""
+        return False
+
     def connections(self, connector: str) -> Mapping[str, str]:
         """See `Connectors.connections`: they use none."""
         return {}

@@ -14,6 +14,7 @@ from typing import Final
 
 from strandline.errors import Disconnected, ProtocolViolation, first_line
 from strandline.frontier.antichain import MINIMUM, Frontier
+from strandline.instance.commands import Advance
 from strandline.instance.loop import Loop
 from strandline.instance.protocol.carrier import Carrier, Dial
 from strandline.instance.protocol.codec import decode, encode
@@ -127,11 +128,15 @@ class Link:
         return not self._closed and not self.obeys and (self._carrier is not None or not self._sending.resting)
 
     def say(self, command: Command) -> None:
-        """Have a replica that is connected obey ``command``; connect to one that is not, if that is due."""
+        """Have a replica that is connected obey ``command``.
+
+        To one that is not, `Advance` connects, if that is due: it comes after everything else was said that is to run.
+        A controller that connected while it still opens would have the replica end what it has not come to yet.
+        """
         if self._carrier is not None:
             self._outbox.append(command)
             self._sending.wake()
-        elif not self._closed and self._pause.left_s() <= 0:
+        elif isinstance(command, Advance) and not self._closed and self._pause.left_s() <= 0:
             self._sending.wake()
 
     async def hear(self, seconds: float) -> None:

@@ -8,6 +8,7 @@ one does is done.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Final
 
 import msgspec
@@ -17,7 +18,7 @@ from strandline.controller.instances.history import History
 from strandline.controller.instances.link import Link
 from strandline.frontier.antichain import EMPTY, MINIMUM, Frontier, join, meet
 from strandline.instance.commands import Advance, RunDataflow, RunIndex, RunIngestion, RunMaterialization, exports_of
-from strandline.instance.protocol.carrier import Dial
+from strandline.instance.protocol.carrier import ALONE_S, Dial
 from strandline.instance.protocol.messages import (
     AllowCompaction,
     AllowWrites,
@@ -36,6 +37,8 @@ from strandline.store.clock import Clock
 
 LOOK_S: Final = 0.02
 """How often several replicas are looked at in turn, while one of them is waited for."""
+MOVES_AFTER_S: Final = 2 * ALONE_S
+"""After so long without a replica, what runs there alone is begun in another one."""
 CONNECTING_S: Final = 5.0
 """How long a tick waits for a replica that is not connected yet."""
 
@@ -73,6 +76,8 @@ class Replicas:
         self._clock = clock
         self._history = History()
         self._runs: dict[str, Create] = {}
+        self._places: dict[str, str] = {}  # of what only one replica may run, by name
+        self._away: dict[str, Deadline] = {}  # by replica, when what runs there alone is to move
         self._turn = 0
         self._time = MINIMUM  # where everything was brought to last
         self._asked = Asked(self._history, self._say, lambda: self.obeying)
@@ -96,7 +101,7 @@ class Replicas:
     def _everything(self, replica: str) -> Callable[[], list[Command]]:
         def said() -> list[Command]:
             rest = self._history.reduced()
-            before = [each for each in rest if not isinstance(each, Advance)]
+            before = [each for each in rest if not isinstance(each, Advance) and self._concerns(replica, each)]
             after = [each for each in rest if isinstance(each, Advance)]
             return [self._hello, CreateInstance(self.name, replica), *before, InitializationComplete(), *after]
 
@@ -117,41 +122,67 @@ class Replicas:
         """What the replicas are to run."""
         return tuple(self._runs)
 
-    def start(self, name: str, what: Placeable) -> None:
-        """Have ``what`` run as ``name``, in the place of what had this name."""
-        wanted = Create(name, exports_of(name, what), what)
+    def start(self, name: str, what: Placeable, *, alone: bool) -> None:
+        """Have ``what`` run as ``name``, in the place of what had this name; ``alone``: in one replica at a time."""
+        wanted = Create(name, exports_of(name, what), what, alone=alone)
         if self._runs.get(name) == wanted:
             return
         self.stop(name)
         self._runs[name] = wanted
+        if alone:
+            self._places[name] = self._first()
         for command in (wanted, Schedule(name), AllowWrites(name)):
             self._say(command)
 
     def stop(self, name: str) -> None:
         """Have ``name`` run no more."""
         known = self._runs.pop(name, None)
+        self._places.pop(name, None)
         for export in () if known is None else known.exports:
             self._say(AllowCompaction(export, EMPTY))
 
     def _say(self, command: Command) -> None:
         self._history.append(command)
-        for link in self.links.values():
-            link.say(command)
+        for name, link in self.links.items():
+            if self._concerns(name, command):
+                link.say(command)
+
+    def _concerns(self, replica: str, command: Command) -> bool:
+        """Return whether a replica is to hear ``command``: what runs alone begins in one of them."""
+        return not isinstance(command, Schedule) or self._places.get(command.id, replica) == replica
+
+    def _first(self) -> str:
+        """Return a replica for what runs alone: one that obeys, if there is one; else any; empty if there is none."""
+        return next((name for name, link in self.links.items() if link.obeys), next(iter(self.links), ""))
+
+    def _move(self) -> None:
+        """Have what runs alone run elsewhere, once its replica is away for so long that it has stopped it itself."""
+        for name in sorted({*self._places.values()}):
+            if name in self.links and self.links[name].obeys:
+                self._away.pop(name, None)
+                continue
+            away = self._away.setdefault(name, Deadline(self._clock, MOVES_AFTER_S if name in self.links else 0))
+            if away.left_s() <= 0 and (other := self._first()) and self.links[other].obeys:
+                for each in [each for each, place in self._places.items() if place == name]:
+                    self._places[each] = other
+                    self.links[other].say(Schedule(each))
+                del self._away[name]
 
     # ---- going on ----------------------------------------------------------------------------------------------------
 
-    async def bring(self, time: int, deadline: Deadline | None) -> bool:
-        """Bring all that runs to ``time``; return whether anything has moved.
+    async def bring(self, aim: Advance, deadline: Deadline | None) -> bool:
+        """Bring all that runs to ``aim``; return whether anything has moved.
 
-        Returns when one replica has everything there, or has said why not; or when all have that obey, or at the
-        deadline.  What is late goes on.
+        Returns when everything is there, or when all replicas that obey have done what they can, or at the deadline.
+        What is late goes on.
         """
         before = self.frontiers()
-        self._turn, self._time = self._turn + 1, Frontier(time)
-        self._say(Advance(time, turn=self._turn))
+        self._move()
+        self._turn, self._time = self._turn + 1, Frontier(aim.time)
+        self._say(replace(aim, turn=self._turn))
         connecting = Deadline(self._clock, CONNECTING_S)
         looked = 0
-        while not self._arrived():
+        while not (self._done and self.complete):
             obeying = [link for link in self.links.values() if link.obeys and link.heard.advanced != self._turn]
             settling = [link for link in self.links.values() if link.settling and connecting.left_s() > 0]
             left_s = None if deadline is None else deadline.left_s()
@@ -161,12 +192,10 @@ class Replicas:
             looked += 1
         return self.frontiers() != before
 
-    def _arrived(self) -> bool:
-        """Return whether a replica has done the last `Advance`, and all that runs is beyond its time or said why."""
-        if not self._done:
-            return False
-        frontiers, problems = self.frontiers(), self.problems()
-        return all(self._time < frontiers[name] or name in problems for name in self._runs)
+    @property
+    def complete(self) -> bool:
+        """Whether all that runs is beyond the time that it was brought to last."""
+        return all(self._time < upper for upper in self.frontiers().values())
 
     # ---- reports -----------------------------------------------------------------------------------------------------
 
@@ -176,15 +205,21 @@ class Replicas:
         return [link for link in self.links.values() if link.obeys]
 
     def frontiers(self) -> dict[str, Frontier]:
-        """Return how far each thing is that runs: as far as the furthest replica."""
-        return {name: self.upper(name) for name in self._runs}
+        """Return how far each item is that runs, or is fed by what runs: as far as the furthest replica."""
+        found = {name: self.upper(name) for name in self._runs}
+        for created in self._runs.values():
+            if isinstance(created.what, RunIngestion):
+                items = [each.collection.name.lower() for each in created.what.outputs]
+                found |= {item: self._furthest(each) for item, each in zip(items, created.exports, strict=True)}
+        return found
 
     def upper(self, name: str) -> Frontier:
         """Return how far ``name`` is: as far as the furthest replica; the minimum if it does not run."""
-        heard, created = [link.heard for link in self.links.values()], self._runs.get(name)
-        if created is None:
-            return MINIMUM
-        return meet(join((MINIMUM, *(each.upper(export) for each in heard))) for export in created.exports)
+        created = self._runs.get(name)
+        return MINIMUM if created is None else meet(map(self._furthest, created.exports))
+
+    def _furthest(self, export: str) -> Frontier:
+        return join((MINIMUM, *(link.heard.upper(export) for link in self.links.values())))
 
     def needed(self) -> dict[str, Frontier]:
         """Return, by shard, the time from which on some replica must be able to read it."""
@@ -200,13 +235,36 @@ class Replicas:
         if not obeying:
             away = "; ".join(f"{name} at {link.address}: {link.trouble}" for name, link in sorted(self.links.items()))
             why = f"no replica of instance {self.name!r} is connected ({away or 'it has none'})"
-            return dict.fromkeys(self._runs, why)
-        first, *others = self._done or obeying
-        return {
-            name: why
-            for name, why in first.heard.problems.items()
-            if name in self._runs and all(name in link.heard.problems for link in others)
-        }
+            return dict.fromkeys(self.frontiers(), why)
+        asked, names = self._done or obeying, self.frontiers()
+        found = {}
+        for name, upper in names.items():
+            if name in self._runs and isinstance(self._runs[name].what, RunDataflow) and self._time < upper:
+                continue  # another replica has brought it there
+            runs_it = [link for link in asked if self._runs_in(name, link)]
+            told = [link.heard.problems.get(name, "") for link in runs_it]
+            if all(told) and runs_it:
+                found[name] = told[0]
+            elif not runs_it and name in self._places and not self._obeys(self._places[name]):
+                found[name] = f"it waits for replica {self._places[name]!r} of instance {self.name!r}, or another one"
+        return found
+
+    def _runs_in(self, name: str, link: Link) -> bool:
+        place = self._places.get(self._source_of(name), None)
+        return place is None or self.links.get(place) is link
+
+    def _obeys(self, replica: str) -> bool:
+        return replica in self.links and self.links[replica].obeys
+
+    def _source_of(self, item: str) -> str:
+        """Return the name of what runs for ``item``: of a source's table, the source."""
+        if item in self._runs:
+            return item
+        for name, created in self._runs.items():
+            if isinstance(created.what, RunIngestion):
+                if item in {each.collection.name.lower() for each in created.what.outputs}:
+                    return name
+        return item
 
     @property
     def _done(self) -> list[Link]:
@@ -216,11 +274,11 @@ class Replicas:
     def going_on(self) -> dict[str, int | None]:
         """Return what is on its way to where it was brought last, and since when (milliseconds), if that is known."""
         done, problems, frontiers = self._done, self.problems(), self.frontiers()
-        settled = {name for name in self._runs if self._time < frontiers[name] or (done and name in problems)}
+        settled = {name for name, at in frontiers.items() if self._time < at or (done and name in problems)}
         found: dict[str, int | None] = {}
         for link in self.obeying:
             if link.heard.advanced != self._turn:
-                found |= {name: link.heard.under_way.get(name) for name in self._runs if name not in settled}
+                found |= {name: link.heard.under_way.get(name) for name in frontiers if name not in settled}
         return found
 
     def replicas(self) -> dict[str, ReplicaStatus]:

@@ -6,14 +6,14 @@ The rest of the controller asks here how far things are, and what stands in the 
 from __future__ import annotations
 
 from collections import ChainMap
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from strandline.compute.tick import TickReport
 from strandline.controller.instances.replicas import Placeable, Replicas, ReplicaStatus
 from strandline.frontier.antichain import MINIMUM, Frontier, join, meet
 from strandline.instance.beginnings import Beginning
-from strandline.instance.commands import Command
+from strandline.instance.commands import Advance, Command
 from strandline.instance.instance import Instance
 from strandline.instance.loop import Loop
 from strandline.instance.problems import Problems
@@ -33,11 +33,14 @@ class Running:
     problems: Problems
     hello: Hello
     dial: Dial
+    alone: Callable[[Command], bool]
+    """Whether only one replica may run what is commanded."""
     beside: Beside
     clock: Clock
     instances: dict[str, Replicas] = field(default_factory=dict)
     _noted: set[str] = field(default_factory=set)
-    _brought: tuple[int, Frontier] | None = None  # where everything was brought to last
+    _aim: Advance = Advance(0)
+    _brought: Frontier | None = None  # where everything was brought to last
     _bringing: bool = False
     _seen: Mapping[str, object] = field(default_factory=dict)  # the frontiers that are followed already
 
@@ -69,7 +72,7 @@ class Running:
         if not instance:
             await self.here.start(name, command)
         elif isinstance(command, Placeable):
-            self.instances[instance].start(name, command)
+            self.instances[instance].start(name, command, alone=self.alone(command))
 
     async def stop(self, name: str) -> None:
         """Have an item run no more, wherever it does.  Raises what an upstream or an endpoint raises."""
@@ -108,17 +111,25 @@ class Running:
 
     # ---- going on ----------------------------------------------------------------------------------------------------
 
-    async def maintain(self, time: int, upper: Frontier, deadline: Deadline | None) -> TickReport:
+    async def ingest(self, aim: Advance, deadline: Deadline | None) -> None:
+        """Bind a time at every source here, make data durable, and seal the tables; see `Instance.ingest`.
+
+        Those of replicas follow with `maintain`.
+        """
+        self._aim = aim
+        await self.here.ingest(aim, deadline)
+
+    async def maintain(self, upper: Frontier, deadline: Deadline | None) -> TickReport:
         """Step every view up to ``upper``, or to where its inputs are known, wherever it runs; report what ran here.
 
         A view may read one that runs elsewhere, so what has moved in one place is followed in the others, until nothing
         moves.
         """
-        self._brought, self._bringing = (time, upper), True
+        self._brought, self._bringing = upper, True
         try:
             self._late.check()
             await self._late.end()  # it would bring things to an earlier time
-            return await self._bring(time, upper, deadline)
+            return await self._bring(upper, deadline)
         finally:
             self._bringing = False
             self._seen = self.report().frontiers if self._apart else {}
@@ -142,22 +153,21 @@ class Running:
         found = self.report().frontiers
         if self._brought is not None and not self._bringing and found != self._seen:
             self._seen = found
-            await self._bring(*self._brought, Deadline(self.clock, 0))
+            await self._bring(self._brought, Deadline(self.clock, 0))
             await self.here.deliver(Deadline(self.clock, 0))
 
-    async def _bring(self, time: int, upper: Frontier, deadline: Deadline | None) -> TickReport:
+    async def _bring(self, upper: Frontier, deadline: Deadline | None) -> TickReport:
         await self.here.look()
         report = await self.here.maintain(upper, deadline)
         busy = list(self._apart.values())
         while busy:
-            moved = [instance for instance in busy if await instance.bring(time, deadline)]
+            moved = [instance for instance in busy if await instance.bring(self._aim, deadline)]
             self._note()
             if not moved:
                 break
-            before = self.here.report().frontiers
             await self.here.look()
             report = await self.here.maintain(upper, deadline)
-            if self.here.report().frontiers == before and len(busy) == 1:
+            if all(instance.complete for instance in busy):
                 break
         return report
 

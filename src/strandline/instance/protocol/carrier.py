@@ -11,6 +11,9 @@ from typing import Final, Protocol, TypeAlias
 
 FRAME_BYTES_MAX: Final = 64 << 20
 """A longer frame is refused by both ends: a command that is larger is a mistake, and rows come in several answers."""
+ALONE_S: Final = 5.0
+"""A replica that has had no controller for so long stops what only one replica may run: by then another one begins it
+at the soonest."""
 
 
 class Carrier(Protocol):

@@ -65,12 +65,14 @@ class Create:
 
     ``exports``: the ids of what comes of it, at least one; for a source one for each table that it feeds.  ``as_of``:
     the time from which on its exports must be readable, where no shard says so (an index); None: a shard does.
+    ``alone``: only one replica may run it at a time.
     """
 
     id: str
     exports: tuple[str, ...]
     what: Runnable
     as_of: int | None = None
+    alone: bool = False
 
 
 class Schedule(msgspec.Struct, frozen=True):
@@ -140,7 +142,10 @@ class Welcome(msgspec.Struct, frozen=True):
 
 
 class Refused(msgspec.Struct, frozen=True):
-    """A command was not obeyed, and why; the connection ends if it was `Hello`."""
+    """A command was not obeyed, and why.
+
+    The connection ends if it was `Hello`; what cannot be decoded, as of another format, is refused as `Hello`, too.
+    """
 
     command: str
     why: str

@@ -15,17 +15,18 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final
 
-from strandline.errors import Disconnected, FencedError, ProtocolViolation, StrandlineError, reason
+from strandline.errors import Disconnected, FencedError, ProtocolViolation, StrandlineError, first_line, reason
 from strandline.frontier.antichain import Frontier
 from strandline.instance.commands import Advance, outputs_of
 from strandline.instance.equipment import Equipment
 from strandline.instance.instance import Instance
 from strandline.instance.loop import Loop
 from strandline.instance.problems import Problems
-from strandline.instance.protocol.carrier import Carrier
+from strandline.instance.protocol.carrier import ALONE_S, Carrier
 from strandline.instance.protocol.codec import decode, encode
 from strandline.instance.protocol.messages import (
     AllowCompaction,
@@ -62,19 +63,27 @@ class Wanted:
     created: dict[str, Create] = field(default_factory=dict)
     scheduled: set[str] = field(default_factory=set)
     writing: set[str] = field(default_factory=set)
+    ended: set[str] = field(default_factory=set)
 
-    def drop(self, export: str) -> str | None:
-        """Take note that nothing reads an export from now on; return the id of what has none left, which is to end."""
-        for each in self.created.values():
+    def create(self, created: Create) -> None:
+        """Have something run, in the place of what had its id."""
+        self.drop(created.id)
+        self.created[created.id] = created
+
+    def drop(self, each: str) -> None:
+        """Have something run no more."""
+        known = self.created.pop(each, None)
+        self.ended -= set(() if known is None else known.exports)
+        self.scheduled.discard(each)
+        self.writing.discard(each)
+
+    def end(self, export: str) -> None:
+        """Take note that nothing reads an export from now on: what has none left is dropped."""
+        for each in list(self.created.values()):
             if export in each.exports:
-                left = tuple(other for other in each.exports if other != export)
-                if left:
-                    return None  # what feeds several collections goes on for the others
-                self.scheduled.discard(each.id)
-                self.writing.discard(each.id)
-                del self.created[each.id]
-                return each.id
-        return None
+                self.ended.add(export)
+                if self.ended.issuperset(each.exports):
+                    self.drop(each.id)
 
 
 @dataclass(eq=False)
@@ -106,8 +115,11 @@ class Replica:
         self._runs: dict[str, Create] = {}  # what was begun
         self._wanted = Wanted()
         self._connection: Connection | None = None
+        self._greeted = 0  # how many connections there were
+        self._alone = True  # whether what only one replica may run may run here
         self._inbox: deque[tuple[Connection, Command | Unknown]] = deque()
         self._aim: Advance | None = None
+        self._begun: int | None = None  # the turn of the last aim that everything was brought to
         self._advanced: int | None = None
         self._turns = Loop(equipment.patience.beside, self._turn)
 
@@ -130,12 +142,27 @@ class Replica:
                 if said is not None or self._busy:
                     self._turns.wake()
                 self._turns.check()
-        except (Disconnected, ProtocolViolation):
+        except Disconnected:
             pass
+        except ProtocolViolation as error:
+            with suppress(Disconnected):
+                await carrier.send(encode(Refused("Hello", first_line(error))))
         finally:
             if connection is not None:
                 await connection.peeks.end()
             await carrier.close()
+        if connection is not None:
+            await self._left(connection)
+
+    async def _left(self, connection: Connection) -> None:
+        """Stop what only one replica may run, once no controller has come back in time: another one is to begin it."""
+        if connection is self._connection:
+            self._connection = None
+        greeted = self._greeted
+        await self._equipment.client.clock.sleep(ALONE_S)
+        if self._connection is None and self._greeted == greeted:
+            self._alone = False
+            self._turns.wake()
 
     async def _welcomed(self, carrier: Carrier) -> Connection | None:
         """Return the connection, once its first message shows that its controller is to be obeyed; else None."""
@@ -150,6 +177,7 @@ class Replica:
         peeks = Peeks(self._equipment.patience.beside, lambda answer: self._send(connection, answer))
         before, connection = self._connection, Connection(carrier, hello, peeks)
         self._connection = connection
+        self._greeted += 1
         if before is not None:
             await before.peeks.end()
         await carrier.send(encode(Welcome(self._incarnation)))
@@ -207,15 +235,14 @@ class Replica:
             case InitializationComplete():
                 await self._reconcile(connection)
             case Create():
-                wanted.created[command.id] = command
-                wanted.scheduled.discard(command.id)
+                wanted.create(command)
             case Schedule(each):
                 wanted.scheduled.add(each)
             case AllowWrites(each):
                 wanted.writing.add(each)
             case AllowCompaction(export, frontier):
                 if frontier.empty:
-                    wanted.drop(export)
+                    wanted.end(export)
             case Advance():
                 self._aim = command
             case UpdateConfiguration():
@@ -238,8 +265,10 @@ class Replica:
         await self._end(found)
         if epoch_over:
             await self._renew(hello.writes)
+        self._runs |= {each: said.created[each] for each in found.keep}  # kept as commanded now: readable from later on
         connection.wanted, connection.reconciled, self._wanted = None, True, said
-        self._aim, self._advanced = None, None  # turns are counted anew by each controller
+        self._alone = True
+        self._aim, self._begun, self._advanced = None, None, None  # turns are counted anew by each controller
         await self._send(connection, found.counted)
         connection.peeks.release(self._instance)
 
@@ -275,20 +304,33 @@ class Replica:
         instance = self._instance
         if instance is None:
             return
-        for each in [each for each in self._runs if self._wanted.created.get(each) != self._runs[each]]:
+        for each in [each for each in self._runs if not self._may_run(each)]:
             await self._stop(each)
-        for each in [each for each in self._wanted.created if each in self._wanted.scheduled]:
-            await self._begin(instance, self._wanted.created[each])
+        for each in [each for each in self._wanted.created if each not in self._runs or not instance.runs(each)]:
+            if each in self._wanted.scheduled and (self._alone or not self._wanted.created[each].alone):
+                await self._begin(instance, self._wanted.created[each])
         aim = self._aim
         if aim is None or self._advanced == aim.turn:
             return
-        deadline = Deadline(self._equipment.client.clock, SLICE_S)
-        await instance.look()
-        await instance.ingest(aim, deadline)
-        await instance.maintain(Frontier(aim.time + 1), deadline)
-        await instance.deliver(deadline)
+        if self._begun != aim.turn:  # what is late then follows by itself
+            self._begun = aim.turn
+            deadline = Deadline(self._equipment.client.clock, SLICE_S)
+            await instance.look(shared=True)
+            await instance.ingest(aim, deadline)
+            await instance.maintain(Frontier(aim.time + 1), deadline)
+            await instance.deliver(deadline)
+        instance.ended()  # sessions that a newer one has ended are opened anew, if they are to run here
         if aim is self._aim and not instance.going_on():
             self._advanced = aim.turn
+
+    def _may_run(self, each: str) -> bool:
+        """Return whether what runs is still to run, as it does and here."""
+        wanted = self._wanted.created.get(each)
+        return (
+            wanted == self._runs[each]
+            and each in self._wanted.scheduled
+            and (self._alone or not self._runs[each].alone)
+        )
 
     async def _begin(self, instance: Instance, wanted: Create) -> None:
         if instance.runs(wanted.id):

@@ -49,4 +49,5 @@ KIND: Final = ReaderKind(
         "registry_connection": ConnectionKind("registry", RegistryConnection),
     },
     discovery=DISCOVERY,
+    shared=True,
 )

@@ -1,0 +1,129 @@
+"""Processes of the command line: a controller and its replicas, which are started, killed and started again.
+
+A site is a project in a directory, with what runs over its location.  What each process says is appended to a file of
+its own, whatever becomes of the process.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, Any, Final, Self
+
+CONTROLLER: Final = "controller"
+SAYING_S: Final = 180.0
+"""How long a process may take to say what it is waited for."""
+ENDING_S: Final = 60.0
+POLL_S: Final = 0.05
+
+
+def free_ports(count: int) -> tuple[int, ...]:
+    """Return ports of loopback at which nothing listens now."""
+    with ExitStack() as held:
+        sockets = [held.enter_context(socket.socket()) for _ in range(count)]
+        for each in sockets:
+            each.bind(("127.0.0.1", 0))
+        return tuple(each.getsockname()[1] for each in sockets)
+
+
+class Process:
+    """`strandline` with ``arguments``, in a session of its own; ``log`` gets what it writes on both streams."""
+
+    def __init__(self, arguments: list[str], log: Path) -> None:
+        self.log = log
+        self._before = log.stat().st_size if log.exists() else 0  # what processes before it said
+        with log.open("a") as out:
+            self._popen = self._started([sys.executable, "-m", "strandline", *arguments], out)
+
+    def _started(self, command: list[str], out: IO[str]) -> subprocess.Popen[str]:
+        return subprocess.Popen(command, stdout=out, stderr=out, text=True, start_new_session=True)  # noqa: S603 - ours
+
+    @property
+    def said(self) -> str:
+        """What it has said so far."""
+        return self.log.read_text()[self._before :]
+
+    @property
+    def runs(self) -> bool:
+        """Whether it has not ended."""
+        return self._popen.poll() is None
+
+    def until(self, words: str, seconds: float = SAYING_S) -> None:
+        """Wait until it has said ``words``."""
+        pause = threading.Event()
+        for _ in range(round(seconds / POLL_S)):
+            if words in self.said:
+                return
+            assert self.runs, f"it ended: {self.said}"
+            pause.wait(POLL_S)
+        raise AssertionError(f"{words!r} was not said within {seconds} s: {self.said}")
+
+    def end(self, how: int = signal.SIGTERM) -> int:
+        """Send it, and all that it started, a signal; return its status once it has ended."""
+        if self.runs:
+            os.killpg(self._popen.pid, how)
+        return self._popen.wait(ENDING_S)
+
+
+@dataclass
+class Site:
+    """A project in ``root`` with an instance ``x`` of the ``replicas``, and the processes that run it.
+
+    ``settings``: what its `strandline.yml` says besides, as JSON has it.
+    """
+
+    root: Path
+    replicas: tuple[str, ...]
+    settings: Mapping[str, Any]
+    processes: dict[str, Process] = field(default_factory=dict)
+    addresses: dict[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        ports = free_ports(len(self.replicas))
+        self.addresses = {name: f"127.0.0.1:{port}" for name, port in zip(self.replicas, ports, strict=True)}
+        self.write({"strandline.yml": json.dumps({**self.settings, "instances": {"x": {"replicas": self.addresses}}})})
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for each in self.processes.values():
+            each.end(signal.SIGKILL)
+
+    def write(self, files: Mapping[str, str]) -> None:
+        """Write files of the project."""
+        for name, text in files.items():
+            path = self.root / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text)
+
+    def start(self, name: str) -> Process:
+        """Start the controller or a replica; the one before, if any, has ended."""
+        does = ["run"] if name == CONTROLLER else ["replica", "--listen", self.addresses[name]]
+        arguments = [*does, "--json", "--project", str(self.root)]
+        self.processes[name] = Process(arguments, self.root / f"{name}.log")
+        return self.processes[name]
+
+    def complete(self) -> None:
+        """Start what does not run of the replicas and the controller, and wait until all of it does."""
+        names = [each for each in (*self.replicas, CONTROLLER) if not self._has(each)]
+        for name in names:
+            self.start(name)
+        for name in names:
+            self.processes[name].until("event=running" if name == CONTROLLER else "event=listening")
+
+    def _has(self, name: str) -> bool:
+        return name in self.processes and self.processes[name].runs
+
+    def kill(self, name: str) -> None:
+        """Kill a process where it stands."""
+        self.processes[name].end(signal.SIGKILL)
