@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -83,6 +84,22 @@ class Process:
         return ours
 
 
+class Later:
+    """A store whose answers come a moment later, as those of a real one do: what goes on beside gets its turns."""
+
+    def __init__(self, store: object) -> None:
+        self._store = store
+
+    def __getattr__(self, name: str) -> Any:
+        call = getattr(self._store, name)
+
+        async def later(*arguments: Any, **named: Any) -> Any:
+            await asyncio.sleep(0)  # noqa: TID251 - it gives way, and waits for no time
+            return await call(*arguments, **named)
+
+        return later if inspect.iscoroutinefunction(call) else call
+
+
 class Site:
     """A location over lists, the processes of its replicas by address, and its controller."""
 
@@ -110,6 +127,7 @@ class Site:
         clock = SystemClock()
         assembly = replace(
             self.place.assembly,
+            consensus=Later(self.place.assembly.consensus),
             clock=clock,
             ids=CountingIds(f"c{self.controllers}"),
             together=side_by_side,

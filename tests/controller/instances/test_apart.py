@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from tests.controller.instances.apart import ABOVE, site
+from tests.controller.instances.apart import ABOVE, TOTALS, site
 
 
 def test_a_view_of_an_instance_is_kept_by_its_replica() -> None:
@@ -34,6 +34,23 @@ def test_a_controller_that_restarts_finds_everything_running() -> None:
                 assert link.heard.reconciled is not None
                 assert (link.heard.reconciled.reused, link.heard.reconciled.replaced) == (1, {})
                 assert link.heard.incarnation == "a1"
+
+    asyncio.run(body())
+
+
+def test_a_controller_that_restarts_says_everything_before_anything_is_dropped() -> None:
+    """Damage: of several views only those that a new controller opens first are kept, and the others computed anew."""
+
+    async def body() -> None:
+        async with asyncio.timeout(60), site("a") as at:
+            await at.execute(*(TOTALS.replace("totals", f"more{number}") for number in range(4)))
+            await at.agree(await at.tick(3))
+            at.processes["a:1"].cut()
+            await at.open()
+            await at.agree(await at.tick(2))
+            heard = at.core.require_writing().running.instances["x"].links["a"].heard.reconciled
+            assert heard is not None
+            assert (heard.reused, heard.replaced, heard.dropped, heard.created) == (5, {}, 0, 0)
 
     asyncio.run(body())
 

@@ -21,6 +21,7 @@ from strandline.instance.protocol.codec import decode, encode
 from strandline.instance.protocol.messages import (
     Command,
     Frontiers,
+    Peek,
     PeekResponse,
     Reconciled,
     Refused,
@@ -130,13 +131,13 @@ class Link:
     def say(self, command: Command) -> None:
         """Have a replica that is connected obey ``command``.
 
-        To one that is not, `Advance` connects, if that is due: it comes after everything else was said that is to run.
+        To one that is not, `Advance` and `Peek` connect, if that is due: they come once all is said that is to run.
         A controller that connected while it still opens would have the replica end what it has not come to yet.
         """
         if self._carrier is not None:
             self._outbox.append(command)
             self._sending.wake()
-        elif isinstance(command, Advance) and not self._closed and self._pause.left_s() <= 0:
+        elif isinstance(command, Advance | Peek) and not self._closed and self._pause.left_s() <= 0:
             self._sending.wake()
 
     async def hear(self, seconds: float) -> None:
