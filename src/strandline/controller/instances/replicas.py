@@ -122,7 +122,7 @@ class Replicas:
         """What the replicas are to run."""
         return tuple(self._runs)
 
-    def start(self, name: str, what: Placeable, *, alone: bool) -> None:
+    def start(self, name: str, what: Placeable, *, alone: bool = False) -> None:
         """Have ``what`` run as ``name``, in the place of what had this name; ``alone``: in one replica at a time."""
         wanted = Create(name, exports_of(name, what), what, alone=alone)
         if self._runs.get(name) == wanted:
