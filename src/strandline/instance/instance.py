@@ -16,8 +16,9 @@ Long because what runs is started, brought on, reported and ended in one place.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, suppress
+from itertools import chain
 
 import pyarrow as pa
 
@@ -97,11 +98,12 @@ class Instance:
             epoch,
             may_write=may_write,
             moved=self._deliver,
-            behind=self._fed,
+            behind=lambda: chain(self._fed(), self._elsewhere()),
         )
         self.watch: Callable[[Status], None] = unwatched
         """Called after every batch that a task has read or sent; it must not raise or block."""
         self._moved: Callable[[], None] = lambda: None
+        self._elsewhere: Callable[[], Iterable[str]] = tuple
 
     # ---- what runs -----------------------------------------------------------------------------------------------
 
@@ -279,9 +281,12 @@ class Instance:
         self._open -= found.keys()
         return found
 
-    def follow(self, moved: Callable[[], None]) -> None:
-        """Have ``moved`` called whenever something has moved here that no caller waited for."""
-        self._moved = moved
+    def follow(self, moved: Callable[[], None], elsewhere: Callable[[], Iterable[str]] = tuple) -> None:
+        """Have ``moved`` called whenever something has moved here that no caller waited for.
+
+        ``elsewhere``: the collections that others still bring to where views here are to come.
+        """
+        self._moved, self._elsewhere = moved, elsewhere
 
     def _fed(self) -> Iterator[str]:
         """Yield the tables, and the items of sources, that are on their way to where they were last brought to."""

@@ -6,7 +6,7 @@ The rest of the controller asks here how far things are, and what stands in the 
 from __future__ import annotations
 
 from collections import ChainMap
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from strandline.compute.tick import TickReport
@@ -39,14 +39,14 @@ class Running:
     clock: Clock
     instances: dict[str, Replicas] = field(default_factory=dict)
     _noted: set[str] = field(default_factory=set)
-    _aim: Advance = Advance(0)
+    _aim: Advance = field(default_factory=lambda: Advance(0))
     _brought: Frontier | None = None  # where everything was brought to last
     _bringing: bool = False
     _seen: Mapping[str, object] = field(default_factory=dict)  # the frontiers that are followed already
 
     def __post_init__(self) -> None:
         self._late = Loop(self.beside, self._follow_late)
-        self.here.follow(self._moved)
+        self.here.follow(self._moved, self._on_their_way)
 
     # ---- what runs ---------------------------------------------------------------------------------------------------
 
@@ -148,6 +148,13 @@ class Running:
     def _apart(self) -> dict[str, Replicas]:
         """The instances in which something runs."""
         return {name: instance for name, instance in self.instances.items() if instance.names}
+
+    def _on_their_way(self) -> Iterator[str]:
+        """Yield what replicas still bring to where all is brought, and have met no problem with."""
+        upper = MINIMUM if self._brought is None else self._brought
+        for instance in self._apart.values():
+            problems = instance.problems()
+            yield from (name for name, at in instance.frontiers().items() if at < upper and name not in problems)
 
     async def _follow_late(self) -> None:
         found = self.report().frontiers
