@@ -10,6 +10,7 @@ RUNNING: Final = """
 * items 1: +a,5 +b,3
 a> Hello 1
 a> CreateInstance
+a> UpdateConfiguration heavy_lanes=2
 a> Create large: SELECT grp, amount FROM items WHERE amount > 3
 a> Begin large
 a> InitializationComplete
