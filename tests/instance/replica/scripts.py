@@ -146,7 +146,7 @@ class Script:
             self._client(name),
             self.engine,
             _Tides(self.engine),  # type: ignore[arg-type]
-            lambda *_: MemoryDriver(self.endpoint, KeyValueSession),  # type: ignore[arg-type,misc]
+            lambda *_: MemoryDriver(self.endpoint, KeyValueSession),  # type: ignore[arg-type]
             side_by_side,
             Patience(beside, 1.0),
             1,
