@@ -62,7 +62,7 @@ INNER = {
         ("spark",),
     ),
     "controller": (
-        ("location",),
+        ("instances", "location"),
         ("assembly", "planning", "retention", "standing", "published", "language"),
         ("commanded", "health", "readers"),
         ("writing",),

@@ -6,7 +6,10 @@ distrusted, which is another plan.
 
 from __future__ import annotations
 
+from typing import Final
+
 from strandline.controller.location import on_error
+from strandline.controller.location.audits import audits_of
 from strandline.controller.location.catalog import Catalog
 from strandline.controller.location.config import Config
 from strandline.controller.location.items import (
@@ -36,6 +39,10 @@ from strandline.instance.commands import (
     RunTable,
 )
 from strandline.materialize.protocol.task import Binding, MaterializationSpec
+
+
+AUDITS: Final = "strandline.audits"
+"""Beside the settings that change answers: another count is another certificate, so what is stored is not trusted."""
 
 
 class Plans:
@@ -129,8 +136,10 @@ def _dataflow(view: View, known: Definition, catalog: Catalog, config: Config) -
     read = {name: catalog.collection(name) for name in known.planned.imports}
     forgiven = frozenset(name for name, item in read.items() if catalog.forgives(item))
     inputs = {name: collection(item, config) for name, item in read.items()}
+    audits = audits_of(catalog, view)
+    conf = view.conf | {AUDITS: str(audits)} if audits else view.conf
     return RunDataflow(
-        collection(view, config), known.stages, view.stages, inputs, view.conf, forgiven, view.refresh, view.seed
+        collection(view, config), known.stages, view.stages, inputs, conf, forgiven, view.refresh, view.seed
     )
 
 

@@ -41,6 +41,8 @@ class Health:
         self.published_replicas = Published(
             Register(REPLICAS, client.clock, client.ids, client.consensus), dict[str, ReplicaStatus]
         )
+        self.wrong: Mapping[str, str] = {}
+        """What replicas have computed wrong, by view: the view goes on (`controller/asking/wrong_replicas.py`)."""
         self._standing: dict[str, str] = {}  # what is behind the last tick without a problem of its own
         self.time: int | None = None
         """The time of the tick that runs, once it has one."""
@@ -59,6 +61,8 @@ class Health:
                 owners |= dict.fromkeys(item.shards, name)
         found = {name: item.distrusted for name, item in items.items() if isinstance(item, View)}
         found = {name: why for name, why in found.items() if why} | self._standing | self._problems
+        for name, why in self.wrong.items():
+            found[name] = "; ".join(filter(None, (found.get(name), why)))
         for shard, problem in self._client.problems().items():
             if (owner := owners.get(shard)) is not None:  # else it was dropped
                 found[owner] = "; ".join(filter(None, (found.get(owner), f"shard {shard!r}: {problem}")))

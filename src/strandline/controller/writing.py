@@ -85,8 +85,9 @@ class Writing:
 
     async def place(self) -> None:
         """Have the instances of the catalog be those that items may run in, each with its replicas."""
-        found = [item for item in self.catalogs.current.items.values() if isinstance(item, InstanceItem)]
-        await self.running.follow({item.name.lower(): item.replicas for item in found})
+        catalog = self.catalogs.current
+        found = [item for item in catalog.items.values() if isinstance(item, InstanceItem)]
+        await self.running.follow({item.name.lower(): item.replicas for item in found}, catalog.writes)
 
     async def stop(self, item: Item) -> None:
         """Take an item out of ticks: it was dropped, or is started anew.  Raises what an endpoint raises."""

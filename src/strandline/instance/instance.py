@@ -22,6 +22,7 @@ from itertools import chain
 
 import pyarrow as pa
 
+from strandline.compute.sink.disagreement import Disagreement
 from strandline.compute.tick import TickReport
 from strandline.errors import ConfigError, FencedError, StoreError, Unavailable
 from strandline.frontier.antichain import Frontier, as_time, meet
@@ -392,6 +393,11 @@ class Instance:
         for shard, needed in self._indexes.needed():
             found[shard] = meet((found.get(shard, needed), needed))
         return found
+
+    def disagreements(self) -> dict[str, Disagreement]:
+        """Return, by shard, the last race in which another replica computed other rows than what runs here."""
+        sinks = [run.sink for run in self._views.dataflows.runs]
+        return {each.writer.shard: each.disagreed for each in sinks if each.disagreed is not None}
 
     def under_way(self) -> dict[str, int]:
         """Return since when (milliseconds) something is done here for an item that has not returned, by its name."""

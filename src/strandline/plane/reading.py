@@ -8,12 +8,17 @@ from typing import Final, Protocol
 
 import pyarrow as pa
 
-from strandline.algebra.schema import Schema
+from strandline.algebra.schema import DIFF, Schema
 from strandline.persist.handles.contents import Contents, Reads, Rows
 
 NET_BATCH_ROWS: Final = 10_000
 NET_BATCH_BYTES: Final = 8 * 1024 * 1024
 """The most rows and (about) the most bytes of one batch of `Reading.net`."""
+SIGNIFICANT_DIGITS: Final = 12
+"""Floats that were computed twice are equal when they agree to so many decimal digits: Spark adds them in no fixed
+order."""
+EXAMPLE_CHARS_MAX: Final = 300
+"""How long the text of one row may be in a message."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +29,11 @@ class Differences:
     extra: int
     sample: pa.Table
 
+    @property
+    def example(self) -> str:
+        """The first row of the sample as text, for a message; empty if there is none."""
+        return example(self.sample)
+
 
 @dataclass(frozen=True, slots=True)
 class Errors:
@@ -31,6 +41,20 @@ class Errors:
 
     count: int
     sample: tuple[str, ...] = ()
+
+
+def example(sample: pa.Table) -> str:
+    """Return the first row of a sample of differences as text; empty if there is none.
+
+    >>> example(pa.table({"k": ["a"], "__diff": [-2]})), example(pa.table({"k": [], "__diff": []}))
+    ("{'k': 'a'} (missing)", '')
+    """
+    for row in sample.slice(0, 1).to_pylist():
+        sign = "missing" if row.pop(DIFF) < 0 else "too many"
+        text = str(row)
+        shown = text if len(text) <= EXAMPLE_CHARS_MAX else f"{text[:EXAMPLE_CHARS_MAX]}…"
+        return f"{shown} ({sign})"
+    return ""
 
 
 class Reading(Reads, Protocol):

@@ -15,7 +15,6 @@ from strandline.controller.instances.replicas import Replicas
 from strandline.controller.instances.running import Running
 from strandline.controller.retention import Retention
 from strandline.controller.writing import Writing
-from strandline.errors import FencedError
 from strandline.frontier.antichain import Frontier
 from strandline.instance.instance import Instance
 from strandline.instance.protocol.messages import Create, Hello
@@ -35,14 +34,14 @@ _frontiers = Replicas.frontiers
 @bug("a view is taken to be where its replicas were brought to, before one has said so", (Replicas, "frontiers"))
 def frontier_assumed(self: Replicas) -> dict[str, Frontier]:
     """Believe that what was commanded is done."""
-    brought = [each.time + 1 for each in self._history.reduced() if type(each).__name__ == "Advance"]
-    return {name: Frontier(max([upper.at or 0, *brought])) for name, upper in _frontiers(self).items()}
+    brought = self._time.at or 0
+    return {name: Frontier(max(upper.at or 0, brought + 1)) for name, upper in _frontiers(self).items()}
 
 
 @bug("what was said over an earlier connection counts for the next one", (Heard, "__init__"))
 def heard_before(self: Heard, _known: dict[str, Any] = {}) -> None:  # noqa: B006 - it is the bug
     """Share what was heard."""
-    for name, kind in (("writes", dict), ("needs", dict), ("problems", dict), ("under_way", dict), ("counters", dict)):
+    for name, kind in (("writes", dict), ("needs", dict), ("problems", dict), ("under_way", dict), ("counters", dict), ("disagreements", dict)):
         setattr(self, name, _known.setdefault(name, kind()))
     self.incarnation, self.reconciled, self.advanced = "", None, None
 
@@ -158,14 +157,11 @@ async def fenced_for_ever(self: Replica, instance: Instance, wanted: Create) -> 
     """Begin nothing from then on."""
     if getattr(self, "_over", False):
         return
-    try:
-        async with self._problems.of(wanted.id):
-            self._runs[wanted.id] = wanted
-            if not instance.runs(wanted.id):
-                await instance.start(wanted.id, wanted.what)
-            self._problems.note(wanted.id, "")
-    except FencedError:
-        self._over = True
+    await _begin(self, instance, wanted)
+    self._over = "fenced" in self._problems.get(wanted.id, "")
+
+
+_begin = Replica._begin
 
 
 @bug("a replica says that it has done what it has only begun", (Reporter, "changes"))

@@ -159,6 +159,7 @@ class ApartWorld(World):
             mock.patch.object(replica_module, "REPORT_S", SLICE_S),
             mock.patch.object(replica_module, "ALONE_S", ALONE_S),
             mock.patch.object(replicas, "MOVES_AFTER_S", 2 * ALONE_S),
+            mock.patch.object(link, "MOVES_AFTER_S", 2 * ALONE_S),
             mock.patch.object(link, "RETRY_S_MIN", RETRY_S),
             mock.patch.object(link, "RETRY_S_MAX", RETRY_S),
         ):

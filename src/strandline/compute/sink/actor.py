@@ -32,12 +32,12 @@ Long because a sink is one subject: all of it keeps what is believed of one shar
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
 
 from msgspec.structs import replace
 
 from strandline.algebra.schema import Schema
 from strandline.compute.sink.correction import Correction, Updates
+from strandline.compute.sink.disagreement import Disagreement
 from strandline.compute.sink.mint import Description, Mint
 from strandline.frontier.antichain import MINIMUM, Frontier, as_time, meet
 from strandline.persist.handles.contents import Contents, Half, Rows, StageRequest
@@ -46,7 +46,7 @@ from strandline.persist.handles.write import WriteHandle, fenced
 from strandline.persist.shard.batch import NOTHING, Digest, Staged
 from strandline.persist.shard.state import Appended, Fenced, ShardState, UpperMismatch
 from strandline.plane.engine import Engine
-from strandline.plane.reading import Errors
+from strandline.plane.reading import SIGNIFICANT_DIGITS, Errors
 
 
 @dataclass
@@ -62,18 +62,6 @@ class Counters:
     audits: int = 0
     rows: int = 0
     equal: int = 0
-
-
-class Disagreement(NamedTuple):
-    """A race in which a replica and this sink computed different updates of the same inputs.
-
-    ``theirs`` and ``ours``: the digests of the updates that each had for the shard's times ``[lower, upper)``.
-    """
-
-    lower: Frontier
-    upper: Frontier
-    theirs: Digest
-    ours: Digest
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +98,10 @@ class Sink:
         self.desired: int | None = None
         """What the inputs hold before this time has been computed; None: nothing is known, an audit is due."""
         self.disagreed: Disagreement | None = None
-        """The last race in which a replica's updates were others than this sink's; None: there was none."""
+        """The last race in which a replica's contents were others than this sink's; None: there was none.
+
+        Contents that differ in their errors alone, or in the last digits of floats, are no disagreement.
+        """
         self._doubted = False  # whatever a certificate says
 
     @property
@@ -218,7 +209,7 @@ class Sink:
     async def _look(self, mine: Digest | None = None) -> None:
         """Adopt what others appended, or owe its negation; see `_adopted`."""
         state = self.writer.state
-        if self.seen or self._adopted(state, mine):
+        if self.seen or self._adopted(state, None if mine is None else (mine, self.desired)):
             return
         lower, upper = as_time(self._accounted), as_time(state.upper)
         self.counters.conflicts += 1
@@ -230,19 +221,19 @@ class Sink:
             self._resume(None)
             self._overtaken = True
 
-    def _adopted(self, state: ShardState, mine: Digest | None = None) -> bool:
+    def _adopted(self, state: ShardState, mine: tuple[Digest, int | None] | None = None) -> bool:
         """Go on from ``state``, to which others have appended, if nothing of it is to be withdrawn; return whether so.
 
-        ``mine``: the digest that the shard would have, had this sink appended what it desires; None: nothing is staged.
+        ``mine``: the digest that the shard would have, had this sink appended what it desires, and how far the inputs
+        were read for that; None: nothing was to be appended.
         """
         read = _vouched(state, self.fingerprint)
         if read is None:
             return False
         at, before = as_time(read), self.desired
-        if mine is not None and at == before:
-            if mine != state.digest:
-                theirs, ours = state.digest - self._digest, mine - self._digest
-                self.disagreed = Disagreement(self._accounted, state.upper, theirs, ours)
+        if mine is not None and at == mine[1]:
+            if mine[0] != state.digest:
+                self.disagreed = Disagreement(self._accounted, state.upper, state.digest, mine[0])
                 self._doubted = True
                 return False
         elif self._doubted:
@@ -358,11 +349,23 @@ class Sink:
             case UpperMismatch():
                 self._mint.settle(outcome.actual)
                 await self._give_up(kept)
+                before = self.disagreed
                 await self._look(mine)
+                if self.disagreed is not before:
+                    await self._compare(before)
                 as_written = self._by_a_replica(writing, mine)
             case Fenced():  # the parts are left alone: a fenced writer may not know all that it has appended
                 raise fenced(self.writer.shard, outcome, self.writer.epoch)
         return as_written, await self._next(description.upper, writing.read, small=writing.request.small)
+
+    async def _compare(self, before: Disagreement | None) -> None:
+        """Count the rows in which the replica disagreed; if there are none, the disagreement is the one ``before``."""
+        found = self.disagreed
+        if found is not None and self.owes:  # just the difference; else it is so much that an audit comes instead
+            owed = await self._correction.ok(0)
+            left = await self._engine.differences(owed, self.schema, significant=SIGNIFICANT_DIGITS)
+            counted = replace(found, missing=left.missing, extra=left.extra, example=left.example)
+            self.disagreed = counted if left.missing or left.extra else before
 
     def _by_a_replica(self, writing: Writing, mine: Digest) -> bool:
         """Return whether a replica has appended just what is ``writing``, after which the digest would be ``mine``.
@@ -395,7 +398,8 @@ class Sink:
                 self.counters.appends += 1
             case UpperMismatch():
                 self._mint.settle(outcome.actual)
-                self._adopted(self.writer.state)  # if that finds something to withdraw, the next step does
+                mine = self._digest, as_time(read)
+                self._adopted(self.writer.state, mine)  # if that finds something to withdraw, the next step does
 
     async def _next(self, upper: Frontier, read: Frontier, *, small: bool) -> Writing | None:
         """Mint the next description, and return what it is for; None: there is no more to append."""

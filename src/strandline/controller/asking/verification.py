@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Final
 
 import pyarrow as pa
 from sqlglot import exp
@@ -27,10 +26,7 @@ from strandline.controller.planning import define, replanned
 from strandline.errors import AsOfError, EvaluationError, InvalidUsage
 from strandline.persist.handles.contents import Rows
 from strandline.persist.handles.read import ReadHandle
-
-SIGNIFICANT_DIGITS: Final = 12
-"""Floats of a view and of plain Spark are equal when they agree to so many decimal digits: Spark adds them in no fixed
-order."""
+from strandline.plane.reading import SIGNIFICANT_DIGITS
 
 
 class MissingErrorsError(EvaluationError):

@@ -25,6 +25,7 @@ from strandline.controller.commanded import spec_of
 from strandline.controller.core import Core
 from strandline.controller.language import statements
 from strandline.controller.language.indexes import CreateIndex
+from strandline.controller.location.audits import audited
 from strandline.controller.location import on_error
 from strandline.controller.location.catalog import ERRORS_SUFFIX, Catalog, unknown
 from strandline.controller.location.interval import milliseconds
@@ -241,7 +242,11 @@ def explain_view(core: Core, name: str, counted: Mapping[str, int]) -> Explanati
 
 async def audit(core: Core, name: str) -> None:
     """Make the next step of every stage of a view recompute it in full and append what is wrong."""
-    await core.require_writing().instance.audit(name.lower())
+    writing = core.require_writing()
+    if writing.running.elsewhere(name.lower()):  # all replicas, also one that is away now
+        await core.catalogs.change(writing.epoch, lambda catalog: audited(catalog, name))
+    else:
+        await writing.instance.audit(name.lower())
 
 
 def _key(core: Core, name: str) -> tuple[str, ...]:

@@ -9,14 +9,16 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final
 
+from strandline.compute.sink.disagreement import Disagreement
 from strandline.errors import Disconnected, ProtocolViolation, first_line
 from strandline.frontier.antichain import MINIMUM, Frontier
 from strandline.instance.commands import Advance
 from strandline.instance.loop import Loop
-from strandline.instance.protocol.carrier import Carrier, Dial
+from strandline.instance.protocol.carrier import ALONE_S, Carrier, Dial
 from strandline.instance.protocol.codec import decode, encode
 from strandline.instance.protocol.messages import (
     Command,
@@ -36,6 +38,7 @@ from strandline.store.clock import Clock
 
 RETRY_S_MIN: Final = 0.2
 RETRY_S_MAX: Final = 5.0
+MOVES_AFTER_S: Final = 2 * ALONE_S
 """How long after a connection could not be made the next one is tried: at first, and after back-off."""
 
 
@@ -54,6 +57,7 @@ class Heard:
     problems: dict[str, str] = field(default_factory=dict)
     under_way: dict[str, int] = field(default_factory=dict)
     counters: dict[str, int] = field(default_factory=dict)
+    disagreements: dict[str, Disagreement] = field(default_factory=dict)
 
     def upper(self, name: str) -> Frontier:
         """Return how far the replica says that ``name`` is; the minimum where it has not said it."""
@@ -72,11 +76,12 @@ class Heard:
                 for shard in [shard for shard, needed in needs.items() if needed.empty]:
                     self.needs.pop(shard, None)
                 self.advanced = self.advanced if advanced is None else advanced
-            case Status(problems, under_way, counters):
+            case Status(problems, under_way, counters, disagreements):
                 self.problems = {name: text for name, text in (self.problems | problems).items() if text}
                 begun = self.under_way | under_way
                 self.under_way = {name: since for name, since in begun.items() if since is not None}
                 self.counters |= counters
+                self.disagreements |= disagreements
             case _:
                 pass
 
@@ -102,6 +107,8 @@ class Link:
         self.heard = Heard()
         self.trouble = "it was not connected yet"
         """Why there is no connection, or the replica does not obey; empty: it does."""
+        self.lost = Deadline(clock, MOVES_AFTER_S)
+        """When the replica has stopped what it may run only while it is connected, since the last connection was lost."""
         self.stale = False
         """Whether the replica obeys a newer controller."""
         self._dial = dial
@@ -146,6 +153,20 @@ class Link:
             await self._receiving.wait(seconds)
         else:
             await self._clock.sleep(seconds)
+
+    async def renew(self) -> None:
+        """Have the next command be said over a new connection."""
+        if self._carrier is not None:
+            await self._lost("it is connected anew")
+        self._pause = Deadline(self._clock, 0)
+
+    async def dismiss(self, last: Sequence[Command]) -> None:
+        """Say ``last`` to a replica that is not to be spoken to again, and end the connection."""
+        with suppress(Disconnected, ProtocolViolation):
+            await self._sending.idle()
+            for command in last if self._carrier is not None else ():
+                await self._carrier.send(encode(command))
+        await self.close()
 
     async def close(self) -> None:
         """End the connection; the replica goes on with what it runs."""
@@ -201,5 +222,7 @@ class Link:
     async def _lost(self, why: str) -> None:
         carrier, self._carrier = self._carrier, None
         self.trouble, self.heard, self._receiving = why, Heard(), None
+        if carrier is not None:
+            self.lost = Deadline(self._clock, MOVES_AFTER_S)
         if carrier is not None:
             await carrier.close()

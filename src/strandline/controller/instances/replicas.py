@@ -15,10 +15,11 @@ import msgspec
 
 from strandline.controller.instances.asked import Asked
 from strandline.controller.instances.history import History
-from strandline.controller.instances.link import Link
+from strandline.controller.instances.link import MOVES_AFTER_S, Link
+from strandline.controller.instances.trust import Trust
 from strandline.frontier.antichain import EMPTY, MINIMUM, Frontier, join, meet
 from strandline.instance.commands import Advance, RunDataflow, RunIndex, RunIngestion, RunMaterialization, exports_of
-from strandline.instance.protocol.carrier import ALONE_S, Dial
+from strandline.instance.protocol.carrier import Dial
 from strandline.instance.protocol.messages import (
     AllowCompaction,
     AllowWrites,
@@ -37,8 +38,6 @@ from strandline.store.clock import Clock
 
 LOOK_S: Final = 0.02
 """How often several replicas are looked at in turn, while one of them is waited for."""
-MOVES_AFTER_S: Final = 2 * ALONE_S
-"""After so long without a replica, what runs there alone is begun in another one."""
 CONNECTING_S: Final = 5.0
 """How long a tick waits for a replica that is not connected yet."""
 
@@ -68,6 +67,7 @@ class Replicas:
     ) -> None:
         """``reported`` is called whenever a replica has said how something stands."""
         self.name = name
+        self.trust = Trust()
         self._reported = reported
         self.links: dict[str, Link] = {}
         self._hello = hello
@@ -77,17 +77,21 @@ class Replicas:
         self._history = History()
         self._runs: dict[str, Create] = {}
         self._places: dict[str, str] = {}  # of what only one replica may run, by name
-        self._away: dict[str, Deadline] = {}  # by replica, when what runs there alone is to move
+        self._gone: dict[str, Deadline] = {}  # replicas of before, until what ran there alone may run elsewhere
         self._turn = 0
+        self._alone = False  # whether the last turn ended without a replica
         self._time = MINIMUM  # where everything was brought to last
         self._asked = Asked(self._history, self._say, lambda: self.obeying)
 
     async def follow(self, addresses: Mapping[str, str]) -> None:
         """Have these be the replicas: connect to those that are new, and leave those that are not among them."""
         for name in [name for name, link in self.links.items() if addresses.get(name) != link.address]:
-            await self.links.pop(name).close()
+            self._gone[name] = Deadline(self._clock, MOVES_AFTER_S)
+            await self.links.pop(name).dismiss([CreateInstance(self.name, name), InitializationComplete()])
+            self.trust.forget(name)
         for name, address in addresses.items():
             if name not in self.links:
+                self._gone.pop(name, None)
                 self.links[name] = Link(
                     address,
                     self._dial,
@@ -95,8 +99,14 @@ class Replicas:
                     self._clock,
                     self._everything(name),
                     self._asked.answered,
-                    self._reported,
+                    self._heard,
                 )
+
+    async def greet(self, hello: Hello) -> None:
+        """Say ``hello`` to all replicas, over new connections."""
+        self._hello = hello
+        for link in self.links.values():
+            await link.renew()
 
     def _everything(self, replica: str) -> Callable[[], list[Command]]:
         def said() -> list[Command]:
@@ -110,6 +120,22 @@ class Replicas:
     async def peek(self, peek: Peek, deadline: Deadline) -> bytes | None:
         """Return the rows that the first replica to answer finds; None if none answers by the deadline; see `Asked`."""
         return await self._asked.ask(peek, deadline)
+
+    def bar(self, replica: str, why: str) -> None:
+        """Have a replica run nothing until its process is another one; ``why``: for an operator."""
+        self.trust.bar(replica, self.links[replica], why)
+        for command in (CreateInstance(self.name, replica), InitializationComplete()):
+            self.links[replica].say(command)
+
+    def _heard(self) -> None:
+        for name in self.trust.learn(self.links, self._time):
+            for command in self._everything(name)()[1:]:
+                self.links[name].say(command)
+        self._reported()
+
+    @property
+    def _trusted(self) -> dict[str, Link]:
+        return {name: link for name, link in self.links.items() if name not in self.trust.bars}
 
     # ---- what runs ---------------------------------------------------------------------------------------------------
 
@@ -148,25 +174,29 @@ class Replicas:
                 link.say(command)
 
     def _concerns(self, replica: str, command: Command) -> bool:
-        """Return whether a replica is to hear ``command``: what runs alone begins in one of them."""
+        """Return whether a replica is to hear ``command``: what runs alone begins in one of them.
+
+        One that is barred hears none; but it is connected, so that another process of it is noticed.
+        """
+        if replica in self.trust.bars:
+            return isinstance(command, Advance)
         return not isinstance(command, Schedule) or self._places.get(command.id, replica) == replica
 
     def _first(self) -> str:
         """Return a replica for what runs alone: one that obeys, if there is one; else any; empty if there is none."""
-        return next((name for name, link in self.links.items() if link.obeys), next(iter(self.links), ""))
+        trusted = self._trusted
+        return next((name for name, link in trusted.items() if link.obeys), next(iter(trusted), ""))
 
     def _move(self) -> None:
         """Have what runs alone run elsewhere, once its replica is away for so long that it has stopped it itself."""
         for name in sorted({*self._places.values()}):
-            if name in self.links and self.links[name].obeys:
-                self._away.pop(name, None)
+            if self._obeys(name):
                 continue
-            away = self._away.setdefault(name, Deadline(self._clock, MOVES_AFTER_S if name in self.links else 0))
-            if away.left_s() <= 0 and (other := self._first()) and self.links[other].obeys:
+            away = self.links[name].lost if name in self.links else self._gone.get(name)
+            if (away is None or away.left_s() <= 0) and (other := self._first()) and self.links[other].obeys:
                 for each in [each for each, place in self._places.items() if place == name]:
                     self._places[each] = other
                     self.links[other].say(Schedule(each))
-                del self._away[name]
 
     # ---- going on ----------------------------------------------------------------------------------------------------
 
@@ -179,14 +209,18 @@ class Replicas:
         before = self.frontiers()
         self._move()
         self._turn, self._time = self._turn + 1, Frontier(aim.time)
+        self._alone = False
         self._say(replace(aim, turn=self._turn))
         connecting = Deadline(self._clock, CONNECTING_S)
         looked = 0
         while not (self._done and self.complete):
-            obeying = [link for link in self.links.values() if link.obeys and link.heard.advanced != self._turn]
-            settling = [link for link in self.links.values() if link.settling and connecting.left_s() > 0]
+            obeying = [link for link in self.obeying if link.heard.advanced != self._turn]
+            settling = [link for link in self._trusted.values() if link.settling and connecting.left_s() > 0]
             left_s = None if deadline is None else deadline.left_s()
-            if not (waited := obeying or settling) or (left_s is not None and left_s <= 0):
+            if not (waited := obeying or settling):
+                self._alone = not self._done
+                break
+            if left_s is not None and left_s <= 0:
                 break
             await waited[looked % len(waited)].hear(LOOK_S if left_s is None else min(LOOK_S, left_s))
             looked += 1
@@ -202,7 +236,7 @@ class Replicas:
     @property
     def obeying(self) -> list[Link]:
         """The replicas that run what they are to run."""
-        return [link for link in self.links.values() if link.obeys]
+        return [link for link in self._trusted.values() if link.obeys]
 
     def frontiers(self) -> dict[str, Frontier]:
         """Return how far each item is that runs, or is fed by what runs: as far as the furthest replica."""
@@ -232,8 +266,9 @@ class Replicas:
     def problems(self) -> dict[str, str]:
         """Return what stands in the way of each thing that runs: something that no replica is without."""
         obeying = self.obeying
-        if not obeying:
-            away = "; ".join(f"{name} at {link.address}: {link.trouble}" for name, link in sorted(self.links.items()))
+        if not obeying or (self._alone and not self._done):
+            said = {name: f"{link.address}: {link.trouble or 'it has come back'}" for name, link in self.links.items()}
+            away = "; ".join(f"{name} at {why}" for name, why in sorted(said.items()))
             why = f"no replica of instance {self.name!r} is connected ({away or 'it has none'})"
             return dict.fromkeys(self.frontiers(), why)
         asked, names = self._done or obeying, self.frontiers()
@@ -254,7 +289,7 @@ class Replicas:
         return place is None or self.links.get(place) is link
 
     def _obeys(self, replica: str) -> bool:
-        return replica in self.links and self.links[replica].obeys
+        return replica in self._trusted and self.links[replica].obeys
 
     def _source_of(self, item: str) -> str:
         """Return the name of what runs for ``item``: of a source's table, the source."""
@@ -288,7 +323,7 @@ class Replicas:
             kept = link.heard.reconciled or Reconciled(0, {}, 0, 0)
             found[name] = ReplicaStatus(
                 link.address,
-                link.trouble,
+                self.trust.bars[name].why if name in self.trust.bars else link.trouble,
                 link.heard.incarnation,
                 kept.reused,
                 kept.replaced,

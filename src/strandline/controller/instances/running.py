@@ -9,6 +9,8 @@ from collections import ChainMap
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
+import msgspec
+
 from strandline.compute.tick import TickReport
 from strandline.controller.instances.replicas import Placeable, Replicas, ReplicaStatus
 from strandline.frontier.antichain import MINIMUM, Frontier, join, meet
@@ -50,8 +52,16 @@ class Running:
 
     # ---- what runs ---------------------------------------------------------------------------------------------------
 
-    async def follow(self, instances: Mapping[str, Mapping[str, str]]) -> None:
-        """Have these be the instances, each with the addresses of its replicas by name."""
+    async def follow(self, instances: Mapping[str, Mapping[str, str]], writes: int) -> None:
+        """Have these be the instances, each with the addresses of its replicas by name.
+
+        ``writes``: the epoch that replicas write under.  A new one is said to all of them together, since they may
+        write to the same shards.
+        """
+        if writes != self.hello.writes:
+            self.hello = msgspec.structs.replace(self.hello, writes=writes)
+            for instance in self.instances.values():
+                await instance.greet(self.hello)
         for name in [name for name in self.instances if name not in instances]:
             await self.instances.pop(name).close()
         for name, addresses in instances.items():

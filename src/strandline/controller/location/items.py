@@ -106,6 +106,7 @@ class View(_Item, frozen=True, tag="view"):
     fingerprint of the plan that a check has found right, and ``distrusted`` says what one has found wrong: such a view
     is recomputed whole until it is defined anew (`controller/asking/selfcheck.py`).  ``refresh``: its schedule; None:
     it follows each time.  ``seed``: the shard in which it was prepared, until its own holds the same rows.
+    ``audits``: how often replicas were asked to recompute it in full, whatever its shards' certificates say.
     """
 
     sql: str
@@ -118,6 +119,7 @@ class View(_Item, frozen=True, tag="view"):
     refresh: Refresh | None = None
     seed: str = ""
     instance: str = ""
+    audits: int = 0
 
     @property
     def awaits_creation(self) -> bool:

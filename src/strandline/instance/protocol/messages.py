@@ -21,6 +21,7 @@ from typing import TypeAlias
 
 import msgspec
 
+from strandline.compute.sink.disagreement import Disagreement
 from strandline.frontier.antichain import Frontier
 from strandline.instance.commands import Advance, RunDataflow, RunIndex, RunIngestion, RunMaterialization
 
@@ -169,11 +170,13 @@ class Status(msgspec.Struct, frozen=True):
 
     ``problems``: by id, or by what else they are noted under; empty: it has none now.  ``under_way``: by id, since when
     (milliseconds) something is done for it; None: no more.  ``counters``: live ones (`instance/live.py`) that changed.
+    ``disagreements``: by shard, also of internal stages, the last race in which another replica's rows were others.
     """
 
     problems: dict[str, str] = {}
     under_way: dict[str, int | None] = {}
     counters: dict[str, int] = {}
+    disagreements: dict[str, Disagreement] = {}
 
 
 class Reconciled(msgspec.Struct, frozen=True):

@@ -45,6 +45,7 @@ from strandline.algebra.nodes import (
 )
 from strandline.algebra.scalar import Scalar
 from strandline.algebra.schema import Column, Schema
+from strandline.compute.sink.disagreement import Disagreement
 from strandline.compute.stage import LINEAR, Stage
 from strandline.frontier.antichain import Frontier
 from strandline.frontier.refresh import Every, Refresh
@@ -58,6 +59,7 @@ from strandline.instance.commands import (
 )
 from strandline.instance.protocol import scalars
 from strandline.materialize.protocol.task import Binding, MaterializationSpec
+from strandline.persist.shard.batch import Digest
 
 RECORDS: Final[Mapping[str, type]] = {
     "Get": Get,
@@ -98,6 +100,9 @@ RECORDS: Final[Mapping[str, type]] = {
     "MaterializationSpec": MaterializationSpec,
     "Binding": Binding,
     "Frontier": Frontier,
+    # what is reported
+    "Disagreement": Disagreement,
+    "Digest": Digest,
 }
 """Every kind of record that a message may hold, by its name in frames.  Renaming a class must not change the name."""
 

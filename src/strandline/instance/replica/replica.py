@@ -9,6 +9,8 @@ obeyed from then on, also if it was said before and not looked at yet.
 
 It knows no catalog and no names but ids; it reads and writes shards by its own client.  What it reads and others write
 it looks at whenever it is brought to a time (`Advance`).
+
+Long because obeying one controller at a time is one subject.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ from typing import Final
 
 from strandline.errors import Disconnected, FencedError, ProtocolViolation, StrandlineError, first_line, reason
 from strandline.frontier.antichain import Frontier
-from strandline.instance.commands import Advance, outputs_of
+from strandline.instance.commands import Advance, RunIndex, outputs_of
 from strandline.instance.equipment import Equipment
 from strandline.instance.instance import Instance
 from strandline.instance.loop import Loop
@@ -52,6 +54,8 @@ from strandline.persist.shard.patience import Deadline
 
 SLICE_S: Final = 0.5
 """How long commands wait while everything is brought to a time; what takes longer goes on beside them."""
+WHOLE: Final = "(replica)"
+"""What a failure of the replica itself is noted under."""
 REPORT_S: Final = 0.25
 """How often what goes on beside is reported."""
 
@@ -218,6 +222,10 @@ class Replica:
             # A shard was closed before this replica learned that its view was dropped; or all writes here are over.
             # Which of them goes on is found by opening each anew.
             await self._renew(self._writes)
+        except Exception as error:  # noqa: BLE001 - a bug of ours, or of a library's: it ends no replica
+            self._problems.note(WHOLE, reason(error))
+        else:
+            self._problems.note(WHOLE, "")
         current = self._connection
         if current is not None and current.reconciled:
             for message in current.reporter.changes(self._standing()):
@@ -304,10 +312,11 @@ class Replica:
         instance = self._instance
         if instance is None:
             return
-        for each in [each for each in self._runs if not self._may_run(each)]:
-            await self._stop(each)
+        for each, runs in list(self._runs.items()):
+            if self._wanted.created.get(each) != runs or not self._may_run(runs):
+                await self._stop(each)
         for each in [each for each in self._wanted.created if each not in self._runs or not instance.runs(each)]:
-            if each in self._wanted.scheduled and (self._alone or not self._wanted.created[each].alone):
+            if self._may_run(self._wanted.created[each]):
                 await self._begin(instance, self._wanted.created[each])
         aim = self._aim
         if aim is None or self._advanced == aim.turn:
@@ -323,14 +332,14 @@ class Replica:
         if aim is self._aim and not instance.going_on():
             self._advanced = aim.turn
 
-    def _may_run(self, each: str) -> bool:
-        """Return whether what runs is still to run, as it does and here."""
-        wanted = self._wanted.created.get(each)
-        return (
-            wanted == self._runs[each]
-            and each in self._wanted.scheduled
-            and (self._alone or not self._runs[each].alone)
-        )
+    def _may_run(self, wanted: Create) -> bool:
+        """Return whether what is wanted may run here now.
+
+        What may not write yet does not: a next version is prepared by a process of its own.
+        """
+        begun = wanted.id in self._wanted.scheduled
+        allowed = wanted.id in self._wanted.writing or isinstance(wanted.what, RunIndex)
+        return begun and allowed and (self._alone or not wanted.alone)
 
     async def _begin(self, instance: Instance, wanted: Create) -> None:
         if instance.runs(wanted.id):
@@ -356,6 +365,7 @@ class Replica:
             dict(self._problems),
             instance.under_way(),
             instance.counters(),
+            instance.disagreements(),
         )
 
     def _written(self, instance: Instance) -> dict[str, Frontier]:

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TypeVar
 
+from strandline.compute.sink.disagreement import Disagreement
 from strandline.frontier.antichain import EMPTY, Frontier
 from strandline.instance.protocol.messages import Frontiers, Response, Status
 
@@ -26,6 +27,7 @@ class Standing:
     problems: Mapping[str, str] = field(default_factory=dict)
     under_way: Mapping[str, int] = field(default_factory=dict)
     counters: Mapping[str, int] = field(default_factory=dict)
+    disagreements: Mapping[str, Disagreement] = field(default_factory=dict)
 
 
 @dataclass
@@ -47,7 +49,8 @@ class Reporter:
         problems = _changed(before.problems, now.problems) | dict.fromkeys(before.problems.keys() - now.problems, "")
         under_way: dict[str, int | None] = {**_changed(before.under_way, now.under_way)}
         under_way |= dict.fromkeys(before.under_way.keys() - now.under_way.keys())
-        status = Status(problems, under_way, _changed(before.counters, now.counters))
+        counters = _changed(before.counters, now.counters)
+        status = Status(problems, under_way, counters, _changed(before.disagreements, now.disagreements))
         found: list[Response] = []
         if status != Status():
             found.append(status)

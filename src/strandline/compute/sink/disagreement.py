@@ -1,0 +1,28 @@
+"""Disagreements of replicas: two of them computed different contents of one shard from the same inputs.
+
+One of the two is wrong, and neither can know which: who has commanded both finds out (`controller/asking`).
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from strandline.frontier.antichain import Frontier
+from strandline.persist.shard.batch import Digest
+
+
+class Disagreement(msgspec.Struct, frozen=True):
+    """What a sink found when it lost a race for the times ``[lower, upper)`` of its shard.
+
+    ``theirs`` and ``ours``: the digests of all that the shard holds before ``upper``, and of all that it would hold if
+    this sink had been faster.  ``missing``: how many rows only theirs has; ``extra``: only ours; ``example``: one of
+    them, as text.  They are 0 where the rows were not compared.
+    """
+
+    lower: Frontier
+    upper: Frontier
+    theirs: Digest
+    ours: Digest
+    missing: int = 0
+    extra: int = 0
+    example: str = ""

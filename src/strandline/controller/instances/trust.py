@@ -1,0 +1,63 @@
+"""Trust: which processes the replicas of an instance are, and which of them are to run nothing.
+
+A replica that has computed something wrong is *barred*: it is commanded nothing until its process is another one, or
+until it is dropped and added again.  It stays connected, so that another process of it is noticed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from strandline.controller.instances.link import Link
+from strandline.frontier.antichain import Frontier
+from strandline.instance.protocol.messages import Reconciled
+
+
+@dataclass(frozen=True, slots=True)
+class Process:
+    """A process of a replica; ``since``: the time that all was brought to when it was first heard."""
+
+    incarnation: str
+    since: Frontier
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """Why a process of a replica runs nothing; ``before``: what it said that it had kept of what ran."""
+
+    why: str
+    before: Reconciled | None
+
+
+class Trust:
+    """What is known of the replicas' processes, by the names of the replicas."""
+
+    def __init__(self) -> None:
+        self.processes: dict[str, Process] = {}
+        """Each as it was heard last."""
+        self.bars: dict[str, Bar] = {}
+
+    def bar(self, replica: str, link: Link, why: str) -> None:
+        """Trust the process of a replica no longer, for ``why``, as an operator reads it."""
+        self.bars[replica] = Bar(why, link.heard.reconciled)
+
+    def obeys(self, replica: str, link: Link) -> bool:
+        """Return whether a barred replica has said that it runs nothing."""
+        return link.heard.reconciled is not None and link.heard.reconciled is not self.bars[replica].before
+
+    def learn(self, links: Mapping[str, Link], time: Frontier) -> list[str]:
+        """Take note of which processes the replicas are; return those that were barred and are other processes now."""
+        lifted = []
+        for name, link in links.items():
+            known, incarnation = self.processes.get(name), link.heard.incarnation
+            if incarnation and (known is None or known.incarnation != incarnation):
+                self.processes[name] = Process(incarnation, time)
+                if self.bars.pop(name, None) is not None:
+                    lifted.append(name)
+        return lifted
+
+    def forget(self, replica: str) -> None:
+        """Know nothing of a replica that was dropped."""
+        self.processes.pop(replica, None)
+        self.bars.pop(replica, None)
