@@ -89,7 +89,8 @@ def replicate(
     Port 0 takes a free one.  Raises `ConfigError` if nothing was stored there yet, or as `ListeningReplica`.
     """
     settings = config_from(config)
-    assembly = assemble(location, spark=spark, consensus=consensus, config=settings, mode=Mode.FULL)
+    # Not FULL: it writes what it is commanded, and only a controller makes a location.
+    assembly = assemble(location, spark=spark, consensus=consensus, config=settings, mode=Mode.READ)
     loop = LoopThread()
     try:
         return ListeningReplica(assembly, settings, listen, loop)
