@@ -8,18 +8,16 @@ from __future__ import annotations
 from typing import Any, Final
 
 from planted.bugs import Bug, registrar
-from strandline.controller import planning
-from strandline.controller.defining import definitions
+from strandline.controller.instances import replicas
 from strandline.controller.instances.link import Heard, Link
 from strandline.controller.instances.replicas import Replicas
 from strandline.controller.instances.running import Running
 from strandline.controller.retention import Retention
 from strandline.controller.writing import Writing
 from strandline.frontier.antichain import Frontier
+from strandline.instance.commands import outputs_of
 from strandline.instance.instance import Instance
-from strandline.instance.protocol.messages import Create, Hello
-from strandline.instance.replica import replica as replica_module
-from strandline.instance.replica.reconcile import Reconciliation
+from strandline.instance.protocol.messages import Create
 from strandline.instance.replica.replica import Connection, Replica
 from strandline.instance.replica.reporting import Reporter
 
@@ -41,31 +39,25 @@ def frontier_assumed(self: Replicas) -> dict[str, Frontier]:
 @bug("what was said over an earlier connection counts for the next one", (Heard, "__init__"))
 def heard_before(self: Heard, _known: dict[str, Any] = {}) -> None:  # noqa: B006 - it is the bug
     """Share what was heard."""
-    for name, kind in (("writes", dict), ("needs", dict), ("problems", dict), ("under_way", dict), ("counters", dict), ("disagreements", dict)):
-        setattr(self, name, _known.setdefault(name, kind()))
+    for name in ("writes", "needs", "problems", "under_way", "counters", "disagreements"):
+        setattr(self, name, _known.setdefault(name, {}))
     self.incarnation, self.reconciled, self.advanced = "", None, None
 
 
-@bug("a connection that was cut is not made again", (Link, "_lost"))
-async def never_again(self: Link, why: str) -> None:
-    """Keep what is broken."""
-    self.trouble, self.heard = why, Heard()
+_say = Link.say
+
+
+@bug("a connection that was cut is not made again", (Link, "say"))
+def never_again(self: Link, command: Any) -> None:
+    """Connect once."""
+    if self._carrier is not None or not self.__dict__.setdefault("_dialled", False):
+        self.__dict__["_dialled"] = True
+        _say(self, command)
 
 
 @bug("what a replica reports between ticks is not followed", (Running, "_moved"))
 def late_unfollowed(self: Running) -> None:
     """Wait for the next tick."""
-
-
-@bug("what runs in replicas has no problem while none of them is connected", (Running, "_note"))
-def away_in_silence(self: Running) -> None:
-    """Note nothing."""
-
-
-@bug("a view that was dropped runs on in its replicas", (Replicas, "stop"))
-def never_ended(self: Replicas, name: str) -> None:
-    """Forget it here alone."""
-    self._runs.pop(name, None)
 
 
 @bug("what a replica must still read is not held", (Retention, "hold"))
@@ -83,39 +75,32 @@ async def creation_unseen(self: Writing, views: Any) -> None:
     """Look at nothing."""
 
 
-_shards = planning.stage_shards
+_bring = Replicas.bring
 
 
-@bug(
-    "views of two instances write one shard",
-    (definitions, "stage_shards"),
-)
-def shards_shared(stages: Any, catalog: Any, ids: Any, before: Any = {}, *, instance: str) -> dict[str, str]:  # noqa: B006
-    """Take the shard of whichever view has the stage."""
-    known = {name: shard for view in catalog.items.values() for name, shard in getattr(view, "stages", {}).items()}
-    return {stage.name: known.get(stage.name) or ids.fresh("s") for stage in stages[:-1]}
+@bug("what has moved in a replica is followed at the next tick", (Replicas, "bring"))
+async def one_round(self: Replicas, aim: Any, deadline: Any) -> bool:
+    """Say that nothing has moved."""
+    await _bring(self, aim, deadline)
+    return False
+
+
+@bug("what replicas have not done yet is not said to be under way", (Replicas, "going_on"))
+def nothing_under_way(self: Replicas) -> dict[str, int | None]:
+    """Say nothing."""
+    return {}
+
+
+@bug("what is reported of a view counts for the next one of its name", (replicas, "exports_of"))
+def named_by_name(name: str, command: Any) -> tuple[str, ...]:
+    """Name what it writes by its name."""
+    return tuple(each.name.lower() for each in outputs_of(command)) or (name,)
 
 
 # ---- the replica -----------------------------------------------------------------------------------------------------
 
 
-@bug("a controller that was succeeded is obeyed", (Replica, "_refusal"))
-def stale_obeyed(self: Replica, hello: Hello) -> str:
-    """Refuse no controller."""
-    return ""
-
-
 _obey = Replica._obey
-
-
-@bug("what an older connection said is obeyed, though a newer one has begun", (Replica, "_turn"))
-async def older_connection_obeyed(self: Replica) -> None:
-    """Obey whatever is there."""
-    while self._inbox:
-        connection, command = self._inbox.popleft()
-        connection.carrier = connection.carrier if self._connection is None else self._connection.carrier
-        await _obey(self, connection, command)
-    await _turn(self)
 
 
 _turn = Replica._turn
@@ -128,23 +113,6 @@ async def turns_kept(self: Replica, connection: Connection) -> None:
     aim = self._aim
     await _reconcile(self, connection)
     self._aim = aim
-
-
-@bug("what is not mentioned runs on", (Replica, "_end"))
-async def never_dropped(self: Replica, found: Reconciliation) -> None:
-    """End what is replaced alone."""
-    for each in found.replace:
-        await self._stop(each)
-
-
-@bug("everything is dropped before it is known what is to run", (Replica, "_obey"))
-async def dropped_too_early(self: Replica, connection: Connection, command: Any) -> None:
-    """Begin with nothing."""
-    if type(command).__name__ == "CreateInstance":
-        for each in list(self._runs):
-            await self._stop(each)
-        self._wanted = replica_module.Wanted()
-    await _obey(self, connection, command)
 
 
 @bug("what others write is never looked at", (Instance, "look"))

@@ -225,8 +225,8 @@ class Controller(Instance):
             true = await world.observer.uppers(catalog)
             wrong = {name: upper for name, upper in said.items() if (upper.at or 0) > true.get(name, TIME_MAX)}
             require("C2", not wrong, f"replicas are taken to have {wrong}, and there is {true}")
-        for replicas in writing.running.replicas().values():
-            for each in replicas.values():
+        for instance in writing.running.replicas().values():
+            for each in instance.values():
                 kept = {"reused": each.reused, "replaced": each.replaced, "created": each.created}
                 world.marks.update(
                     f"replicas: {word}" for word, count in (kept | {"dropped": each.dropped}).items() if count
