@@ -25,6 +25,7 @@ from strandline.controller.asking.progress import progress
 from strandline.controller.asking.selfcheck import SelfCheck
 from strandline.controller.asking.skip import skip
 from strandline.controller.asking.verification import Verification
+from strandline.controller.asking.wrong_replicas import WrongReplicas
 from strandline.controller.defining import definitions, instances
 from strandline.controller.defining.apply import Applied, apply
 from strandline.controller.defining.creating import create
@@ -54,7 +55,8 @@ class Environment:
         self._core = access.core
         self._run = access.run
         self._selfcheck = SelfCheck(access.core)
-        self._checks = Loop(access.assembly.beside, self._selfcheck.turn)
+        self._wrong_replicas = WrongReplicas(access.core)
+        self._checks = Loop(access.assembly.beside, self._check)
 
     def __enter__(self) -> Self:
         return self
@@ -150,12 +152,20 @@ class Environment:
 
     async def _ticked(self, ts: int | None, *, wait: bool, timeout: float | None) -> int:
         deadline = None if timeout is None else Deadline(self._core.assembly.clock, timeout)
-        await self._selfcheck.settle()
+        await self._settle()
         time = await self._core.tick(ts, wait=wait, deadline=deadline)
         self._checks.wake()
         if await self._checks.rest(deadline):
-            await self._selfcheck.settle()
+            await self._settle()
         return time
+
+    async def _check(self) -> None:
+        await self._wrong_replicas.turn()
+        await self._selfcheck.turn()
+
+    async def _settle(self) -> None:
+        await self._wrong_replicas.settle()
+        await self._selfcheck.settle()
 
     def idle(self) -> bool:
         """Return whether a tick would find nothing new: everything is complete, and upstreams have no more.

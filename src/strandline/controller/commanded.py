@@ -40,7 +40,6 @@ from strandline.instance.commands import (
 )
 from strandline.materialize.protocol.task import Binding, MaterializationSpec
 
-
 AUDITS: Final = "strandline.audits"
 """Beside the settings that change answers: another count is another certificate, so what is stored is not trusted."""
 

@@ -98,6 +98,11 @@ class Pair(Workshop):
         return Counter({key: count for key, count in found.items() if count})
 
 
+def request_of(upper: int) -> StageRequest:
+    """Return how a batch of all times before ``upper`` is staged in memory."""
+    return StageRequest("v", SCHEMA, 0, upper, "", inline_bytes_max=1 << 14)
+
+
 def hear(run: StageRun) -> None:
     """Let a replica hear how far its inputs are."""
     for reader in run._inputs.values():
@@ -233,9 +238,24 @@ def test_a_move_that_a_replica_made_first_is_no_conflict(pair: Pair) -> None:
     pair.second.sink.moved(theirs, Frontier(pair.upper), read=Frontier(pair.upper))
 
     assert (pair.second.sink.counters.conflicts, pair.second.sink.counters.equal) == (0, 1)
+    assert pair.second.sink.disagreed is None
     pair.write()
     hear(pair.second)
     assert pair.second.quiet(Frontier(pair.upper), frozenset())
+
+
+def test_a_replica_that_writes_where_another_one_only_moves_disagrees_with_it(pair: Pair) -> None:
+    """Damage: rows that a wrong replica makes up at an idle time are believed."""
+    pair.write()
+    pair.first.sink.move(Frontier(pair.upper))
+    pair.go_wrong(("wrong", 1))
+    ours = run_sync(pair.first.sink.writer.compare_and_append([], Frontier(pair.upper - 1), Frontier(pair.upper)))
+    pair.first.sink.moved(ours, Frontier(pair.upper), read=Frontier(pair.upper))
+
+    assert pair.first.sink.disagreed is not None
+    pair.write()
+    pair.bring(pair.first)
+    assert pair.contents() == {"a": 1}
 
 
 def test_a_replica_that_computed_other_rows_is_a_conflict_that_is_reported_and_repaired(pair: Pair) -> None:
@@ -251,7 +271,11 @@ def test_a_replica_that_computed_other_rows_is_a_conflict_that_is_reported_and_r
     assert (sink.disagreed.lower, sink.disagreed.upper) == (Frontier(pair.upper - 1), Frontier(pair.upper))
     assert ours[1] is not None
     assert not isinstance(ours[1], BaseException)
-    assert sink.disagreed.ours == ours[1].digest != sink.disagreed.theirs
+    before = run_sync(pair.engine.stage(updates(SCHEMA, [{"k": "a", "__time": 1}]), request_of(2))).digest
+    assert sink.disagreed.ours - before == ours[1].digest != sink.disagreed.theirs - before
+    assert sink.disagreed.theirs == pair.reader("v").state.digest
+    assert (sink.disagreed.missing, sink.disagreed.extra) == (2, 0)
+    assert sink.disagreed.example in {"{'k': 'b'} (missing)", "{'k': 'wrong'} (missing)"}
     pair.write(("c", 1))
     pair.bring(pair.first)
     assert pair.contents() == {"a": 1, "b": 1, "c": 1}

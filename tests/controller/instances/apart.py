@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from functools import partial
@@ -24,8 +24,10 @@ from strandline.instance.carriers.queues import QueueCarrier, pair
 from strandline.instance.equipment import Equipment
 from strandline.instance.replica.replica import Replica
 from strandline.persist.client import PersistClient
+from strandline.plane.engine import Engine
 from strandline.sources.question import Patience
 from strandline.store.beside import Beside
+from strandline.store.blob import Blob
 from strandline.store.system import SystemClock
 from strandline.testing.doubles import CountingIds
 from strandline.testing.lists.list_engine import listed
@@ -39,8 +41,9 @@ ABOVE = "CREATE MATERIALIZED VIEW above AS SELECT grp, n FROM totals WHERE n > 0
 class Process:
     """A replica's process: it may be killed, and begun anew with nothing but what is durable."""
 
-    def __init__(self, place: Place, name: str) -> None:
+    def __init__(self, place: Place, name: str, engine: Engine | None = None) -> None:
         self.place = place
+        self.engine: Engine = place.assembly.engine if engine is None else engine
         self.name = name
         self.begun = 0
         self.ends: list[QueueCarrier] = []
@@ -54,9 +57,9 @@ class Process:
         have, clock = self.place.assembly, SystemClock()
         beside: Beside = partial(RunningTask, clock)
         ids = CountingIds(f"{self.name}{self.begun}")
-        client = PersistClient(clock, ids, have.blob, have.consensus, have.engine)
+        client = PersistClient(clock, ids, have.blob, have.consensus, self.engine)
         equipment = Equipment(
-            client, have.engine, have.connectors, have.drivers, side_by_side, Patience(beside, 1.0), have.lanes
+            client, self.engine, have.connectors, have.drivers, side_by_side, Patience(beside, 1.0), have.lanes
         )
         self.replica = Replica(equipment, "", f"{self.name}{self.begun}")
 
@@ -110,9 +113,10 @@ class Site:
         self.n = 0
         self.core: Core
 
-    def process(self, name: str) -> Process:
-        """Begin the process of a replica, which listens at its name's address."""
-        found = self.processes[f"{name}:1"] = Process(self.place, name)
+    def process(self, name: str, engine: Callable[[Blob], Engine] | None = None) -> Process:
+        """Begin the process of a replica, which listens at its name's address; ``engine``: its own."""
+        own = None if engine is None else engine(self.place.assembly.blob)
+        found = self.processes[f"{name}:1"] = Process(self.place, name, own)
         return found
 
     async def dial(self, address: str) -> QueueCarrier:
@@ -173,11 +177,14 @@ async def held(core: Core, name: str, time: int) -> Counter[tuple[Any, ...]]:
 
 
 @asynccontextmanager
-async def site(*replicas: str) -> AsyncIterator[Site]:
-    """Open a location with a table, an instance with these replicas, and a view in it."""
+async def site(*replicas: str, **engines: Callable[[Blob], Engine]) -> AsyncIterator[Site]:
+    """Open a location with a table, an instance with these replicas, and a view in it.
+
+    ``engines``: those of replicas that have one of their own.
+    """
     at = Site()
     for name in replicas:
-        at.process(name)
+        at.process(name, engines.get(name))
     await at.open()
     listed = ", ".join(f"{name} '{name}:1'" for name in replicas)
     await at.execute(TABLE, f"CREATE INSTANCE x REPLICAS ({listed})", TOTALS)

@@ -52,6 +52,7 @@ from strandline.algebra.scalar import (
 )
 from strandline.algebra.schema import Column, Schema
 from strandline.compute.plan.view import PlannedView
+from strandline.compute.sink.disagreement import Disagreement
 from strandline.compute.stage import Stage, split
 from strandline.frontier.antichain import EMPTY, Frontier
 from strandline.frontier.refresh import Every, Refresh
@@ -76,6 +77,7 @@ from strandline.instance.protocol.messages import (
     Welcome,
 )
 from strandline.materialize.protocol.task import Binding, MaterializationSpec
+from strandline.persist.shard.batch import Digest
 
 DEEP: Final = 40
 """Deeper than what is sent as text."""
@@ -224,7 +226,12 @@ EXAMPLES: Final[Mapping[str, Any]] = {
     "Welcome": Welcome("incarnation-1"),
     "Refused": Refused("Dance", "this version does not know it"),
     "Frontiers": Frontiers({"v": Frontier(3), "w": EMPTY}, {"shard-1": Frontier(0)}, 4),
-    "Status": Status({"v": "", "src": "gone"}, {"v": 5, "w": None}, {"waves": 2}),
+    "Status": Status(
+        {"v": "", "src": "gone"},
+        {"v": 5, "w": None},
+        {"waves": 2},
+        {"shard-1": Disagreement(Frontier(3), EMPTY, Digest(2**64 - 1, 0), Digest(5, 7), 1, 2, "{'k': 1} (missing)")},
+    ),
     "Reconciled": Reconciled(1, {"plan": 2}, 3, 4),
     "PeekResponse": PeekResponse("u-1", b"ARROW1"),
 }

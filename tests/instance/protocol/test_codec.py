@@ -47,7 +47,10 @@ from strandline.instance.protocol.messages import (
 )
 
 NAMED: Final = frozenset(
-    ("shards", "conf", "options", "settings", "writes", "needs", "problems", "under_way", "counters", "replaced")
+    (
+        *("shards", "conf", "options", "settings", "replaced"),
+        *("writes", "needs", "problems", "under_way", "counters", "disagreements"),
+    )
 )
 """The fields that hold values by name: there each name counts."""
 

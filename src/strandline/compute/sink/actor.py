@@ -37,7 +37,7 @@ from msgspec.structs import replace
 
 from strandline.algebra.schema import Schema
 from strandline.compute.sink.correction import Correction, Updates
-from strandline.compute.sink.disagreement import Disagreement
+from strandline.compute.sink.disagreement import Disagreement, inexact
 from strandline.compute.sink.mint import Description, Mint
 from strandline.frontier.antichain import MINIMUM, Frontier, as_time, meet
 from strandline.persist.handles.contents import Contents, Half, Rows, StageRequest
@@ -359,13 +359,17 @@ class Sink:
         return as_written, await self._next(description.upper, writing.read, small=writing.request.small)
 
     async def _compare(self, before: Disagreement | None) -> None:
-        """Count the rows in which the replica disagreed; if there are none, the disagreement is the one ``before``."""
+        """Count the rows in which the replica disagreed.
+
+        If it is only errors, or the last digits of floats, the disagreement is still the one ``before``.
+        """
         found = self.disagreed
         if found is not None and self.owes:  # just the difference; else it is so much that an audit comes instead
             owed = await self._correction.ok(0)
             left = await self._engine.differences(owed, self.schema, significant=SIGNIFICANT_DIGITS)
             counted = replace(found, missing=left.missing, extra=left.extra, example=left.example)
-            self.disagreed = counted if left.missing or left.extra else before
+            harmless = any(self._correction.err()) or inexact(self.schema)
+            self.disagreed = before if harmless and not (left.missing or left.extra) else counted
 
     def _by_a_replica(self, writing: Writing, mine: Digest) -> bool:
         """Return whether a replica has appended just what is ``writing``, after which the digest would be ``mine``.

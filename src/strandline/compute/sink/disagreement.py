@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import msgspec
 
+from strandline.algebra.schema import Schema
 from strandline.frontier.antichain import Frontier
 from strandline.persist.shard.batch import Digest
 
@@ -16,7 +17,8 @@ class Disagreement(msgspec.Struct, frozen=True):
 
     ``theirs`` and ``ours``: the digests of all that the shard holds before ``upper``, and of all that it would hold if
     this sink had been faster.  ``missing``: how many rows only theirs has; ``extra``: only ours; ``example``: one of
-    them, as text.  They are 0 where the rows were not compared.
+    them, as text.  They are 0 where the rows were not compared, or equal: then this sink has not staged what it meant
+    to.
     """
 
     lower: Frontier
@@ -26,3 +28,13 @@ class Disagreement(msgspec.Struct, frozen=True):
     missing: int = 0
     extra: int = 0
     example: str = ""
+
+
+def inexact(schema: Schema) -> bool:
+    """Return whether rows may differ in their last digits, by the order in which Spark adds floats.
+
+    >>> from strandline.algebra.schema import Column
+    >>> inexact(Schema((Column("a", "array<double>"),))), inexact(Schema((Column("a", "decimal(10,2)"),)))
+    (True, False)
+    """
+    return any("double" in column.type or "float" in column.type for column in schema)

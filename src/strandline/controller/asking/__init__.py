@@ -12,4 +12,5 @@ __all__ = [
     "skip",
     "status",
     "verification",
+    "wrong_replicas",
 ]

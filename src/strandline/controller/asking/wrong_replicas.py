@@ -26,13 +26,14 @@ from strandline.controller.core import Core
 from strandline.controller.instances.replicas import Replicas
 from strandline.controller.location.audits import audited
 from strandline.errors import AsOfError, FencedError, reason
-from strandline.frontier.antichain import MINIMUM, as_time
-from strandline.plane.reading import Differences
+from strandline.frontier.antichain import MINIMUM, Frontier, as_time
 
 AUDIT_AFTER: Final = 3
 """A shard that is still wrong after so many looks at it is audited; after twice as many again, and so on."""
-UNDECIDED_SHARE: Final = 0.1
-"""What could not be decided is decided again once it has taken this share of the time since."""
+SHARE: Final = 0.1
+"""A shard is recomputed again once its last recomputation was this share of the time since."""
+OBEYS_WITHIN_MS: Final = 5_000
+"""A barred replica that has not said by then that it runs nothing, and still writes, is fenced."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +47,7 @@ class _Report:
 
     @property
     def place(self) -> tuple[str, str, str]:
-        """Which report it is: the next one of the same place takes its place."""
+        """What the next report of the same kind takes the place of."""
         return self.instance.name, self.replica, self.shard
 
     @property
@@ -58,27 +59,22 @@ class _Report:
 
 @dataclass(frozen=True, slots=True)
 class _Named:
-    """A process of a replica that was found wrong: in which view, and what to say of it."""
+    """A process of a replica that was found wrong: in which view, when that was found, and what to say of it."""
 
     incarnation: str
     view: str
+    at_ms: int
     why: str
 
 
 @dataclass(slots=True)
-class _Doubted:
-    """A shard that was wrong: in which view, what an operator reads, how often it was looked at since, how it ends.
-
-    ``pause_until_ms``: when a report of it that cannot be decided is looked at again.
-    """
+class _Wrong:
+    """A shard of an instance that was found wrong, and how often since; when it is looked at again."""
 
     instance: str
-    view: str
-    why: str = ""
     looks: int = 0
     patience: int = AUDIT_AFTER
-    wrong: bool = False
-    pause_until_ms: int = 0
+    again_ms: int = 0
 
 
 @dataclass(slots=True)
@@ -86,11 +82,18 @@ class WrongReplicas:
     """Judges what the replicas of one environment report: `turn` beside ticks, `settle` between them."""
 
     core: Core
-    _judged: dict[tuple[str, str, str], tuple[str, Disagreement]] = field(default_factory=dict)
+    _opened: Frontier = MINIMUM  # what was computed before is not judged: the replicas may be other processes now
+    _judged: dict[tuple[str, str, str], Disagreement] = field(default_factory=dict)
+    _again_ms: dict[str, int] = field(default_factory=dict)  # by shard, when its reports are judged again
     _named: dict[tuple[str, str], _Named] = field(default_factory=dict)  # by instance and replica
-    _doubted: dict[str, _Doubted] = field(default_factory=dict)  # by shard
+    _unclear: dict[str, tuple[str, str]] = field(default_factory=dict)  # by shard: its view, and what is not known
+    _wrong: dict[str, _Wrong] = field(default_factory=dict)  # by shard
     _audits: set[str] = field(default_factory=set)  # the views that are to be audited
     _fence: bool = False
+
+    def __post_init__(self) -> None:
+        if self.core.writing is not None:
+            self._opened = Frontier(self.core.writing.oracle.floor)
 
     async def turn(self) -> None:
         """Judge what was reported since, stop what is wrong, and look whether what was wrong is right by now.
@@ -100,8 +103,8 @@ class WrongReplicas:
         for report in list(self._reports()):
             await self._judge(report)
         self._stop()
-        for shard in [shard for shard, doubted in self._doubted.items() if doubted.wrong]:
-            await self._look(shard, self._doubted[shard])
+        for shard in list(self._wrong):
+            await self._look(shard, self._wrong[shard])
         self.core.health.wrong = self._problems()
 
     async def settle(self) -> None:
@@ -123,29 +126,157 @@ class WrongReplicas:
     def _reports(self) -> Iterator[_Report]:
         """Yield what was not judged yet of what the replicas that are trusted have reported."""
         for instance in self.core.require_writing().running.instances.values():
-            for name, link in instance.links.items():
-                for shard, found in link.heard.disagreements.items() if name not in instance.trust.bars else ():
+            trusted = {name: link for name, link in instance.links.items() if name not in instance.trust.bars}
+            for name, link in trusted.items():
+                for shard, found in link.heard.disagreements.items():
                     report = _Report(instance, name, shard, found)
-                    if self._judged.get(report.place) != (link.heard.incarnation, found):
+                    if self._opened < found.upper and self._judged.get(report.place) != found:
                         yield report
 
     async def _judge(self, report: _Report) -> None:
-        clock, link = self.core.assembly.clock, report.instance.links[report.replica]
-        doubted, begun = self._doubted.get(report.shard), clock.now_ms()
-        if doubted is not None and begun < doubted.pause_until_ms:
+        """Judge a report, unless its shard was recomputed a moment ago; what fails meanwhile is judged later."""
+        clock = self.core.assembly.clock
+        begun = clock.now_ms()
+        if begun < self._again_ms.get(report.shard, 0):
             return
-        known = link.heard.incarnation, report.found
+        stage = None
         try:
             stage = await recomputed(self.core, report.instance.name, report.shard)
-            decided = stage is None or await self._decided(report, stage)
+            if stage is not None:
+                await self._decide(report, stage)
+            self._judged[report.place] = report.found
         except FencedError:
             raise
         except AsOfError:
-            decided = True  # what is past is not judged
+            self._judged[report.place] = report.found  # it is too late to find out
         except Exception as error:  # noqa: BLE001 - what cannot be judged stops nothing
-            self._doubt(report, stage).why = f"{_disagree(report)}, and what is right was not found: {reason(error)}"
-            decided = False
-        if decided:
-            self._judged[report.place] = known
-        if doubted is not None:
-            doubted.pause_until_ms = clock.now_ms() + round((clock.now_ms() - begun) / UNDECIDED_SHARE)
+            if stage is not None:
+                self._leave(report, stage, f"which of them is wrong cannot be found out now: {reason(error)}")
+        self._again_ms[report.shard] = _after(begun, clock.now_ms())
+
+    async def _decide(self, report: _Report, stage: Recomputed) -> None:
+        """Find out who is wrong: the one that reported, or the one that was faster.  Raises `AsOfError` if too late."""
+        found, there = report.found, await stage.compare(report.time)
+        before = await self._right_before(report, stage)
+        self._unclear.pop(report.shard, None)
+        if not there.missing and not there.extra:
+            compared = bool(found.missing or found.extra)
+            if before is not False and (compared or found.theirs == await stage.digest(report.time)):
+                self._name(report, stage, report.replica, found.missing, found.extra, found.example)
+            return
+        wrong = self._wrong.setdefault(report.shard, _Wrong(report.instance.name))
+        if before or found.ours == await stage.digest(report.time):
+            match self._others(report):
+                case [other]:
+                    self._name(report, stage, other, there.missing, there.extra, there.example)
+                case []:
+                    self._fence |= self._defied(report.instance)
+                case others:
+                    self._leave(report, stage, f"one of {', '.join(others)} is wrong, and it is not known which")
+        elif before is False:
+            wrong.looks = wrong.patience  # what was wrong before has no certificate that is worth its name
+
+    async def _right_before(self, report: _Report, stage: Recomputed) -> bool | None:
+        """Return whether the shard was right where the one that reported began; None: that can no longer be read."""
+        if report.found.lower == MINIMUM:
+            return True
+        try:
+            found = await stage.compare(as_time(report.found.lower) - 1)
+        except AsOfError:
+            return None
+        return not found.missing and not found.extra
+
+    def _others(self, report: _Report) -> list[str]:
+        """Return which replicas may have written what is wrong: not those that ran later, nor would have written it."""
+        instance, found = report.instance, report.found
+        others = []
+        for name, link in instance.links.items():
+            process, same = instance.trust.processes.get(name), link.heard.disagreements.get(report.shard)
+            agrees = same is not None and (same.upper, same.ours) == (found.upper, found.ours)
+            if name == report.replica or name in instance.trust.bars or agrees:
+                continue
+            if process is not None and process.since < found.upper:
+                others.append(name)
+        return others
+
+    def _defied(self, instance: Replicas) -> bool:
+        """Return whether a replica of ``instance`` is barred, and has had the time to obey, and has not."""
+        now = self.core.assembly.clock.now_ms()
+        return any(
+            not instance.trust.obeys(name, instance.links[name])
+            and (instance.name, name) in self._named
+            and now - self._named[instance.name, name].at_ms >= OBEYS_WITHIN_MS
+            for name in instance.trust.bars
+        )
+
+    def _name(self, report: _Report, stage: Recomputed, replica: str, missing: int, extra: int, example: str) -> None:
+        """Name a replica as wrong."""
+        counted = f"{missing} row(s) missing and {extra} too many, such as {example}"
+        differs = counted if missing or extra else "the digest of what it was to write is another one"
+        why = f"computed {stage.name!r} wrong at {report.time}: {differs}"
+        process = report.instance.trust.processes[replica]
+        named = _Named(process.incarnation, stage.view.name.lower(), self.core.assembly.clock.now_ms(), why)
+        self._named.setdefault((report.instance.name, replica), named)
+
+    def _leave(self, report: _Report, stage: Recomputed, why: str) -> None:
+        """Take note that two replicas disagree, and that it is not known which of them is wrong."""
+        where = f"replica {report.replica!r} of instance {report.instance.name!r} and another one disagree about"
+        self._unclear[report.shard] = stage.view.name.lower(), f"{where} {stage.name!r} at {report.time}; {why}"
+
+    # ---- what follows ------------------------------------------------------------------------------------------------
+
+    def _stop(self) -> None:
+        """Bar the replicas that are named, while others are there; forget those whose process is another one."""
+        instances = self.core.require_writing().running.instances
+        for (name, replica), named in list(self._named.items()):
+            instance = instances.get(name)
+            process = None if instance is None else instance.trust.processes.get(replica)
+            if instance is None or process is None or process.incarnation != named.incarnation:
+                del self._named[name, replica]
+            elif replica not in instance.trust.bars and {*instance.obeying} - {instance.links[replica]}:
+                instance.bar(replica, f"it {named.why}; it runs nothing until its process is restarted")
+
+    async def _look(self, shard: str, wrong: _Wrong) -> None:
+        """Look whether a shard is right by now; have its view audited, if it stays wrong."""
+        clock = self.core.assembly.clock
+        begun = clock.now_ms()
+        if begun < wrong.again_ms:
+            return
+        try:
+            stage = await recomputed(self.core, wrong.instance, shard)
+            found = None if stage is None else await stage.compare(await stage.latest())
+        except FencedError:
+            raise
+        except Exception:  # noqa: BLE001 - it is looked at again
+            return
+        wrong.again_ms = _after(begun, clock.now_ms())
+        if stage is None or found is None or not (found.missing or found.extra):
+            del self._wrong[shard]
+            return
+        wrong.looks += 1
+        if wrong.looks >= wrong.patience:
+            wrong.looks, wrong.patience = 0, 2 * wrong.patience
+            self._audits.add(stage.view.name.lower())
+
+    def _problems(self) -> dict[str, str]:
+        """Return what there is to say of each view."""
+        instances = self.core.require_writing().running.instances
+        said = list(self._unclear.values())
+        for (name, replica), named in self._named.items():
+            instance = instances[name]
+            if replica not in instance.trust.bars:
+                ends = "it runs on, since no other replica is connected"
+            elif instance.trust.obeys(replica, instance.links[replica]):
+                ends = "it runs nothing until its process is restarted"
+            else:
+                ends = "it is to run nothing until its process is restarted, and has not said yet that it obeys"
+            said.append((named.view, f"replica {replica!r} of instance {name!r} {named.why}; {ends}"))
+        found: dict[str, str] = {}
+        for view, text in said:
+            found[view] = "; ".join(filter(None, (found.get(view), text)))
+        return found
+
+
+def _after(begun_ms: int, ended_ms: int) -> int:
+    """Return when something may be done again that took from ``begun_ms`` to ``ended_ms``."""
+    return ended_ms + round((ended_ms - begun_ms) / SHARE)

@@ -25,8 +25,8 @@ from strandline.controller.commanded import spec_of
 from strandline.controller.core import Core
 from strandline.controller.language import statements
 from strandline.controller.language.indexes import CreateIndex
-from strandline.controller.location.audits import audited
 from strandline.controller.location import on_error
+from strandline.controller.location.audits import audited
 from strandline.controller.location.catalog import ERRORS_SUFFIX, Catalog, unknown
 from strandline.controller.location.interval import milliseconds
 from strandline.controller.location.items import (
