@@ -1,4 +1,7 @@
-"""`strandline bench`: one command for each benchmark, which runs it and prints its figures, one JSON document."""
+"""`strandline bench`: one command for each benchmark, which runs it and prints its figures, one JSON document.
+
+Long because there are many benchmarks; each is its options and one call.
+"""
 
 from __future__ import annotations
 
@@ -201,6 +204,38 @@ def peek(
         return measure_peeks(session, place / "location", rows=rows, rate=rate, seconds=seconds, changed=changed)
 
     _bench(context, "peek", directory, measure, json=json)
+
+
+@app.command()
+def failover(
+    context: typer.Context,
+    rate: RateOption = 200,
+    seconds: Annotated[
+        float, typer.Option(metavar="S", min=1.0, help="For how long views are followed undisturbed.")
+    ] = 60.0,
+    views: Annotated[int, typer.Option(metavar="N", min=1, help="How many views follow.")] = 10,
+    controller_kills: Annotated[int, typer.Option(metavar="N", min=1, help="How often the controller is killed.")] = 20,
+    replica_kills: Annotated[int, typer.Option(metavar="N", min=1, help="How often a replica is killed.")] = 8,
+    every: Annotated[float, typer.Option(metavar="S", min=1.0, help="After how many seconds each time.")] = 30.0,
+    directory: DirectoryOption = None,
+    json: JsonOption = True,
+) -> None:
+    """Measure how views go on while the controller of their instance, and its replicas, are killed."""
+    from strandline.bench.instances.failover import Load, measure_failover
+
+    load = Load(
+        rate=rate,
+        seconds=seconds,
+        views=views,
+        controller_kills=controller_kills,
+        replica_kills=replica_kills,
+        every_seconds=every,
+    )
+
+    def measure(session: SparkSession, place: Path) -> dict[str, Any]:
+        return measure_failover(session, place, load)
+
+    _bench(context, "failover", directory, measure, json=json)
 
 
 @app.command()

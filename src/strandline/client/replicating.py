@@ -24,16 +24,14 @@ if TYPE_CHECKING:
 
 
 class ListeningReplica:
-    """A replica that listens; made by `replicate`.  Close it: what it ran goes on elsewhere, or when it is begun anew."""
+    """A replica that listens; made by `replicate`.  Close it: what it ran goes on elsewhere, or when it begins anew."""
 
     def __init__(self, assembly: SparkAssembly, config: Config, address: str, loop: LoopThread) -> None:
         """Raises `ConfigError` if the address cannot be had, or listening there is not safe."""
         self._assembly = assembly
         self._loop = loop
         have = assembly
-        self._client = PersistClient(
-            have.clock, have.ids, have.blob, have.consensus, have.engine, merges_apart=True
-        )
+        self._client = PersistClient(have.clock, have.ids, have.blob, have.consensus, have.engine, merges_apart=True)
         equipment = Equipment(
             self._client,
             have.engine,

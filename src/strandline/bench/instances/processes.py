@@ -114,12 +114,11 @@ class Site:
         return self.processes[name]
 
     def complete(self) -> None:
-        """Start what does not run of the replicas and the controller, and wait until all of it does."""
-        names = [each for each in (*self.replicas, CONTROLLER) if not self._has(each)]
-        for name in names:
-            self.start(name)
-        for name in names:
-            self.processes[name].until("event=running" if name == CONTROLLER else "event=listening")
+        """Start what does not run: the controller, which may have to make the location, and then the replicas."""
+        for names, words in (((CONTROLLER,), "event=running"), (self.replicas, "event=listening")):
+            started = [self.start(each) for each in names if not self._has(each)]
+            for each in started:
+                each.until(words)
 
     def _has(self, name: str) -> bool:
         return name in self.processes and self.processes[name].runs
