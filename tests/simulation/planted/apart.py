@@ -18,7 +18,7 @@ from strandline.frontier.antichain import Frontier
 from strandline.instance.commands import outputs_of
 from strandline.instance.instance import Instance
 from strandline.instance.protocol.messages import Create
-from strandline.instance.replica.replica import Connection, Replica
+from strandline.instance.replica.replica import Replica
 from strandline.instance.replica.reporting import Reporter
 
 BUGS: Final[list[Bug]] = []
@@ -98,21 +98,6 @@ def named_by_name(name: str, command: Any) -> tuple[str, ...]:
 
 
 # ---- the replica -----------------------------------------------------------------------------------------------------
-
-
-_obey = Replica._obey
-
-
-_turn = Replica._turn
-_reconcile = Replica._reconcile
-
-
-@bug("turns of the controller before count for the next one", (Replica, "_reconcile"))
-async def turns_kept(self: Replica, connection: Connection) -> None:
-    """Keep the aim."""
-    aim = self._aim
-    await _reconcile(self, connection)
-    self._aim = aim
 
 
 @bug("what others write is never looked at", (Instance, "look"))
