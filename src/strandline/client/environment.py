@@ -172,7 +172,10 @@ class Environment:
 
         It asks upstreams, and writes nothing.  Ticks may be left out then: no collection changes meanwhile.
         """
-        return self._run(self._core.idle())
+        return self._run(self._idle())
+
+    async def _idle(self) -> bool:
+        return await self._core.idle() and self._wrong_replicas.settled
 
     def promote(self, *, force: bool = False, timeout: float = 60.0) -> int:
         """Have the next version of this location promoted, by the process that prepares it; return its generation.

@@ -14,9 +14,18 @@ from tests.controller.instances.apart import Site, held, site
 
 from strandline.algebra.nodes import Node
 from strandline.compute.sink.actor import Sink
+from strandline.controller.asking import verification, wrong_replicas
+from strandline.controller.asking.selfcheck import SelfCheck
 from strandline.controller.asking.status import status
 from strandline.controller.asking.wrong_replicas import WrongReplicas
+from strandline.controller.defining.instances import alter
+from strandline.controller.language.instances import AddReplica, DropReplica
+from strandline.controller.language.statements import parse
+from strandline.controller.location.items import View
+from strandline.instance.commands import Advance
 from strandline.instance.instance import Instance
+from strandline.instance.protocol.messages import Command, Hello, Unknown
+from strandline.instance.replica.replica import Connection
 from strandline.persist.handles.contents import Rows, StageRequest
 from strandline.persist.shard.batch import Staged
 from strandline.store.blob import Blob
@@ -38,6 +47,11 @@ Plant = Callable[[Sequence[str], Row], Row | None]
 def counted_wrong(names: Sequence[str], row: Row) -> Row | None:
     """Count one too many."""
     return row | {"n": row["n"] + 1} if "n" in names and row.get("grp") == GROUP and row["__diff"] > 0 else row
+
+
+def counted_wrong_inside(names: Sequence[str], row: Row) -> Row | None:
+    """Count one too many in the stage that counts the rows of groups."""
+    return row | {"rows": row["rows"] + 1} if row.get("grp_3") == GROUP and row["__diff"] > 0 else row
 
 
 def dropped(names: Sequence[str], row: Row) -> Row | None:
@@ -127,6 +141,11 @@ class Two:
         """What is said of the views."""
         return self.at.core.health.problems()
 
+    @property
+    def owing(self) -> bool:
+        """Whether the right replica still has something to withdraw."""
+        return any(sink.owes for sink in self.sinks("a"))
+
     def sinks(self, name: str) -> list[Sink]:
         """Return the sinks of a replica."""
         replica = self.at.processes[f"{name}:1"].replica
@@ -156,7 +175,7 @@ class Two:
         for time in times:
             await self.right(time)
         assert [sink.counters.conflicts + sink.counters.audits for sink in self.sinks("a")] == before
-        assert not any(sink.owes for sink in self.sinks("a"))
+        assert not self.owing
 
 
 @asynccontextmanager
@@ -194,5 +213,197 @@ def test_a_wrong_replica_is_named_and_stopped(a: int, b: int, plant: Plant, *, e
             assert "computed 'totals' wrong" in shown["b"]["problem"]
             assert shown["a"].get("problem", "") == ""
             await at.flat()
+
+    asyncio.run(body())
+
+
+@pytest.mark.parametrize(("a", "b"), [(0, SLOW), (SLOW, 0)], ids=["the right one is first", "the wrong one is first"])
+def test_a_replica_that_is_wrong_in_an_inner_stage_is_named(a: int, b: int) -> None:
+    """Damage: what a view is computed from is wrong, and the replica that computes rightly from it is stopped."""
+
+    async def body() -> None:
+        async with two(a, b, NESTED) as at:
+            view = at.at.core.catalog.items["nested"]
+            assert isinstance(view, View)
+            at.engine.plant, at.engine.shard = counted_wrong_inside, next(iter(view.stages.values()))
+            assert await at.until_named() <= NAMED_WITHIN
+            (problem,) = at.problems.values()
+            assert problem.startswith("replica 'b' of instance 'x' computed 'nested/"), problem
+            await at.flat()
+
+    asyncio.run(body())
+
+
+def test_wrong_rows_that_a_replica_trusted_are_found_and_the_other_one_is_named() -> None:
+    """Damage: the right replica is stopped for what it computed from rows that it was given as certified."""
+
+    async def body() -> None:
+        async with two(0, 0) as at:
+            await at.at.processes["a:1"].kill()
+            at.engine.plant, at.engine.evaluated = counted_wrong, True
+            for _ in range(10):
+                await at.tick()  # b alone
+            at.at.processes["a:1"].begin()
+            for _ in range(200):
+                await at.tick()
+                if any("computed 'totals' wrong" in each for each in at.problems.values()):
+                    break
+                await asyncio.sleep(0.01)  # noqa: TID251 - a connection is tried again after a while
+            (problem,) = at.problems.values()
+            assert problem.startswith("replica 'b' of instance 'x' computed 'totals' wrong at "), problem
+            for _ in range(20):
+                await at.tick()
+            await at.flat()
+
+    asyncio.run(body())
+
+
+def test_a_replica_that_runs_alone_goes_on() -> None:
+    """Damage: a view stands still, because the only replica that is there was found to be wrong."""
+
+    async def body() -> None:
+        async with two(SLOW, 0) as at:
+            at.engine.plant = counted_wrong
+            while not at.problems:
+                at.at.core.require_writing().running.instances["x"].bar = lambda *_: None  # type: ignore[method-assign]
+                await at.tick()
+            del at.at.core.require_writing().running.instances["x"].bar
+            await at.at.processes["a:1"].kill()
+            before = await at.tick()
+            assert "it runs on, since no other replica is connected" in at.problems["totals"]
+            await at.tick()
+            assert (await at.at.core.readers.of("totals")).state.upper.at != before
+            assert at.sinks("b") != []
+
+    asyncio.run(body())
+
+
+@pytest.mark.parametrize("by", ["another process", "dropping and adding it"])
+def test_an_operator_has_a_replica_trusted_again(by: str) -> None:
+    """Damage: a replica that was mended is never used again."""
+
+    async def body() -> None:
+        async with two(SLOW, 0) as at:
+            at.engine.plant = counted_wrong
+            await at.until_named()
+            await at.tick()
+            at.engine.plant = None
+            if by == "another process":
+                await at.at.processes["b:1"].kill()
+                at.at.processes["b:1"].begin()
+            else:
+                for change in ("DROP REPLICA b", "ADD REPLICA b 'b:1'"):
+                    statement = parse(f"ALTER INSTANCE x {change}")
+                    assert isinstance(statement, AddReplica | DropReplica)
+                    await alter(at.at.core, statement)
+            instance = at.at.core.require_writing().running.instances["x"]
+            for _ in range(200):
+                await at.tick()
+                if len(instance.obeying) == 2 and at.sinks("b"):
+                    break
+                await asyncio.sleep(0.01)  # noqa: TID251 - a connection is tried again after a while
+            await at.flat()
+            assert (at.problems, len(instance.obeying)) == ({}, 2)
+
+    asyncio.run(body())
+
+
+def test_what_was_found_before_a_controller_began_names_no_process_of_now() -> None:
+    """Damage: a replica was mended and restarted, and the next controller stops it for what another process did."""
+
+    async def body() -> None:
+        async with two(SLOW, 0) as at:
+            at.engine.plant = counted_wrong
+            await at.until_named()
+            at.engine.plant = None
+            await at.at.processes["b:1"].kill()
+            at.at.processes["a:1"].cut()
+            at.at.processes["b:1"].begin()
+            await at.at.open()
+            at.judge = WrongReplicas(at.at.core)
+            for _ in range(20):
+                await at.tick()
+            await at.flat()
+            assert at.problems == {}
+
+    asyncio.run(body())
+
+
+def test_a_replica_that_writes_on_although_it_is_barred_is_fenced(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Damage: a wrong replica that hears no command spoils its views for ever."""
+    monkeypatch.setattr(wrong_replicas, "OBEYS_WITHIN_MS", 0)
+
+    async def body() -> None:
+        async with two(SLOW, 0) as at:
+            at.at.processes["a:1"].cut()
+            at.at.processes["b:1"].cut()
+            await at.at.open()  # a generation under which replicas do not write yet
+            at.judge = WrongReplicas(at.at.core)
+            for _ in range(3):
+                await at.tick()
+            at.engine.plant, replica = counted_wrong, at.at.processes["b:1"].replica
+            assert replica is not None
+            obey = replica._obey
+
+            async def deaf(connection: Connection, command: Command | Unknown) -> None:
+                if isinstance(command, Advance | Hello):
+                    await obey(connection, command)
+
+            monkeypatch.setattr(replica, "_obey", deaf)
+            await at.until_named()
+            (problem,) = at.problems.values()
+            assert "has not said yet that it obeys" in problem
+            for _ in range(60):
+                await at.tick()
+                await asyncio.sleep(0.01)  # noqa: TID251 - a connection is tried again after a while
+                if at.at.core.catalog.writes > 1 and not at.owing:
+                    break
+            assert at.at.core.catalog.writes == at.at.core.catalog.epoch
+            for _ in range(20):
+                await at.tick()
+            await at.flat()
+
+    asyncio.run(body())
+
+
+def test_the_only_replica_is_found_wrong_by_the_self_check(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Damage: a view with one replica is wrong, and stays so until a person happens to verify it."""
+
+    async def unanswered(*_: object) -> None:
+        """Answer no text: this engine reads none."""
+
+    monkeypatch.setattr(verification, "_meant", unanswered)
+
+    async def body() -> None:
+        async with asyncio.timeout(60), site("b", b=partial(Replicated, turns=0)) as at:
+            check, engine = SelfCheck(at.core), at.processes["b:1"].engine
+            assert isinstance(engine, Replicated)
+            await at.tick()
+            await check.turn()
+            assert at.core.health.problems() == {}
+            engine.plant = counted_wrong
+            await at.tick(GROUP + 1)
+            await check.turn()
+            await check.settle()
+            assert "the self-check found" in at.core.health.problems()["totals"]
+
+    asyncio.run(body())
+
+
+def test_of_three_replicas_the_wrong_one_is_named() -> None:
+    """Damage: a right replica is stopped, as one of two that may be wrong."""
+
+    async def body() -> None:
+        engines = {"a": partial(Replicated, turns=SLOW), "c": partial(Replicated, turns=SLOW + 1)}
+        async with asyncio.timeout(120), site("a", "b", "c", b=partial(Replicated, turns=0), **engines) as at:
+            both = Two(at)
+            for _ in range(10):
+                await both.tick()
+            both.engine.plant = counted_wrong
+            await both.until_named()
+            for _ in range(10):
+                await both.tick()
+            assert at.core.require_writing().running.instances["x"].trust.bars.keys() == {"b"}
+            await both.flat()
 
     asyncio.run(body())

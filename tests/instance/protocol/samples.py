@@ -230,7 +230,11 @@ EXAMPLES: Final[Mapping[str, Any]] = {
         {"v": "", "src": "gone"},
         {"v": 5, "w": None},
         {"waves": 2},
-        {"shard-1": Disagreement(Frontier(3), EMPTY, Digest(2**64 - 1, 0), Digest(5, 7), 1, 2, "{'k': 1} (missing)")},
+        {
+            "shard-1": Disagreement(
+                Frontier(3), EMPTY, Digest(2**64 - 1, 0), Digest(5, 7), 1, 2, "{'k': 1}", afresh=True
+            )
+        },
     ),
     "Reconciled": Reconciled(1, {"plan": 2}, 3, 4),
     "PeekResponse": PeekResponse("u-1", b"ARROW1"),

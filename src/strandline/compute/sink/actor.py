@@ -89,6 +89,7 @@ class Sink:
         self._mint = Mint()
         self._accounted = MINIMUM  # everything in the shard before this is ours, or withdrawn in the correction
         self._digest = NOTHING  # of the shard's contents before that
+        self._certified = False  # whether a certificate of this dataflow vouched for these
         self._overtaken = False  # ``desired`` is no longer where the step under way began
         self.counters = Counters()
         self.may_write = True
@@ -174,7 +175,7 @@ class Sink:
         if not self.fresh:
             await self.open()
             return
-        self._accounted, self._digest, self._overtaken = MINIMUM, NOTHING, False
+        self._accounted, self._digest, self._certified, self._overtaken = MINIMUM, NOTHING, False, False
         self._resume(as_of)
 
     async def replace(self, desired: Updates) -> None:
@@ -233,7 +234,8 @@ class Sink:
         at, before = as_time(read), self.desired
         if mine is not None and at == mine[1]:
             if mine[0] != state.digest:
-                self.disagreed = Disagreement(self._accounted, state.upper, state.digest, mine[0])
+                bounds, afresh = (self._accounted, state.upper), not self._certified
+                self.disagreed = Disagreement(*bounds, state.digest, mine[0], afresh=afresh)
                 self._doubted = True
                 return False
         elif self._doubted:
@@ -248,6 +250,7 @@ class Sink:
 
     def _account(self, state: ShardState) -> None:
         self._accounted, self._digest = state.upper, state.digest
+        self._certified = _vouched(state, self.fingerprint) is not None
 
     def _resume(self, desired: int | None) -> None:
         """Let ``desired`` begin anew, perhaps at an earlier time than it had come to."""
@@ -343,7 +346,7 @@ class Sink:
             case Appended():
                 self._mint.settle(description.upper)
                 self._correction.clear()
-                self._accounted, self._digest = description.upper, mine
+                self._accounted, self._digest, self._certified = description.upper, mine, True
                 self.counters.appends += 1
                 self.counters.rows += kept.rows if kept else 0
             case UpperMismatch():
@@ -398,7 +401,7 @@ class Sink:
             case Appended():
                 self._mint.settle(upper)
                 self._resume(as_time(read))
-                self._accounted = upper
+                self._accounted, self._certified = upper, True
                 self.counters.appends += 1
             case UpperMismatch():
                 self._mint.settle(outcome.actual)

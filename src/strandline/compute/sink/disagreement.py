@@ -18,7 +18,7 @@ class Disagreement(msgspec.Struct, frozen=True):
     ``theirs`` and ``ours``: the digests of all that the shard holds before ``upper``, and of all that it would hold if
     this sink had been faster.  ``missing``: how many rows only theirs has; ``extra``: only ours; ``example``: one of
     them, as text.  They are 0 where the rows were not compared, or equal: then this sink has not staged what it meant
-    to.
+    to.  ``afresh``: before ``lower`` nothing vouched for the shard, so both had to recompute all of it.
     """
 
     lower: Frontier
@@ -28,6 +28,7 @@ class Disagreement(msgspec.Struct, frozen=True):
     missing: int = 0
     extra: int = 0
     example: str = ""
+    afresh: bool = False
 
 
 def inexact(schema: Schema) -> bool:

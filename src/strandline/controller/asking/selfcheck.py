@@ -16,6 +16,7 @@ See `compute/plan/meaning.py`.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass, field
 from operator import methodcaller
 from typing import Final
@@ -25,7 +26,15 @@ import msgspec
 from strandline.controller.asking.verification import MissingErrorsError, Sample, Verification, verify
 from strandline.controller.core import Core
 from strandline.controller.location.items import View
-from strandline.errors import AsOfError, CollectionError, EvaluationError, FencedError, reason
+from strandline.errors import (
+    AsOfError,
+    CollectionError,
+    EvaluationError,
+    FencedError,
+    StoreError,
+    Unavailable,
+    reason,
+)
 from strandline.instance.reports import ViewStatus
 
 SHARE: Final = 0.02
@@ -45,8 +54,8 @@ assert FIRST_MS_MAX < ALLOWANCE_MS_MAX
 class _Known:
     """What is known of one view: what its last check took, which part comes next, how many first steps were right.
 
-    ``rows`` is how many updates its sink had appended at the last check: without new ones nothing has changed.  All of
-    it is about the plan with the ``fingerprint``.
+    ``rows`` is how many updates its sink had appended at the last check: without new ones nothing has changed.  Of a
+    view that runs in replicas it is a digest of its rows.  All of it is about the plan with the ``fingerprint``.
     """
 
     cost_ms: int = COST_MS_DEFAULT
@@ -72,6 +81,9 @@ class SelfCheck:
         Raises `FencedError` if another environment has taken over.  A check that cannot be made is made later.
         """
         begun = self.core.assembly.clock.now_ms()
+        for view in self._elsewhere():
+            with suppress(StoreError, Unavailable):
+                await self.core.client.look(view.shard)
         for name in self._unchecked():
             if self.core.assembly.clock.now_ms() - begun > FIRST_MS_MAX:
                 break
@@ -114,10 +126,23 @@ class SelfCheck:
         return next(iter(self._known), None)
 
     def _running(self) -> dict[str, ViewStatus]:
-        """Return each view that holds something and is trusted."""
-        views, items = self.core.require_writing().instance.report().views, self.core.catalog.items
+        """Return each view that holds something and is trusted, wherever it runs."""
+        items = self.core.catalog.items
+        views = {**self.core.require_writing().instance.report().views, **self._replicated()}
         known = {name: item for name in views if isinstance(item := items.get(name), View)}  # the rest is dropped now
         return {name: views[name] for name, item in known.items() if not item.distrusted}
+
+    def _elsewhere(self) -> list[View]:
+        return [item for item in self.core.catalog.items.values() if isinstance(item, View) and item.instance]
+
+    def _replicated(self) -> dict[str, ViewStatus]:
+        """Return the same of the views that run in replicas, by their shards as known here."""
+        found = {}
+        for view in self._elsewhere():
+            state = self.core.client.known(view.shard)
+            if state is not None and state.certificate is not None:
+                found[view.name.lower()] = ViewStatus(state.certificate.fingerprint, state.digest.low)
+        return found
 
     def _view(self, name: str) -> View:
         found = self.core.catalog.collection(name)

@@ -3,8 +3,8 @@
 Replicas run the same commands, so from the same inputs they compute the same rows.  One that loses a race and would
 have appended others reports it (`compute/sink/disagreement.py`).  Then the controller recomputes what the shard must
 hold then, by the full plan of its stage.  If the shard holds just that, the one that reported is wrong; if not, the
-other one is.  A replica that computes a change from rows that were wrong before makes no mistake of its own, so no
-replica is wrong by what follows wrong rows; unless what the one that reported would have written is right all the same.
+other one is.  A replica that computes a change from rows that were wrong before makes no mistake of its own.  So where
+these were wrong, nothing is decided: the view is audited, and a replica that is wrong in an audit is wrong by itself.
 
 A wrong replica is barred (`instances/trust.py`) until its process is another one, as long as a right one is connected.
 What it has written is withdrawn by the others; if that does not come to pass, the view is audited.  One that writes
@@ -16,7 +16,7 @@ What cannot be read any longer is not judged: a replica that is wrong is so agai
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Final
 
@@ -24,6 +24,7 @@ from strandline.compute.sink.disagreement import Disagreement
 from strandline.controller.asking.recomputing import Recomputed, recomputed
 from strandline.controller.core import Core
 from strandline.controller.instances.replicas import Replicas
+from strandline.controller.instances.trust import Process
 from strandline.controller.location.audits import audited
 from strandline.errors import AsOfError, FencedError, reason
 from strandline.frontier.antichain import MINIMUM, Frontier, as_time
@@ -59,12 +60,12 @@ class _Report:
 
 @dataclass(frozen=True, slots=True)
 class _Named:
-    """A process of a replica that was found wrong: in which view, when that was found, and what to say of it."""
+    """A process of a replica that was found wrong: in which view, what to say of it, when it was barred (or never)."""
 
-    incarnation: str
+    process: Process
     view: str
-    at_ms: int
     why: str
+    barred_ms: int | None = None
 
 
 @dataclass(slots=True)
@@ -74,6 +75,7 @@ class _Wrong:
     instance: str
     looks: int = 0
     patience: int = AUDIT_AFTER
+    """After so many looks it is audited."""
     again_ms: int = 0
 
 
@@ -89,11 +91,17 @@ class WrongReplicas:
     _unclear: dict[str, tuple[str, str]] = field(default_factory=dict)  # by shard: its view, and what is not known
     _wrong: dict[str, _Wrong] = field(default_factory=dict)  # by shard
     _audits: set[str] = field(default_factory=set)  # the views that are to be audited
-    _fence: bool = False
+    _fenced: set[Process] = field(default_factory=set)  # those that did not obey
+    _fence: bool = False  # whether one of them is still to be fenced
 
     def __post_init__(self) -> None:
         if self.core.writing is not None:
             self._opened = Frontier(self.core.writing.oracle.floor)
+
+    @property
+    def settled(self) -> bool:
+        """Whether nothing is to be judged or to be looked at again: then ticks may be left out."""
+        return not (self._wrong or self._audits or self._fence or any(True for _ in self._reports()))
 
     async def turn(self) -> None:
         """Judge what was reported since, stop what is wrong, and look whether what was wrong is right by now.
@@ -128,9 +136,11 @@ class WrongReplicas:
         for instance in self.core.require_writing().running.instances.values():
             trusted = {name: link for name, link in instance.links.items() if name not in instance.trust.bars}
             for name, link in trusted.items():
+                process = instance.trust.processes.get(name)
+                since = self._opened if process is None else max(self._opened, process.since)
                 for shard, found in link.heard.disagreements.items():
                     report = _Report(instance, name, shard, found)
-                    if self._opened < found.upper and self._judged.get(report.place) != found:
+                    if since < found.upper and self._judged.get(report.place) != found:
                         yield report
 
     async def _judge(self, report: _Report) -> None:
@@ -161,20 +171,20 @@ class WrongReplicas:
         self._unclear.pop(report.shard, None)
         if not there.missing and not there.extra:
             compared = bool(found.missing or found.extra)
-            if before is not False and (compared or found.theirs == await stage.digest(report.time)):
+            if (found.afresh or before is not False) and (compared or found.theirs == await stage.digest(report.time)):
                 self._name(report, stage, report.replica, found.missing, found.extra, found.example)
             return
         wrong = self._wrong.setdefault(report.shard, _Wrong(report.instance.name))
-        if before or found.ours == await stage.digest(report.time):
+        if before or (found.afresh and found.ours == await stage.digest(report.time)):
             match self._others(report):
                 case [other]:
                     self._name(report, stage, other, there.missing, there.extra, there.example)
                 case []:
-                    self._fence |= self._defied(report.instance)
+                    pass  # it was written by one that is barred by now
                 case others:
                     self._leave(report, stage, f"one of {', '.join(others)} is wrong, and it is not known which")
         elif before is False:
-            wrong.looks = wrong.patience  # what was wrong before has no certificate that is worth its name
+            wrong.looks = max(wrong.looks, AUDIT_AFTER)  # what replicas were given as certified was wrong
 
     async def _right_before(self, report: _Report, stage: Recomputed) -> bool | None:
         """Return whether the shard was right where the one that reported began; None: that can no longer be read."""
@@ -199,24 +209,27 @@ class WrongReplicas:
                 others.append(name)
         return others
 
-    def _defied(self, instance: Replicas) -> bool:
-        """Return whether a replica of ``instance`` is barred, and has had the time to obey, and has not."""
-        now = self.core.assembly.clock.now_ms()
-        return any(
-            not instance.trust.obeys(name, instance.links[name])
-            and (instance.name, name) in self._named
-            and now - self._named[instance.name, name].at_ms >= OBEYS_WITHIN_MS
-            for name in instance.trust.bars
-        )
+    def _defied(self, instance: str) -> bool:
+        """Return whether a replica of ``instance`` is barred, has had the time to obey, and has not; once for each."""
+        found, now = self.core.require_writing().running.instances[instance], self.core.assembly.clock.now_ms()
+        late = {
+            named.process
+            for (of, name), named in self._named.items()
+            if of == instance and name in found.trust.bars and not found.trust.obeys(name, found.links[name])
+            if named.barred_ms is not None and now - named.barred_ms >= OBEYS_WITHIN_MS
+        }
+        fresh = late - self._fenced
+        self._fenced |= late
+        return bool(fresh)
 
     def _name(self, report: _Report, stage: Recomputed, replica: str, missing: int, extra: int, example: str) -> None:
         """Name a replica as wrong."""
         counted = f"{missing} row(s) missing and {extra} too many, such as {example}"
         differs = counted if missing or extra else "the digest of what it was to write is another one"
         why = f"computed {stage.name!r} wrong at {report.time}: {differs}"
-        process = report.instance.trust.processes[replica]
-        named = _Named(process.incarnation, stage.view.name.lower(), self.core.assembly.clock.now_ms(), why)
-        self._named.setdefault((report.instance.name, replica), named)
+        place, process = (report.instance.name, replica), report.instance.trust.processes[replica]
+        if place not in self._named or self._named[place].process != process:
+            self._named[place] = _Named(process, stage.view.name.lower(), why)
 
     def _leave(self, report: _Report, stage: Recomputed, why: str) -> None:
         """Take note that two replicas disagree, and that it is not known which of them is wrong."""
@@ -230,11 +243,11 @@ class WrongReplicas:
         instances = self.core.require_writing().running.instances
         for (name, replica), named in list(self._named.items()):
             instance = instances.get(name)
-            process = None if instance is None else instance.trust.processes.get(replica)
-            if instance is None or process is None or process.incarnation != named.incarnation:
+            if instance is None or instance.trust.processes.get(replica) != named.process:
                 del self._named[name, replica]
             elif replica not in instance.trust.bars and {*instance.obeying} - {instance.links[replica]}:
                 instance.bar(replica, f"it {named.why}; it runs nothing until its process is restarted")
+                self._named[name, replica] = replace(named, barred_ms=self.core.assembly.clock.now_ms())
 
     async def _look(self, shard: str, wrong: _Wrong) -> None:
         """Look whether a shard is right by now; have its view audited, if it stays wrong."""
@@ -254,6 +267,8 @@ class WrongReplicas:
             del self._wrong[shard]
             return
         wrong.looks += 1
+        if self._defied(wrong.instance):
+            self._fence, wrong.looks = True, max(wrong.looks, wrong.patience)  # what it wrote until then is certified
         if wrong.looks >= wrong.patience:
             wrong.looks, wrong.patience = 0, 2 * wrong.patience
             self._audits.add(stage.view.name.lower())

@@ -143,6 +143,10 @@ class Replicas:
         """Return whether the replicas are to run ``name``."""
         return name in self._runs
 
+    def what(self, name: str) -> Placeable:
+        """Return what the replicas are to run as ``name``."""
+        return self._runs[name].what
+
     @property
     def names(self) -> tuple[str, ...]:
         """What the replicas are to run."""

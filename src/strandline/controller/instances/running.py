@@ -93,7 +93,8 @@ class Running:
         """Stop every item whose command is not equal to one of ``commands``, by name with its instance."""
         for name, instance in self.instances.items():
             for each in instance.names:
-                if each not in commands or commands[each][1] != name:
+                command, place = commands.get(each, (None, ""))
+                if place != name or command != instance.what(each):
                     await self._stop(each)
         await self.here.end({name: command for name, (command, instance) in commands.items() if not instance})
 
