@@ -148,6 +148,11 @@ class Replicas:
         return self._runs[name].what
 
     @property
+    def ingests(self) -> bool:
+        """Whether a source is among what runs: the controller does not know what its upstream has."""
+        return any(isinstance(each.what, RunIngestion) for each in self._runs.values())
+
+    @property
     def names(self) -> tuple[str, ...]:
         """What the replicas are to run."""
         return tuple(self._runs)

@@ -204,8 +204,9 @@ class Running:
         self._noted = set(found)
 
     async def idle(self) -> bool:
-        """Return whether nothing goes on, and sources have all that upstream has."""
-        return not self.going_on() and await self.here.idle()
+        """Return whether nothing goes on, and sources have all that upstream has, as far as that is known here."""
+        known = not any(instance.ingests for instance in self.instances.values())
+        return known and not self.going_on() and await self.here.idle()
 
     async def peek(self, instance: str, peek: Peek, deadline: Deadline) -> bytes | None:
         """Return the rows that a replica of ``instance`` finds; None if none answers; see `Replicas.peek`."""
