@@ -21,6 +21,7 @@ REVEALING = {
     "algebra/messages.py",
     "engine/messages/connector.py",
     "engine/session/s3a.py",
+    "instance/carriers/access.py",
     "sources/readers/delta/table.py",
     "sources/readers/iceberg/table.py",
     "sources/readers/kafka/client.py",

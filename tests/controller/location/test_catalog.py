@@ -73,7 +73,7 @@ WITH_INSTANCE = (
     b'{"format":4,"epoch":7,"holder":null,"items":{'
     b'"x":{"kind":"instance","name":"X","replicas":{"a":"localhost:7071"}},'
     b'"v":{"kind":"view","name":"v","columns":[],"shard":"s-1","sql":"","imports":[],"stages":{},"conf":{},"checked":"",'
-    b'"distrusted":"","keep_history":null,"refresh":null,"seed":"","instance":"x"}},'
+    b'"distrusted":"","keep_history":null,"refresh":null,"seed":"","instance":"x","audits":0}},'
     b'"dropped":[],"left":[],"writes":5,"unfenced":false}'
 )
 """A catalog as the first version wrote it that knows instances."""

@@ -13,9 +13,9 @@ import duckdb
 import pytest
 
 from strandline.controller.asking import reads, status
-from strandline.controller.asking.holding import Hold
 from strandline.controller.core import Core
 from strandline.controller.defining import definitions
+from strandline.controller.holding import Hold
 from strandline.controller.language.statements import parse
 from strandline.controller.location.config import Config, Mode
 from strandline.controller.location.items import Materialization, Table
