@@ -394,6 +394,11 @@ class Instance:
             found[shard] = meet((found.get(shard, needed), needed))
         return found
 
+    def writers(self) -> dict[str, tuple[str, ...]]:
+        """Return, by shard, the names by which the shards of views know what is appended here."""
+        writers = [run.sink.writer for run in self._views.dataflows.runs]
+        return {each.shard: each.names for each in writers if each.names}
+
     def disagreements(self) -> dict[str, Disagreement]:
         """Return, by shard, the last race in which another replica computed other rows than what runs here."""
         sinks = [run.sink for run in self._views.dataflows.runs]

@@ -232,9 +232,19 @@ EXAMPLES: Final[Mapping[str, Any]] = {
         {"waves": 2},
         {
             "shard-1": Disagreement(
-                Frontier(3), EMPTY, Digest(2**64 - 1, 0), Digest(5, 7), 1, 2, "{'k': 1}", afresh=True
+                Frontier(3),
+                EMPTY,
+                Digest(2**64 - 1, 0),
+                Digest(5, 7),
+                1,
+                2,
+                "{'k': 1}",
+                afresh=True,
+                audited=True,
+                by="w-1",
             )
         },
+        {"shard-1": ("w-1", "w-2")},
     ),
     "Reconciled": Reconciled(1, {"plan": 2}, 3, 4),
     "PeekResponse": PeekResponse("u-1", b"ARROW1"),

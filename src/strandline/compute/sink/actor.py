@@ -7,8 +7,9 @@ of what that writer appended, and mints from the shard's real upper.
 That writer may be the sink of a replica, which runs the same dataflow.  Then its certificate (below) describes the
 shard, and the loser compares before it reads anything.  Equal digests over the same inputs: both have appended the same
 fact, and nothing is owed.  Other inputs: the shard holds what this dataflow desired of those, and the sink goes on from
-there.  Different digests over the same inputs: one of the two is wrong.  That is a conflict like any other, noted in
-``disagreed``, and until this sink has appended its own rows it believes no certificate of the shard.
+there.  Different digests over the same inputs: one of the two is wrong, or began with rows that were.  That is a
+conflict, noted in ``disagreed``, and it asks for an audit: until its outcome is appended this sink believes no
+certificate of the shard.
 
 Nothing is taken from the output shard on trust.  Every append records a *certificate*: the dataflow's fingerprint, how
 far it had read its inputs, the digest of the shard. On opening, a certificate that still describes the shard means that
@@ -37,7 +38,7 @@ from msgspec.structs import replace
 
 from strandline.algebra.schema import Schema
 from strandline.compute.sink.correction import Correction, Updates
-from strandline.compute.sink.disagreement import Disagreement, inexact
+from strandline.compute.sink.disagreement import Disagreement, inexact, writer_since
 from strandline.compute.sink.mint import Description, Mint
 from strandline.frontier.antichain import MINIMUM, Frontier, as_time, meet
 from strandline.persist.handles.contents import Contents, Half, Rows, StageRequest
@@ -234,8 +235,15 @@ class Sink:
         at, before = as_time(read), self.desired
         if mine is not None and at == mine[1]:
             if mine[0] != state.digest:
-                bounds, afresh = (self._accounted, state.upper), not self._certified
-                self.disagreed = Disagreement(*bounds, state.digest, mine[0], afresh=afresh)
+                self.disagreed = Disagreement(
+                    self._accounted,
+                    state.upper,
+                    state.digest,
+                    mine[0],
+                    afresh=not self._certified,
+                    audited=self._doubted,
+                    by=writer_since(state, self._accounted),
+                )
                 self._doubted = True
                 return False
         elif self._doubted:
@@ -362,7 +370,7 @@ class Sink:
         return as_written, await self._next(description.upper, writing.read, small=writing.request.small)
 
     async def _compare(self, before: Disagreement | None) -> None:
-        """Count the rows in which the replica disagreed.
+        """Count the rows in which the replica disagreed, and ask for an audit: what this sink began with may be wrong.
 
         If it is only errors, or the last digits of floats, the disagreement is still the one ``before``.
         """
@@ -373,6 +381,9 @@ class Sink:
             counted = replace(found, missing=left.missing, extra=left.extra, example=left.example)
             harmless = any(self._correction.err()) or inexact(self.schema)
             self.disagreed = before if harmless and not (left.missing or left.extra) else counted
+        if self.disagreed is not before:
+            self._correction.clear()
+            self.audit()
 
     def _by_a_replica(self, writing: Writing, mine: Digest) -> bool:
         """Return whether a replica has appended just what is ``writing``, after which the digest would be ``mine``.
@@ -406,7 +417,10 @@ class Sink:
             case UpperMismatch():
                 self._mint.settle(outcome.actual)
                 mine = self._digest, as_time(read)
+                before = self.disagreed
                 self._adopted(self.writer.state, mine)  # if that finds something to withdraw, the next step does
+                if self.disagreed is not before:
+                    self.audit()
 
     async def _next(self, upper: Frontier, read: Frontier, *, small: bool) -> Writing | None:
         """Mint the next description, and return what it is for; None: there is no more to append."""

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 
 from strandline.compute.afresh import Halves, computed
 from strandline.compute.stage import Stage
-from strandline.controller.asking.holding import Hold
 from strandline.controller.asking.reads import complete, latest, shown_at, updates
 from strandline.controller.core import Core
+from strandline.controller.holding import Hold
 from strandline.controller.location.items import View
 from strandline.persist.handles.contents import Rows, StageRequest
 from strandline.persist.handles.read import ReadHandle

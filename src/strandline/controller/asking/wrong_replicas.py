@@ -2,13 +2,15 @@
 
 Replicas run the same commands, so from the same inputs they compute the same rows.  One that loses a race and would
 have appended others reports it (`compute/sink/disagreement.py`).  Then the controller recomputes what the shard must
-hold then, by the full plan of its stage.  If the shard holds just that, the one that reported is wrong; if not, the
-other one is.  A replica that computes a change from rows that were wrong before makes no mistake of its own.  So where
-these were wrong, nothing is decided: the view is audited, and a replica that is wrong in an audit is wrong by itself.
+hold then, by the full plan of its stage.  If the shard holds just that, the one that reported is wrong.  If not, the
+one that wrote it is: the shard knows by which name it was written, and each replica says which names are its own.
+
+A replica that computes a change from rows that were wrong before makes no mistake of its own.  So where these were
+wrong, nothing is decided: the view is audited, and a replica that is wrong in an audit is wrong by itself.
 
 A wrong replica is barred (`instances/trust.py`) until its process is another one, as long as a right one is connected.
-What it has written is withdrawn by the others; if that does not come to pass, the view is audited.  One that writes
-although it is barred is fenced: the epoch under which replicas write is raised.
+What it has written is withdrawn by the others; all views of its instance are compared, and audited where that does not
+come to pass.  One that writes although it is barred is fenced: the epoch under which replicas write is raised.
 
 What cannot be read any longer is not judged: a replica that is wrong is so again.  This runs beside ticks.
 """
@@ -26,13 +28,16 @@ from strandline.controller.core import Core
 from strandline.controller.instances.replicas import Replicas
 from strandline.controller.instances.trust import Process
 from strandline.controller.location.audits import audited
+from strandline.controller.location.items import View
 from strandline.errors import AsOfError, FencedError, reason
-from strandline.frontier.antichain import MINIMUM, Frontier, as_time
+from strandline.frontier.antichain import MINIMUM, as_time
 
 AUDIT_AFTER: Final = 3
 """A shard that is still wrong after so many looks at it is audited; after twice as many again, and so on."""
 SHARE: Final = 0.1
 """A shard is recomputed again once its last recomputation was this share of the time since."""
+LOOKS_MS_MAX: Final = 5_000
+"""Looks go on within one tick until they have taken so long; the others wait for the next tick."""
 OBEYS_WITHIN_MS: Final = 5_000
 """A barred replica that has not said by then that it runs nothing, and still writes, is fenced."""
 
@@ -70,7 +75,7 @@ class _Named:
 
 @dataclass(slots=True)
 class _Wrong:
-    """A shard of an instance that was found wrong, and how often since; when it is looked at again."""
+    """A shard of an instance that is or may be wrong: how often it was found so, and when it is looked at again."""
 
     instance: str
     looks: int = 0
@@ -84,7 +89,6 @@ class WrongReplicas:
     """Judges what the replicas of one environment report: `turn` beside ticks, `settle` between them."""
 
     core: Core
-    _opened: Frontier = MINIMUM  # what was computed before is not judged: the replicas may be other processes now
     _judged: dict[tuple[str, str, str], Disagreement] = field(default_factory=dict)
     _again_ms: dict[str, int] = field(default_factory=dict)  # by shard, when its reports are judged again
     _named: dict[tuple[str, str], _Named] = field(default_factory=dict)  # by instance and replica
@@ -93,10 +97,6 @@ class WrongReplicas:
     _audits: set[str] = field(default_factory=set)  # the views that are to be audited
     _fenced: set[Process] = field(default_factory=set)  # those that did not obey
     _fence: bool = False  # whether one of them is still to be fenced
-
-    def __post_init__(self) -> None:
-        if self.core.writing is not None:
-            self._opened = Frontier(self.core.writing.oracle.floor)
 
     @property
     def settled(self) -> bool:
@@ -111,8 +111,10 @@ class WrongReplicas:
         for report in list(self._reports()):
             await self._judge(report)
         self._stop()
+        begun = self.core.assembly.clock.now_ms()
         for shard in list(self._wrong):
-            await self._look(shard, self._wrong[shard])
+            if self.core.assembly.clock.now_ms() - begun <= LOOKS_MS_MAX:
+                await self._look(shard, self._wrong[shard])
         self.core.health.wrong = self._problems()
 
     async def settle(self) -> None:
@@ -134,13 +136,10 @@ class WrongReplicas:
     def _reports(self) -> Iterator[_Report]:
         """Yield what was not judged yet of what the replicas that are trusted have reported."""
         for instance in self.core.require_writing().running.instances.values():
-            trusted = {name: link for name, link in instance.links.items() if name not in instance.trust.bars}
-            for name, link in trusted.items():
-                process = instance.trust.processes.get(name)
-                since = self._opened if process is None else max(self._opened, process.since)
+            for name, link in instance.trusted.items():
                 for shard, found in link.heard.disagreements.items():
                     report = _Report(instance, name, shard, found)
-                    if since < found.upper and self._judged.get(report.place) != found:
+                    if self._judged.get(report.place) != found:
                         yield report
 
     async def _judge(self, report: _Report) -> None:
@@ -171,18 +170,14 @@ class WrongReplicas:
         self._unclear.pop(report.shard, None)
         if not there.missing and not there.extra:
             compared = bool(found.missing or found.extra)
-            if (found.afresh or before is not False) and (compared or found.theirs == await stage.digest(report.time)):
+            by_itself = before or found.afresh or found.audited
+            if by_itself and (compared or found.theirs == await stage.digest(report.time)):
                 self._name(report, stage, report.replica, found.missing, found.extra, found.example)
             return
         wrong = self._wrong.setdefault(report.shard, _Wrong(report.instance.name))
         if before or (found.afresh and found.ours == await stage.digest(report.time)):
-            match self._others(report):
-                case [other]:
-                    self._name(report, stage, other, there.missing, there.extra, there.example)
-                case []:
-                    pass  # it was written by one that is barred by now
-                case others:
-                    self._leave(report, stage, f"one of {', '.join(others)} is wrong, and it is not known which")
+            if author := self._author(report):
+                self._name(report, stage, author, there.missing, there.extra, there.example)
         elif before is False:
             wrong.looks = max(wrong.looks, AUDIT_AFTER)  # what replicas were given as certified was wrong
 
@@ -196,18 +191,14 @@ class WrongReplicas:
             return None
         return not found.missing and not found.extra
 
-    def _others(self, report: _Report) -> list[str]:
-        """Return which replicas may have written what is wrong: not those that ran later, nor would have written it."""
-        instance, found = report.instance, report.found
-        others = []
-        for name, link in instance.links.items():
-            process, same = instance.trust.processes.get(name), link.heard.disagreements.get(report.shard)
-            agrees = same is not None and (same.upper, same.ours) == (found.upper, found.ours)
-            if name == report.replica or name in instance.trust.bars or agrees:
-                continue
-            if process is not None and process.since < found.upper:
-                others.append(name)
-        return others
+    def _author(self, report: _Report) -> str:
+        """Return the replica that has written what another one disagrees with; empty: none that is trusted and there.
+
+        It may have been an earlier process of any replica.
+        """
+        trusted = report.instance.trusted
+        wrote = (name for name, link in trusted.items() if report.found.by in link.heard.writers.get(report.shard, ()))
+        return next(wrote, "")
 
     def _defied(self, instance: str) -> bool:
         """Return whether a replica of ``instance`` is barred, has had the time to obey, and has not; once for each."""
@@ -228,7 +219,7 @@ class WrongReplicas:
         differs = counted if missing or extra else "the digest of what it was to write is another one"
         why = f"computed {stage.name!r} wrong at {report.time}: {differs}"
         place, process = (report.instance.name, replica), report.instance.trust.processes[replica]
-        if place not in self._named or self._named[place].process != process:
+        if place not in self._named or self._named[place].process is not process:
             self._named[place] = _Named(process, stage.view.name.lower(), why)
 
     def _leave(self, report: _Report, stage: Recomputed, why: str) -> None:
@@ -243,11 +234,19 @@ class WrongReplicas:
         instances = self.core.require_writing().running.instances
         for (name, replica), named in list(self._named.items()):
             instance = instances.get(name)
-            if instance is None or instance.trust.processes.get(replica) != named.process:
+            if instance is None or instance.trust.processes.get(replica) is not named.process:
                 del self._named[name, replica]
             elif replica not in instance.trust.bars and {*instance.obeying} - {instance.links[replica]}:
                 instance.bar(replica, f"it {named.why}; it runs nothing until its process is restarted")
                 self._named[name, replica] = replace(named, barred_ms=self.core.assembly.clock.now_ms())
+                for shard in self._shards_of(name):  # it may have written there what none disagreed with
+                    self._wrong.setdefault(shard, _Wrong(name))
+
+    def _shards_of(self, instance: str) -> Iterator[str]:
+        """Yield the shards of an instance's views, those of inner stages first."""
+        for item in self.core.catalog.items.values():
+            if isinstance(item, View) and item.instance == instance:
+                yield from (*item.stages.values(), item.shard)
 
     async def _look(self, shard: str, wrong: _Wrong) -> None:
         """Look whether a shard is right by now; have its view audited, if it stays wrong."""
@@ -260,6 +259,11 @@ class WrongReplicas:
             found = None if stage is None else await stage.compare(await stage.latest())
         except FencedError:
             raise
+        except AsOfError:  # such as that of a view before its first refresh
+            wrong.looks += 1
+            if wrong.looks >= wrong.patience:
+                del self._wrong[shard]
+            return
         except Exception:  # noqa: BLE001 - it is looked at again
             return
         wrong.again_ms = _after(begun, clock.now_ms())

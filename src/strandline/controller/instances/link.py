@@ -58,6 +58,7 @@ class Heard:
     under_way: dict[str, int] = field(default_factory=dict)
     counters: dict[str, int] = field(default_factory=dict)
     disagreements: dict[str, Disagreement] = field(default_factory=dict)
+    writers: dict[str, tuple[str, ...]] = field(default_factory=dict)
 
     def upper(self, name: str) -> Frontier:
         """Return how far the replica says that ``name`` is; the minimum where it has not said it."""
@@ -76,12 +77,13 @@ class Heard:
                 for shard in [shard for shard, needed in needs.items() if needed.empty]:
                     self.needs.pop(shard, None)
                 self.advanced = self.advanced if advanced is None else advanced
-            case Status(problems, under_way, counters, disagreements):
+            case Status(problems, under_way, counters, disagreements, writers):
                 self.problems = {name: text for name, text in (self.problems | problems).items() if text}
                 begun = self.under_way | under_way
                 self.under_way = {name: since for name, since in begun.items() if since is not None}
                 self.counters |= counters
                 self.disagreements |= disagreements
+                self.writers |= writers
             case _:
                 pass
 
@@ -108,7 +110,7 @@ class Link:
         self.trouble = "it was not connected yet"
         """Why there is no connection, or the replica does not obey; empty: it does."""
         self.lost = Deadline(clock, MOVES_AFTER_S)
-        """When the replica has stopped what it may run only while it is connected, since the last connection was lost."""
+        """When the replica has stopped what it runs only while it is connected; counted from the last connection."""
         self.stale = False
         """Whether the replica obeys a newer controller."""
         self._dial = dial
@@ -149,10 +151,9 @@ class Link:
 
     async def hear(self, seconds: float) -> None:
         """Return when something was received, or the connection was made or lost, or after so many seconds."""
-        if self._receiving is not None:
-            await self._receiving.wait(seconds)
-        else:
-            await self._clock.sleep(seconds)
+        receiving = self._receiving
+        if receiving is None or (await receiving.wait(seconds) and receiving is self._receiving):
+            await self._clock.sleep(seconds)  # nothing is received now
 
     async def renew(self) -> None:
         """Have the next command be said over a new connection."""

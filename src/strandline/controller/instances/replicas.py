@@ -3,6 +3,8 @@
 Each replica obeys the same commands.  What they write are the same facts, so an export is as far as the furthest of
 them; what one of them must still be able to read, all must.  A replica that is away is not waited for: whatever another
 one does is done.
+
+Long because what is commanded, to which replica, and what is heard of it are one subject.
 """
 
 from __future__ import annotations
@@ -128,13 +130,14 @@ class Replicas:
             self.links[replica].say(command)
 
     def _heard(self) -> None:
-        for name in self.trust.learn(self.links, self._time):
+        for name in self.trust.learn(self.links):
             for command in self._everything(name)()[1:]:
                 self.links[name].say(command)
         self._reported()
 
     @property
-    def _trusted(self) -> dict[str, Link]:
+    def trusted(self) -> dict[str, Link]:
+        """The replicas that are not barred, by name."""
         return {name: link for name, link in self.links.items() if name not in self.trust.bars}
 
     # ---- what runs ---------------------------------------------------------------------------------------------------
@@ -193,7 +196,7 @@ class Replicas:
 
     def _first(self) -> str:
         """Return a replica for what runs alone: one that obeys, if there is one; else any; empty if there is none."""
-        trusted = self._trusted
+        trusted = self.trusted
         return next((name for name, link in trusted.items() if link.obeys), next(iter(trusted), ""))
 
     def _move(self) -> None:
@@ -224,7 +227,7 @@ class Replicas:
         looked = 0
         while not (self._done and self.complete):
             obeying = [link for link in self.obeying if link.heard.advanced != self._turn]
-            settling = [link for link in self._trusted.values() if link.settling and connecting.left_s() > 0]
+            settling = [link for link in self.trusted.values() if link.settling and connecting.left_s() > 0]
             left_s = None if deadline is None else deadline.left_s()
             if not (waited := obeying or settling):
                 self._alone = not self._done
@@ -245,7 +248,7 @@ class Replicas:
     @property
     def obeying(self) -> list[Link]:
         """The replicas that run what they are to run."""
-        return [link for link in self._trusted.values() if link.obeys]
+        return [link for link in self.trusted.values() if link.obeys]
 
     def frontiers(self) -> dict[str, Frontier]:
         """Return how far each item is that runs, or is fed by what runs: as far as the furthest replica."""
@@ -298,16 +301,16 @@ class Replicas:
         return place is None or self.links.get(place) is link
 
     def _obeys(self, replica: str) -> bool:
-        return replica in self._trusted and self.links[replica].obeys
+        return replica in self.trusted and self.links[replica].obeys
 
     def _source_of(self, item: str) -> str:
         """Return the name of what runs for ``item``: of a source's table, the source."""
         if item in self._runs:
             return item
         for name, created in self._runs.items():
-            if isinstance(created.what, RunIngestion):
-                if item in {each.collection.name.lower() for each in created.what.outputs}:
-                    return name
+            fed = created.what.outputs if isinstance(created.what, RunIngestion) else ()
+            if item in {each.collection.name.lower() for each in fed}:
+                return name
         return item
 
     @property

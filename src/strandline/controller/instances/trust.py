@@ -10,16 +10,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from strandline.controller.instances.link import Link
-from strandline.frontier.antichain import Frontier
 from strandline.instance.protocol.messages import Reconciled
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, eq=False)
 class Process:
-    """A process of a replica; ``since``: the time that all was brought to when it was first heard."""
+    """A process of a replica, since the replica was added."""
 
     incarnation: str
-    since: Frontier
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,13 +44,13 @@ class Trust:
         """Return whether a barred replica has said that it runs nothing."""
         return link.heard.reconciled is not None and link.heard.reconciled is not self.bars[replica].before
 
-    def learn(self, links: Mapping[str, Link], time: Frontier) -> list[str]:
+    def learn(self, links: Mapping[str, Link]) -> list[str]:
         """Take note of which processes the replicas are; return those that were barred and are other processes now."""
         lifted = []
         for name, link in links.items():
             known, incarnation = self.processes.get(name), link.heard.incarnation
             if incarnation and (known is None or known.incarnation != incarnation):
-                self.processes[name] = Process(incarnation, time)
+                self.processes[name] = Process(incarnation)
                 if self.bars.pop(name, None) is not None:
                     lifted.append(name)
         return lifted

@@ -171,12 +171,14 @@ class Status(msgspec.Struct, frozen=True):
     ``problems``: by id, or by what else they are noted under; empty: it has none now.  ``under_way``: by id, since when
     (milliseconds) something is done for it; None: no more.  ``counters``: live ones (`instance/live.py`) that changed.
     ``disagreements``: by shard, also of internal stages, the last race in which another replica's rows were others.
+    ``writers``: by shard, the names by which the shard knows what this replica appends.
     """
 
     problems: dict[str, str] = {}
     under_way: dict[str, int | None] = {}
     counters: dict[str, int] = {}
     disagreements: dict[str, Disagreement] = {}
+    writers: dict[str, tuple[str, ...]] = {}
 
 
 class Reconciled(msgspec.Struct, frozen=True):

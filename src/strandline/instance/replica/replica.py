@@ -366,6 +366,7 @@ class Replica:
             instance.under_way(),
             instance.counters(),
             instance.disagreements(),
+            instance.writers(),
         )
 
     def _written(self, instance: Instance) -> dict[str, Frontier]:

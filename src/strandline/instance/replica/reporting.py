@@ -28,6 +28,7 @@ class Standing:
     under_way: Mapping[str, int] = field(default_factory=dict)
     counters: Mapping[str, int] = field(default_factory=dict)
     disagreements: Mapping[str, Disagreement] = field(default_factory=dict)
+    writers: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
 
 @dataclass
@@ -50,7 +51,11 @@ class Reporter:
         under_way: dict[str, int | None] = {**_changed(before.under_way, now.under_way)}
         under_way |= dict.fromkeys(before.under_way.keys() - now.under_way.keys())
         counters = _changed(before.counters, now.counters)
-        status = Status(problems, under_way, counters, _changed(before.disagreements, now.disagreements))
+        disagreements, writers = (
+            _changed(before.disagreements, now.disagreements),
+            _changed(before.writers, now.writers),
+        )
+        status = Status(problems, under_way, counters, disagreements, writers)
         found: list[Response] = []
         if status != Status():
             found.append(status)

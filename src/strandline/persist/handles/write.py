@@ -55,6 +55,8 @@ class WriteHandle:
         self._machine = machine
         self._ids = ids
         self._idle: list[str] = []  # names that no append uses now
+        self.names: tuple[str, ...] = ()
+        """The names that its appends have had: no other handle has them."""
         self._owner = owner
         self.epoch = epoch
         self.made = made
@@ -168,9 +170,14 @@ class WriteHandle:
 
         `settled` must be called once its outcome is known, and only then.
         """
-        name = self._idle.pop() if self._idle else self._ids.fresh("w")
+        name = self._idle.pop() if self._idle else self._named()
         fresh = self._ids.fresh("t") if token is None else token
         return Append(name, fresh, self.epoch, tuple(staged), expected, new, self._owner, certify, begun_ms, read)
+
+    def _named(self) -> str:
+        name = self._ids.fresh("w")
+        self.names = (*self.names, name)
+        return name
 
     def settled(self, request: Append) -> None:
         """Record that the outcome of ``request`` is known, so that its writer name can be used again."""
