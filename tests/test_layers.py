@@ -63,7 +63,7 @@ INNER = {
     ),
     "controller": (
         ("instances", "location"),
-        ("assembly", "planning", "retention", "standing", "published", "language"),
+        ("assembly", "holding", "planning", "retention", "standing", "published", "language"),
         ("commanded", "health", "readers"),
         ("writing",),
         ("core",),

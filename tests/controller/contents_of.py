@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from strandline.controller.asking.holding import Hold
 from strandline.controller.asking.reads import latest, snapshot
 from strandline.controller.core import Core
+from strandline.controller.holding import Hold
 from strandline.testing.lists.list_engine import listed
 from strandline.testing.simulation.kernel import run_sync
 

@@ -14,10 +14,10 @@ from tests.sources.envelopes.test_planted import story
 
 from strandline.algebra.schema import DIFF
 from strandline.bench.environment import TICK_MS
-from strandline.controller.asking.holding import Hold
 from strandline.controller.asking.reads import snapshot
 from strandline.controller.core import Core
 from strandline.controller.defining import definitions, sources
+from strandline.controller.holding import Hold
 from strandline.controller.language.statements import CreateSource, CreateView
 from strandline.controller.location.config import Config, Mode
 from strandline.errors import CollectionError, Position

@@ -38,8 +38,8 @@ from tests.controller.conftest import Place
 
 from strandline.algebra.schema import DIFF, TIME, quote
 from strandline.client import Environment
-from strandline.controller.asking.holding import Hold
 from strandline.controller.asking.reads import latest, updates
+from strandline.controller.holding import Hold
 from strandline.engine.prepared import plans
 from strandline.errors import CollectionError, DefinitionError
 from strandline.persist.handles.contents import Half

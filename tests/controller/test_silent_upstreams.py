@@ -9,10 +9,10 @@ from functools import partial
 from typing import Any, Final
 
 from strandline.algebra.schema import DIFF
-from strandline.controller.asking.holding import Hold
 from strandline.controller.asking.reads import snapshot
 from strandline.controller.core import Core
 from strandline.controller.defining import creating
+from strandline.controller.holding import Hold
 from strandline.controller.language.statements import parse
 from strandline.controller.location.config import Config, Mode
 from strandline.errors import Unavailable

@@ -8,10 +8,10 @@ from typing import Any, cast
 import pytest
 
 from strandline.bench.environment import TICK_MS, Place, _change, _define, over_lists
-from strandline.controller.asking.holding import Hold
 from strandline.controller.asking.reads import snapshot
 from strandline.controller.commanded import commands
 from strandline.controller.core import Core
+from strandline.controller.holding import Hold
 from strandline.controller.location.config import Config, Mode
 from strandline.errors import FencedError, SourceError
 from strandline.frontier.antichain import Frontier, as_time

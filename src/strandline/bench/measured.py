@@ -18,10 +18,10 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from strandline.controller.asking import reads
-from strandline.controller.asking.holding import Hold
 from strandline.controller.core import Core
 from strandline.controller.defining import definitions
 from strandline.controller.defining.creating import create
+from strandline.controller.holding import Hold
 from strandline.controller.language import arguments
 from strandline.controller.language.statements import Create, Drop
 from strandline.controller.location.config import Config, Mode

@@ -105,7 +105,7 @@ def going_on(
 
 
 def serve(opener: Opener, project: Project, listen: str, output: Output) -> Exit:
-    """Run a replica of the project's location, which does what a `strandline run` commands, until a signal says stop."""
+    """Run a replica of the project's location: what a `strandline run` has it run, until a signal says stop."""
 
     def listening(stop: Stop) -> Exit:
         with opener.replicating(project, listen) as replica:

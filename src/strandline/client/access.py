@@ -8,8 +8,8 @@ from collections.abc import Callable, Coroutine
 from concurrent.futures import CancelledError
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from strandline.controller.asking.holding import Hold
 from strandline.controller.core import Core
+from strandline.controller.holding import Hold
 from strandline.errors import InvalidUsage
 from strandline.persist.handles.contents import Rows
 from strandline.wiring.assemble import SparkAssembly

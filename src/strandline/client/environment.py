@@ -19,7 +19,6 @@ from strandline.client.subscribing import Events, Subscription
 from strandline.client.writing import Data, Transaction, change
 from strandline.compute.explain import Explanation
 from strandline.controller.asking import backfill, housekeeping, reads, status, verification
-from strandline.controller.asking.holding import Hold
 from strandline.controller.asking.peeking import peek
 from strandline.controller.asking.progress import progress
 from strandline.controller.asking.selfcheck import SelfCheck
@@ -30,6 +29,7 @@ from strandline.controller.defining import definitions, instances
 from strandline.controller.defining.apply import Applied, apply
 from strandline.controller.defining.creating import create
 from strandline.controller.defining.project import Project
+from strandline.controller.holding import Hold
 from strandline.controller.language import arguments, statements
 from strandline.controller.location.items import Item, Materialization, View
 from strandline.controller.preparing.preparation import promotion

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from strandline.algebra.schema import Schema
 from strandline.client.access import Access
 from strandline.controller.asking import reads
-from strandline.controller.asking.holding import Hold
+from strandline.controller.holding import Hold
 from strandline.controller.language import arguments
 from strandline.frontier.antichain import Frontier
 from strandline.persist.handles.contents import Rows

@@ -10,7 +10,7 @@ import pyarrow as pa
 from strandline.algebra.excerpt import within
 from strandline.client.access import Access
 from strandline.controller.asking import reads
-from strandline.controller.asking.holding import Hold
+from strandline.controller.holding import Hold
 from strandline.controller.language import arguments, statements
 from strandline.engine.sql.edits import Edit
 from strandline.errors import (

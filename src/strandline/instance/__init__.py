@@ -2,7 +2,6 @@
 
 __all__ = [
     "beginnings",
-    "carriers",
     "commands",
     "connections",
     "equipment",
@@ -11,8 +10,6 @@ __all__ = [
     "live",
     "loop",
     "problems",
-    "protocol",
-    "replica",
     "reports",
     "tables",
     "tasks",

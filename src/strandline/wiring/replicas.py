@@ -38,7 +38,9 @@ def dial_of(config: Config, home: Path | None) -> Dial:
 
 def listener(address: str, serve: Serve, config: Config, home: Path | None) -> FlightListener:
     """Return what listens at ``address`` as the configuration says.  Raises `ConfigError` if that is not safe."""
-    certificate, key = [None if text is None else Path(text) for text in (config.replica_certificate, config.replica_key)]
+    certificate, key = [
+        None if text is None else Path(text) for text in (config.replica_certificate, config.replica_key)
+    ]
     return FlightListener(address, serve, ServerAccess(_token(config, home), certificate, key))
 
 
@@ -60,7 +62,7 @@ def _make(file: Path) -> None:
     whole = file.with_name(f"{file.name}~{SystemIds().fresh('t')}")
     descriptor = os.open(whole, os.O_WRONLY | os.O_CREAT | os.O_EXCL, stat.S_IRUSR | stat.S_IWUSR)
     with os.fdopen(descriptor, "w") as opened:
-        opened.write(SystemIds().fresh('replica'))
+        opened.write(SystemIds().fresh("replica"))
     with suppress(FileExistsError):
         os.link(whole, file)
     whole.unlink()

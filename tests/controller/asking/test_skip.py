@@ -12,10 +12,10 @@ import duckdb
 import pytest
 
 from strandline.controller.asking import reads
-from strandline.controller.asking.holding import Hold
 from strandline.controller.asking.skip import skip
 from strandline.controller.core import Core
 from strandline.controller.defining import definitions
+from strandline.controller.holding import Hold
 from strandline.controller.language.statements import parse
 from strandline.controller.location.config import Config, Mode
 from strandline.controller.location.items import Source

@@ -7,7 +7,6 @@ from typing import Any, cast
 import pytest
 
 from strandline.controller.asking import reads
-from strandline.controller.asking.holding import Hold
 from strandline.controller.asking.skip import skip
 from strandline.controller.asking.status import status
 from strandline.controller.core import Core
@@ -15,6 +14,7 @@ from strandline.controller.defining import definitions
 from strandline.controller.defining.apply import apply
 from strandline.controller.defining.creating import create
 from strandline.controller.defining.project import load
+from strandline.controller.holding import Hold
 from strandline.controller.language.statements import parse
 from strandline.controller.location.config import Config, Mode
 from strandline.controller.location.items import SourceTable

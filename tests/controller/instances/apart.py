@@ -12,11 +12,11 @@ from functools import partial
 from typing import Any
 
 from strandline.bench.environment import ITEMS, VIEWS, Place, _change, over_lists
-from strandline.controller.asking.holding import Hold
 from strandline.controller.asking.reads import snapshot
 from strandline.controller.core import Core
 from strandline.controller.defining.creating import create
 from strandline.controller.defining.definitions import drop
+from strandline.controller.holding import Hold
 from strandline.controller.language.statements import Drop, parse
 from strandline.controller.location.config import Config, Mode
 from strandline.errors import Disconnected

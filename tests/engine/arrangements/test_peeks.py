@@ -9,12 +9,12 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from tests.engine.arrangements.test_arrangements import KINDS, SCHEMA, TEXTS, Collection
 
 from strandline.engine.arrangements import cache, peeks, runs
 from strandline.engine.arrangements.cache import Arrangements
 from strandline.engine.arrangements.keys import Hashes, hashes
 from strandline.engine.arrangements.peeks import _meet, peeked, peeked_at_once
-from tests.engine.arrangements.test_arrangements import KINDS, SCHEMA, TEXTS, Collection
 
 TYPES = {"k": pa.int32(), "s": pa.string(), "v": pa.int64()}
 

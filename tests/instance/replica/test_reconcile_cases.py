@@ -231,7 +231,7 @@ def test_no_false_seal() -> None:
 
 
 def test_storage_stale() -> None:
-    """Damage: a source that nobody knows any more binds times; or what it had reached is believed of its successor."""
+    """Damage: a source that was dropped binds times; or what it had reached is believed of its successor."""
     play(
         """
         * items 1: +a,5

@@ -286,7 +286,7 @@ def test_unknown_fields_are_skipped() -> None:
 
 
 def test_another_format_ends_the_connection_and_says_why() -> None:
-    """Damage: a command that means something else by now is obeyed; or nobody learns why a connection ended."""
+    """Damage: a command that means something else by now is obeyed; or it stays unknown why a connection ended."""
     play(
         RUNNING,
         """

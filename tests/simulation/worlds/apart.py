@@ -28,6 +28,7 @@ from strandline.instance.replica import replica as replica_module
 from strandline.instance.replica.replica import Replica
 from strandline.persist.client import PersistClient
 from strandline.sources.question import Patience
+from strandline.store.blob import Blob
 from strandline.testing.simulation.choices import Seeded
 from strandline.testing.simulation.kernel import NEVER_MS, READ, WAIT, Fate, IoPoint, nothing
 from worlds.instance import Instance
@@ -123,6 +124,14 @@ class ApartWorld(World):
             raise Disconnected("it cannot be reached") from error
         return SimCarrier(wire, 0)
 
+    def engine(self, address: str, blob: Blob) -> FailingEngine:
+        """Return the engine of a process of the replica at ``address``."""
+        return FailingEngine(self, blob)
+
+    def controller(self, name: str, wanted: list[str], tasks: int) -> Controller:
+        """Return an environment's program."""
+        return Controller(self, name, wanted, tasks)
+
     async def replicate(self, address: str, incarnation: int) -> None:
         """Be a replica, from its start on; an earlier one of this address has died."""
         for wire in self.wires.get(address, []):
@@ -135,7 +144,7 @@ class ApartWorld(World):
         )
         equipment = Equipment(
             client,
-            FailingEngine(self, assembly.blob),
+            self.engine(address, assembly.blob),
             assembly.connectors,
             assembly.drivers,
             assembly.together,
@@ -236,5 +245,5 @@ class Controller(Instance):
 
 async def work(world: ApartWorld, name: str, wanted: list[str], tasks: int) -> None:
     """Be an environment's program, and say when it has ended."""
-    await Controller(world, name, wanted, tasks).live()
+    await world.controller(name, wanted, tasks).live()
     world.working.discard(name)

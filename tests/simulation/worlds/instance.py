@@ -14,9 +14,9 @@ from typing import Any, Final, TypeVar, cast
 from laws.broken import LawBrokenError, require
 from laws.views import Attempt, standing
 from strandline.controller.asking import reads
-from strandline.controller.asking.holding import Hold
 from strandline.controller.core import CATALOG, Core
 from strandline.controller.defining import creating, definitions
+from strandline.controller.holding import Hold
 from strandline.controller.language.statements import Create, Drop, parse
 from strandline.controller.location.config import Config, Mode
 from strandline.controller.location.items import InstanceItem, Item, Materialization, Source, Table, View

@@ -19,9 +19,9 @@ import pytest
 from kafka_server import PASSWORD, USER, KafkaServer
 from postgres_server import PostgresServer
 from strandline.controller.asking import reads
-from strandline.controller.asking.holding import Hold
 from strandline.controller.core import Core
 from strandline.controller.defining.creating import create
+from strandline.controller.holding import Hold
 from strandline.controller.language.statements import parse
 from strandline.controller.location.config import Config, Mode
 from strandline.store.memory import MemoryBlob, MemoryConsensus

@@ -58,6 +58,7 @@ SETTLED_S: Final = 3.0
 PATIENCE_S: Final = 300.0
 POLL_S: Final = 0.05
 MEMORY: Final = "1g"
+COLUMNS: Final = "n BIGINT, kind STRING, amount BIGINT"
 _KINDS: Final = (
     "SELECT kind, count(*) AS n, sum(amount) AS s FROM events WHERE n % {n} = 0 GROUP BY kind",
     "SELECT n, kind, amount FROM events WHERE amount % {n} = 1",
@@ -101,7 +102,7 @@ def measure_failover(session: SparkSession, directory: Path, load: Load) -> dict
 
 def _define(site: Site, feed: Feed, load: Load) -> None:
     source = f"USING files OPTIONS (path '{feed.folder}/*.csv', header 'true', settle '0')"
-    site.write({"sources/events.sql": f"CREATE SOURCE events (n BIGINT, kind STRING, amount BIGINT) {source}"})
+    site.write({"sources/events.sql": f"CREATE SOURCE events ({COLUMNS}) {source}"})
     for number in range(load.views):
         text = _KINDS[number % len(_KINDS)].format(n=2 + number)
         site.write({f"views/v{number}.sql": f"CREATE MATERIALIZED VIEW v{number} IN INSTANCE x AS {text}"})
@@ -163,6 +164,8 @@ class _Run:
         undone, begun = await self._undone(), time.perf_counter()
         await self._pause(self.load.seconds)
         self._before = begun, time.perf_counter()
+        came = len(self.feed.durable)
+        await self._until("what came undisturbed is readable", lambda: len(self.readable) >= came)
         self.undone = {name: count - undone[name] for name, count in (await self._undone()).items()}
         for _ in range(self.load.controller_kills):
             self.restarts.append(await self._restarted())

@@ -3,7 +3,6 @@
 __all__ = [
     "backfill",
     "freshness",
-    "holding",
     "housekeeping",
     "peeking",
     "progress",

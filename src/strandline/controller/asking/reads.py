@@ -20,8 +20,8 @@ from strandline.algebra.nodes import Get, Project
 from strandline.algebra.scalar import Scalar, call, cast, column
 from strandline.algebra.schema import ERROR, Column, Schema
 from strandline.compute.plan.sql.dialect import parse, position_of, relations, words
-from strandline.controller.asking.holding import Hold
 from strandline.controller.core import Core
+from strandline.controller.holding import Hold
 from strandline.controller.location.catalog import ERRORS_SUFFIX, unknown
 from strandline.controller.location.items import Collected, Fed, Item, View
 from strandline.engine.sql.edits import Edit

@@ -15,9 +15,9 @@ from typing import Any, Final
 from strandline.algebra.nodes import Get
 from strandline.algebra.schema import ERROR, Column, Schema
 from strandline.controller.asking import reads
-from strandline.controller.asking.holding import Hold
 from strandline.controller.commanded import runs_in
 from strandline.controller.core import Core
+from strandline.controller.holding import Hold
 from strandline.controller.location.catalog import unknown
 from strandline.controller.location.items import Fed
 from strandline.errors import InvalidUsage, Unavailable

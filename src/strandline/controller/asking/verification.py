@@ -15,11 +15,11 @@ from strandline.algebra.schema import Schema
 from strandline.compute.afresh import Halves, afresh, computed
 from strandline.compute.plan.meaning import meaning
 from strandline.controller.asking.backfill import materialization
-from strandline.controller.asking.holding import Hold
 from strandline.controller.asking.reads import complete, latest, multiset, shown_at, snapshot, updates
 from strandline.controller.asking.status import task_position
 from strandline.controller.commanded import bindings
 from strandline.controller.core import Core
+from strandline.controller.holding import Hold
 from strandline.controller.location.catalog import unknown
 from strandline.controller.location.items import Materialization, View
 from strandline.controller.planning import define, replanned

@@ -1,3 +1,1 @@
 """Instances as the controller sees them: what it commanded their replicas, and the times at which dataflows begin."""
-
-__all__ = ["as_of", "history"]

@@ -165,8 +165,9 @@ class Link:
         """Say ``last`` to a replica that is not to be spoken to again, and end the connection."""
         with suppress(Disconnected, ProtocolViolation):
             await self._sending.idle()
-            for command in last if self._carrier is not None else ():
-                await self._carrier.send(encode(command))
+            if (carrier := self._carrier) is not None:
+                for command in last:
+                    await carrier.send(encode(command))
         await self.close()
 
     async def close(self) -> None:
