@@ -22,7 +22,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Final
 
-from strandline.compute.sink.disagreement import Disagreement
+from strandline.compute.sink.disagreement import Disagreement, inexact
 from strandline.controller.asking.recomputing import Recomputed, recomputed
 from strandline.controller.core import Core
 from strandline.controller.instances.replicas import Replicas
@@ -169,9 +169,10 @@ class WrongReplicas:
         before = await self._right_before(report, stage)
         self._unclear.pop(report.shard, None)
         if not there.missing and not there.extra:
-            compared = bool(found.missing or found.extra)
-            by_itself = before or found.afresh or found.audited
-            if by_itself and (compared or found.theirs == await stage.digest(report.time)):
+            by_itself, differs = before or found.afresh or found.audited, bool(found.missing or found.extra)
+            if by_itself and not differs and not inexact(stage.stage.schema):
+                differs = found.theirs == await stage.digest(report.time)
+            if by_itself and differs:
                 self._name(report, stage, report.replica, found.missing, found.extra, found.example)
             return
         wrong = self._wrong.setdefault(report.shard, _Wrong(report.instance.name))
