@@ -84,8 +84,9 @@ def measure_failover(session: SparkSession, directory: Path, load: Load) -> dict
 
     ``reused``: how many dataflows the replicas kept, over all controllers; ``rebuilt``: how many they did not.
     ``controller_restart_s_p50``: from the take-over to the first view at a time of the new controller; ``…_views_…``:
-    to the last view.  ``controller_start_s_p50``: before the take-over.  ``controller_whole_s_p50``: from the start of
-    the process to the last view.  ``replica_back_s_p50``: from a replica's death to when its successor obeys.
+    to the last view.  ``controller_opening_s_p50``: the part of it until everything is commanded (``running`` in the
+    log).  ``controller_start_s_p50``: before the take-over.  ``controller_whole_s_p50``: from the start of the process
+    to the last view.  ``replica_back_s_p50``: from a replica's death to when its successor obeys.
     """
     directory.mkdir(exist_ok=True)
     (directory / "events").mkdir()
@@ -113,6 +114,7 @@ class _Restart:
     """One restart of the controller, in seconds from its start; what replicas kept then, and what they did not."""
 
     opened_s: float
+    running_s: float
     first_s: float
     views_s: float
     reused: int
@@ -193,6 +195,7 @@ class _Run:
         found = await self._obeying()
         return _Restart(
             opened_s=(opened_ms - begun_ms) / 1000,
+            running_s=(process.said_at_ms("event=running") - begun_ms) / 1000,
             first_s=(first_ms - begun_ms) / 1000,
             views_s=(views_ms - begun_ms) / 1000,
             reused=sum(each.reused for each in found.values()),
@@ -273,6 +276,7 @@ class _Run:
         before, during = self._freshness(*self._before), self._freshness(*self._during)
         parts = {
             "controller_restart_s": [each.first_s - each.opened_s for each in self.restarts],
+            "controller_opening_s": [each.running_s - each.opened_s for each in self.restarts],
             "controller_restart_views_s": [each.views_s - each.opened_s for each in self.restarts],
             "controller_start_s": [each.opened_s for each in self.restarts],
             "controller_whole_s": [each.views_s for each in self.restarts],

@@ -16,6 +16,7 @@ import threading
 from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from datetime import datetime
 from pathlib import Path
 from typing import IO, Any, Final, Self
 
@@ -56,6 +57,11 @@ class Process:
     def runs(self) -> bool:
         """Whether it has not ended."""
         return self._popen.poll() is None
+
+    def said_at_ms(self, words: str) -> int:
+        """Return when it logged the first line that has ``words``, which it has."""
+        line = next(each for each in self.said.splitlines() if words in each)
+        return round(datetime.fromisoformat(line.split()[0].removeprefix("timestamp=")).timestamp() * 1000)
 
     def until(self, words: str, seconds: float = SAYING_S) -> None:
         """Wait until it has said ``words``."""
