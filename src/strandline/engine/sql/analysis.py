@@ -9,7 +9,7 @@ from __future__ import annotations
 import difflib
 import re
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Final
 
@@ -75,8 +75,7 @@ class SparkAnalyst:
                 two = analysed(self._session, other, list(relations))
             except DefinitionError:
                 return False
-            alike = one.sameSemantics(two) or _folded(one).sameResult(_folded(two))
-            return bool(alike or _optimised(one).sameResult(_optimised(two)))
+            return one.sameSemantics(two) or _alike(one, two, _folded) or _alike(one, two, _optimised)
 
     def doubts(self, sql: str, relations: Mapping[str, Schema], *, ordering: bool) -> tuple[Doubt, ...]:
         """Return what may leave ``sql``, which is accepted, without one answer; ``ordering``: see `doubts.doubts`."""
@@ -171,6 +170,16 @@ def analysed(session: SparkSession, sql: str, names: Sequence[str]) -> DataFrame
         if is_sparks(error) and "java.lang.StackOverflowError" in str(error):
             raise DefinitionError("this query is nested too deeply for Spark; write it with fewer levels") from error
         raise
+
+
+def _alike(one: DataFrame, two: DataFrame, rewritten: Callable[[DataFrame], Any]) -> bool:
+    """Tell whether two queries have the same plan once it is ``rewritten``; not if Spark cannot do that."""
+    try:
+        return bool(rewritten(one).sameResult(rewritten(two)))
+    except Exception as error:
+        if not is_sparks(error):  # its own mistakes come as what they are
+            raise
+        return False  # such as a constant without a value
 
 
 def _folded(query: DataFrame) -> Any:
