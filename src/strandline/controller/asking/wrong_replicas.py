@@ -92,7 +92,7 @@ class WrongReplicas:
     _judged: dict[tuple[str, str, str], Disagreement] = field(default_factory=dict)
     _again_ms: dict[str, int] = field(default_factory=dict)  # by shard, when its reports are judged again
     _named: dict[tuple[str, str], _Named] = field(default_factory=dict)  # by instance and replica
-    _unclear: dict[str, tuple[str, str]] = field(default_factory=dict)  # by shard: its view, and what is not known
+    _unclear: dict[str, tuple[str, str]] = field(default_factory=dict)  # by shard: its view, and what is not mended
     _wrong: dict[str, _Wrong] = field(default_factory=dict)  # by shard
     _audits: set[str] = field(default_factory=set)  # the views that are to be audited
     _fenced: set[Process] = field(default_factory=set)  # those that did not obey
@@ -271,6 +271,12 @@ class WrongReplicas:
         if stage is None or found is None or not (found.missing or found.extra):
             del self._wrong[shard]
             return
+        if stage.own.state.upper.empty:
+            kept = f"{found.missing} row(s) missing and {found.extra} too many, such as {found.example}"
+            why = f"{stage.name!r} is complete for ever, with what a wrong replica wrote: {kept}; define it anew"
+            self._unclear[shard] = stage.view.name.lower(), why
+            del self._wrong[shard]
+            return
         wrong.looks += 1
         if self._defied(wrong.instance):
             self._fence, wrong.looks = True, max(wrong.looks, wrong.patience)  # what it wrote until then is certified
@@ -281,6 +287,8 @@ class WrongReplicas:
     def _problems(self) -> dict[str, str]:
         """Return what there is to say of each view."""
         instances = self.core.require_writing().running.instances
+        there = {shard for item in self.core.catalog.items.values() if isinstance(item, View) for shard in item.shards}
+        self._unclear = {shard: each for shard, each in self._unclear.items() if shard in there}
         said = list(self._unclear.values())
         for (name, replica), named in self._named.items():
             instance = instances[name]
