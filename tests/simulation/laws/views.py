@@ -324,7 +324,8 @@ class Observer:
     async def _bound(self, item: Source, now: Collected, upstream: FickleUpstream) -> None:
         """R2: at each time the source holds exactly what its newest binding up to then covers."""
         bindings = await self._bindings(item)
-        since = as_time(self._client._machine(item.remap).state.since)
+        remap = self._client._machine(item.remap)
+        since = as_time(remap.state.since) if await remap.open(create=False) else 0  # a replica may be about to make it
         for time in sorted(now.times | {record.time for record in bindings} | {now.upper - 1}):
             if not max(now.since, since) <= time < now.upper:
                 continue

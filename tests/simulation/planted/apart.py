@@ -36,12 +36,15 @@ def frontier_assumed(self: Replicas) -> dict[str, Frontier]:
     return {name: Frontier(max(upper.at or 0, brought + 1)) for name, upper in _frontiers(self).items()}
 
 
+_heard = Heard.__init__
+
+
 @bug("what was said over an earlier connection counts for the next one", (Heard, "__init__"))
 def heard_before(self: Heard, _known: dict[str, Any] = {}) -> None:  # noqa: B006 - it is the bug
     """Share what was heard."""
-    for name in ("writes", "needs", "problems", "under_way", "counters", "disagreements"):
+    _heard(self)
+    for name in [name for name, value in vars(self).items() if isinstance(value, dict)]:
         setattr(self, name, _known.setdefault(name, {}))
-    self.incarnation, self.reconciled, self.advanced = "", None, None
 
 
 _say = Link.say
