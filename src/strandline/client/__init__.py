@@ -7,10 +7,11 @@ from strandline.client.environment import Environment
 from strandline.client.opening import (
     open,  # noqa: A004  # the public name is `strandline.open`
     prepare,
+    replicate,
 )
 from strandline.client.preparing import NextVersion
 from strandline.client.reading import Collection
-from strandline.client.replicating import ListeningReplica, replicate
+from strandline.client.replicating import ListeningReplica
 from strandline.client.subscribing import Progress, Updates
 from strandline.client.writing import Transaction
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from strandline.client.environment import Environment
 from strandline.client.preparing import NextVersion, environment
+from strandline.client.replicating import ListeningReplica
 from strandline.controller.core import Core
 from strandline.controller.defining.project import Project
 from strandline.controller.language import arguments
@@ -72,6 +73,23 @@ def prepare(
         return NextVersion(core, assembly, loop, project)
 
     return _opened(assembly, version)
+
+
+def replicate(
+    location: str,
+    listen: str,
+    *,
+    spark: SparkSession | None = None,
+    consensus: str | None = None,
+    config: Mapping[str, Any] | None = None,
+) -> ListeningReplica:
+    """Begin a replica of an instance of the environment at ``location``, which listens at ``listen`` (``host:port``).
+
+    Port 0 takes a free one.  Raises `ConfigError` if nothing was stored there yet, or as `ListeningReplica`.
+    """
+    # Not FULL: it writes what it is commanded, and only a controller makes a location.
+    assembly, settings = _assembled(location, spark, consensus, config, Mode.READ)
+    return _opened(assembly, lambda loop: ListeningReplica(assembly, settings, listen, loop))
 
 
 def _opened(assembly: SparkAssembly, make: Callable[[LoopThread], T]) -> T:

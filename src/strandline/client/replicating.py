@@ -2,29 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from contextlib import suppress
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import Self
 
 from strandline.client.preparing import MERGE_EVERY_S
-from strandline.controller.location.config import Config, Mode, config_from
-from strandline.errors import FencedError, StrandlineError
-from strandline.instance.equipment import Equipment
+from strandline.controller.location.config import Config
+from strandline.errors import StrandlineError
 from strandline.instance.replica.replica import Replica
 from strandline.persist.client import PersistClient
 from strandline.persist.handles.location import read_mark
 from strandline.sources.question import Patience
-from strandline.wiring.assemble import SparkAssembly, assemble
+from strandline.wiring.assemble import SparkAssembly
 from strandline.wiring.loop import LoopThread
 from strandline.wiring.replicas import listener
 
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
 
 class ListeningReplica:
-    """A replica that listens; made by `replicate`.  Close it: what it ran goes on elsewhere, or when it begins anew."""
+    """A replica that listens, made by `opening.replicate`.  Close it: its work goes on elsewhere, or in the next."""
 
     def __init__(self, assembly: SparkAssembly, config: Config, address: str, loop: LoopThread) -> None:
         """Raises `ConfigError` if the address cannot be had, or listening there is not safe."""
@@ -32,18 +26,10 @@ class ListeningReplica:
         self._loop = loop
         have = assembly
         self._client = PersistClient(have.clock, have.ids, have.blob, have.consensus, have.engine, merges_apart=True)
-        equipment = Equipment(
-            self._client,
-            have.engine,
-            have.connectors,
-            have.drivers,
-            have.together,
-            Patience(have.beside, config.tick_ms / 1000),
-            have.lanes,
-        )
+        equipment = have.equipment(self._client, Patience(have.beside, config.tick_ms / 1000))
         mark = loop.run(read_mark(have.blob, have.clock))
         self._replica = Replica(equipment, "" if mark is None else mark.id, have.ids.fresh("replica"))
-        home = None if have.address is None else Path(have.address).parent
+        home = None if have.address is None else have.address.parent
         self._listener = listener(address, self._replica.serve, config, home)
         loop.run(self._listener.start())
         loop.repeat(have.clock, MERGE_EVERY_S, self._merge)
@@ -70,29 +56,5 @@ class ListeningReplica:
             self._assembly.close()
 
     async def _merge(self) -> None:
-        with suppress(StrandlineError, FencedError):
+        with suppress(StrandlineError):
             await self._client.merge()
-
-
-def replicate(
-    location: str,
-    listen: str,
-    *,
-    spark: SparkSession | None = None,
-    consensus: str | None = None,
-    config: Mapping[str, Any] | None = None,
-) -> ListeningReplica:
-    """Begin a replica of an instance of the environment at ``location``, which listens at ``listen`` (``host:port``).
-
-    Port 0 takes a free one.  Raises `ConfigError` if nothing was stored there yet, or as `ListeningReplica`.
-    """
-    settings = config_from(config)
-    # Not FULL: it writes what it is commanded, and only a controller makes a location.
-    assembly = assemble(location, spark=spark, consensus=consensus, config=settings, mode=Mode.READ)
-    loop = LoopThread()
-    try:
-        return ListeningReplica(assembly, settings, listen, loop)
-    except BaseException:
-        loop.stop()
-        assembly.close()
-        raise

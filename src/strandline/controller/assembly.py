@@ -17,8 +17,11 @@ from strandline.compute.tick import SideBySide
 from strandline.controller.location.tenure import Processes
 from strandline.errors import Disconnected
 from strandline.instance.connections import Connectors, Drivers
+from strandline.instance.equipment import Equipment
 from strandline.instance.protocol.carrier import Carrier, Dial
+from strandline.persist.client import PersistClient
 from strandline.plane.engine import Engine
+from strandline.sources.question import Patience
 from strandline.store.beside import Beside
 from strandline.store.blob import Blob
 from strandline.store.clock import Clock, Ids
@@ -72,6 +75,10 @@ class Assembly:
     opened: ExitStack
     dial: Dial = unreachable
     """How replicas are reached."""
+
+    def equipment(self, client: PersistClient, patience: Patience) -> Equipment:
+        """Return what an instance of this process is given; ``patience``: how long an upstream is waited for."""
+        return Equipment(client, self.engine, self.connectors, self.drivers, self.together, patience, self.lanes)
 
     def close(self) -> None:
         """Close files, threads and the session that was built here; a caller's session is left as it is."""

@@ -213,10 +213,7 @@ class Core:
 
     def equipment(self) -> Equipment:
         """Return what an instance that runs in this process is given."""
-        have = self.assembly
-        return Equipment(
-            self.client, self.engine, have.connectors, have.drivers, have.together, self._patience, have.lanes
-        )
+        return self.assembly.equipment(self.client, self._patience)
 
     def _forget(self, shard: str) -> None:
         self.readers.forget(shard)

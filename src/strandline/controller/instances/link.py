@@ -226,5 +226,4 @@ class Link:
         self.trouble, self.heard, self._receiving = why, Heard(), None
         if carrier is not None:
             self.lost = Deadline(self._clock, MOVES_AFTER_S)
-        if carrier is not None:
             await carrier.close()

@@ -254,9 +254,7 @@ class Replicas:
         """Return how far each item is that runs, or is fed by what runs: as far as the furthest replica."""
         found = {name: self.upper(name) for name in self._runs}
         for created in self._runs.values():
-            if isinstance(created.what, RunIngestion):
-                items = [each.collection.name.lower() for each in created.what.outputs]
-                found |= {item: self._furthest(each) for item, each in zip(items, created.exports, strict=True)}
+            found |= {item: self._furthest(export) for item, export in _fed(created).items()}
         return found
 
     def upper(self, name: str) -> Frontier:
@@ -305,13 +303,8 @@ class Replicas:
 
     def _source_of(self, item: str) -> str:
         """Return the name of what runs for ``item``: of a source's table, the source."""
-        if item in self._runs:
-            return item
-        for name, created in self._runs.items():
-            fed = created.what.outputs if isinstance(created.what, RunIngestion) else ()
-            if item in {each.collection.name.lower() for each in fed}:
-                return name
-        return item
+        feeding = (name for name, created in self._runs.items() if item in _fed(created))
+        return item if item in self._runs else next(feeding, item)
 
     @property
     def _done(self) -> list[Link]:
@@ -356,3 +349,11 @@ class Replicas:
         """Leave the replicas, which go on with what they run."""
         for link in self.links.values():
             await link.close()
+
+
+def _fed(created: Create) -> dict[str, str]:
+    """Return the items that a source feeds, each with its export; none for anything else."""
+    if not isinstance(created.what, RunIngestion):
+        return {}
+    items = [each.collection.name.lower() for each in created.what.outputs]
+    return dict(zip(items, created.exports, strict=True))

@@ -16,7 +16,7 @@ Long because obeying one controller at a time is one subject.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final
@@ -300,10 +300,10 @@ class Replica:
             await self._ended(lambda: instance.stop(each))
         self._problems.pop(each, None)
 
-    async def _ended(self, end: Callable[..., object]) -> None:
+    async def _ended(self, end: Callable[[], Awaitable[None]]) -> None:
         """Have something end; what an upstream or endpoint raises then is noted, and stops nothing."""
         try:
-            await end()  # type: ignore[misc]
+            await end()
         except StrandlineError as error:
             self._problems.note("(ending)", reason(error))
 
