@@ -19,7 +19,7 @@ import pyarrow as pa
 from strandline.errors import DefinitionError
 from strandline.materialize.protocol.messages import Request, Response
 from strandline.materialize.protocol.state import StateUpdate
-from strandline.materialize.protocol.task import Binding, MaterializationSpec
+from strandline.materialize.protocol.task import Binding, Checkpoint, MaterializationSpec
 from strandline.options import schema
 from strandline.store.clock import Clock
 
@@ -134,10 +134,13 @@ class Driver(Protocol):
         """Start a conversation."""
         ...
 
-    async def contents(self, binding: Binding, take: Callable[[pa.Table], None]) -> None:
-        """Hand all rows that the binding's resource holds now to ``take``, for verification; at one moment.
+    async def contents(self, task: str, binding: Binding, take: Callable[[pa.Table], None]) -> Checkpoint | None:
+        """Hand all rows that the binding's resource holds now to ``take``, for verification.
 
-        It is called with a bounded table at a time, the columns in the order of the schema, perhaps in a worker thread.
+        Returns the checkpoint that the endpoint holds for the materialization ``task`` at the same moment; None if it
+        keeps none.  It may be beyond that of the recovery log, since the endpoint commits first.
+
+        ``take`` is called with a bounded table at a time, the columns in the order of the schema, perhaps in a worker thread.
         Raises `InvalidUsage` if this endpoint cannot be read back, and what ``take`` raises.
         """
         ...

@@ -13,13 +13,15 @@ import pytest
 
 from strandline.controller.asking import verification
 from strandline.controller.asking.backfill import backfill
+from strandline.controller.commanded import log_key
 from strandline.controller.core import Core
 from strandline.controller.defining import definitions
 from strandline.controller.language.statements import Bind, CreateMaterialization
 from strandline.controller.location.config import Config, Mode
 from strandline.controller.location.items import BoundTable, Table
-from strandline.errors import DefinitionError, InvalidUsage
+from strandline.errors import DefinitionError, InvalidUsage, Unavailable
 from strandline.instance.tables import Change
+from strandline.store.consensus import CompareAndSet
 from strandline.store.memory import MemoryBlob, MemoryConsensus
 from strandline.testing.doubles import CountingIds, HandClock
 from strandline.testing.lists.list_assembly import list_assembly
@@ -36,7 +38,7 @@ class Place:
     def __init__(self, root: Path) -> None:
         self.file = root / "out.duckdb"
         self._clock = HandClock(1_000)
-        self._blob, self._consensus = MemoryBlob(), MemoryConsensus()
+        self._blob, self.consensus = MemoryBlob(), MemoryConsensus()
 
     async def open(self) -> Core:
         """Open it as the next process would: the last one died."""
@@ -45,7 +47,7 @@ class Place:
             self._clock,
             CountingIds(f"at-{self._clock.now}"),
             self._blob,
-            self._consensus,
+            self.consensus,
             drivers=partial(driver, self._clock),
         )
         return await Core.open(assembly, Config(take_over=True), Mode.FULL)
@@ -236,6 +238,32 @@ def test_verify_names_every_table_of_a_materialization(place: Place) -> None:
         assert found.sample.to_pylist()[0]["x"] == "ann"
         assert "out/Orders: equal" in str(found)
         assert "out/People: 1 missing, 0 extra" in str(found)
+
+    asyncio.run(body())
+
+
+def test_verify_knows_that_an_endpoint_is_beyond_its_recovery_log(place: Place) -> None:
+    """Damage: a process dies between the commit and the log, and verify says that the right rows are wrong."""
+
+    async def body() -> None:
+        core = await place.filled()
+        written, logs = place.consensus.compare_and_set, []
+
+        async def refused(request: CompareAndSet) -> Any:
+            if request.key == log_key(core.catalog.items["out"]) and place.ask('SELECT 1 FROM "People" WHERE k = 2'):
+                logs.append(request.key)
+                raise Unavailable("the log cannot be written")
+            return await written(request)
+
+        place.consensus.compare_and_set = refused
+        await insert(core, "people", [{"k": 2, "x": "bob"}])
+        await core.tick()
+        assert logs, "the endpoint has the row, and the log does not say so"
+        found = await verification.verify_endpoint(core, "out")
+        assert found.ok, str(found)
+        place.ask('DELETE FROM "People" WHERE k = 2')
+        found = await verification.verify_endpoint(core, "out")
+        assert (found.missing, found.extra) == (1, 0)
 
     asyncio.run(body())
 

@@ -384,7 +384,7 @@ def test_a_large_table_is_handed_over_some_rows_at_a_time(tmp_path: Path) -> Non
     driver, taken = endpoint.driver(), list[pa.Table]()
     asyncio.run(driver.apply(SPEC, {}))
     endpoint.kept.execute(f"INSERT INTO t SELECT i, 'row ' || i FROM range({many}) r (i)")
-    asyncio.run(driver.contents(SPEC.bindings[0], taken.append))
+    asyncio.run(driver.contents(SPEC.name, SPEC.bindings[0], taken.append))
     assert sorted(pa.concat_tables(taken)["k"].to_pylist()) == list(range(many))
     assert max(table.num_rows for table in taken) <= CONTENTS_ROWS + 2048, "one vector of DuckDB's more at most"
     endpoint.kept.close()

@@ -208,10 +208,11 @@ class SimDriver(MemoryDriver):
             return Applied()
         return await asked(f"{self._kind}.apply", fit, (spec.name,), AT_ONCE)
 
-    async def contents(self, binding: Binding, take: Callable[[pa.Table], None]) -> None:
+    async def contents(self, task: str, binding: Binding, take: Callable[[pa.Table], None]) -> Checkpoint | None:
         """Hand over what the binding's resource holds."""
         rows = self._place.rows(binding.resource)
         take(pa.table({name: [row[name] for row in rows] for name in binding.schema.names}))
+        return self._place.checkpoints.get(task)
 
 
 class SimSession(MemorySession):

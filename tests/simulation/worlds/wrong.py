@@ -48,6 +48,7 @@ class LyingEngine(FailingEngine):
         final = any(isinstance(item, View) and item.shard == request.shard for item in catalog.items.values())
         if final and frame.rows and world.choose("lie", 3) == 0:
             world.observer.spoilt[request.shard].append(range(request.lower, EVER))
+            world.observer.mistaken.add(request.shard)
             world.marks["lied"] += 1
             made = {c.name: "foreign" if c.type == "string" else FOREIGN + world.number() for c in request.schema}
             lie = {**dict.fromkeys(frame.names), **made, "__time": request.lower, "__diff": 1}
@@ -104,11 +105,11 @@ class Judge(Controller):
             await self._ticked(core, core.tick())
             await core.client.clock.sleep(0.05)
             instance = core.require_writing().running.instances.get(INSTANCE)
-            if n > CHANGES and instance is not None and judge.settled and instance.obeying:
+            if n > CHANGES and judge.settled and (instance is None or instance.obeying):
                 break
         else:
             require("N2", False, f"{judge._wrong} is wrong {SETTLED_WITHIN} ticks after the last fault")
-        if judge._named:
+        if instance is not None and judge._named:
             require("N2", set(instance.trust.bars) == {WRONG}, f"{judge._named} is named, and runs on")
             now = core.require_writing().oracle.floor
             for shard, times in world.observer.spoilt.items():

@@ -200,11 +200,12 @@ async def verify_endpoint(core: Core, name: str) -> Verification:
     found = []
     for binding in bindings(item, core.catalog):
         reader = await core.readers.of(binding.collection)
-        wanted = await updates(core, reader, position - 1, Hold())
         with core.engine.aside(reader.schema, time=position - 1) as aside:
-            await endpoint.contents(binding, aside.add)
+            committed = await endpoint.contents(item.name, binding, aside.add)
+            time = max(position, 0 if committed is None else committed.time((binding.state_key,))) - 1
+            wanted = await updates(core, reader, time, Hold())
             of = f"{item.name}/{binding.resource}"
-            found.append(await _compare(core, of, reader.schema, aside.rows(), wanted, position - 1))
+            found.append(await _compare(core, of, reader.schema, aside.rows(), wanted, time))
     return _together(item.name, found)
 
 

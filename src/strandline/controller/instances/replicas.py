@@ -212,13 +212,12 @@ class Replicas:
 
     # ---- going on ----------------------------------------------------------------------------------------------------
 
-    async def bring(self, aim: Advance, deadline: Deadline | None) -> bool:
-        """Bring all that runs to ``aim``; return whether anything has moved.
+    async def bring(self, aim: Advance, deadline: Deadline | None) -> None:
+        """Bring all that runs to ``aim``.
 
         Returns when everything is there, or when all replicas that obey have done what they can, or at the deadline.
         What is late goes on.
         """
-        before = self.frontiers()
         self._move()
         self._turn, self._time = self._turn + 1, Frontier(aim.time)
         self._alone = False
@@ -236,7 +235,6 @@ class Replicas:
                 break
             await waited[looked % len(waited)].hear(LOOK_S if left_s is None else min(LOOK_S, left_s))
             looked += 1
-        return self.frontiers() != before
 
     @property
     def complete(self) -> bool:

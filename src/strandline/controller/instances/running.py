@@ -175,19 +175,22 @@ class Running:
             await self.here.deliver(Deadline(self.clock, 0))
 
     async def _bring(self, upper: Frontier, deadline: Deadline | None) -> TickReport:
-        await self.here.look()
-        report = await self.here.maintain(upper, deadline)
-        busy = list(self._apart.values())
-        while busy:
-            moved = [instance for instance in busy if await instance.bring(self._aim, deadline)]
-            self._note()
-            if not moved:
-                break
+        for instance in self.instances.values():
+            if not instance.names:
+                await instance.bring(self._aim, Deadline(self.clock, 0))  # whether its replicas are there is to be known
+        busy, moved = list(self._apart.values()), False
+        while True:
+            seen = [instance.frontiers() for instance in busy]  # a replica may move while what runs here follows
             await self.here.look()
             report = await self.here.maintain(upper, deadline)
-            if all(instance.complete for instance in busy):
-                break
-        return report
+            if moved and all(instance.complete for instance in busy) and seen == [each.frontiers() for each in busy]:
+                return report
+            for instance in busy:
+                await instance.bring(self._aim, deadline)
+            self._note()
+            moved = seen != [instance.frontiers() for instance in busy]
+            if not moved:
+                return report
 
     @property
     def stale(self) -> bool:

@@ -132,9 +132,16 @@ class DuckDBDriver:
         """Start a conversation; the file is not touched before `Open`."""
         return DuckDBSession(self._file)
 
-    async def contents(self, binding: Binding, take: Callable[[pa.Table], None]) -> None:
+    async def contents(self, task: str, binding: Binding, take: Callable[[pa.Table], None]) -> Checkpoint | None:
         """Hand over the rows of the binding's table; the file is locked meanwhile."""
-        await self._file.run(lambda connection: duckdb_tables.contents(connection, binding, take))
+
+        def work(connection: duckdb.DuckDBPyConnection) -> Checkpoint | None:
+            connection.begin()  # both are of one moment, also where this process has another connection
+            duckdb_tables.contents(connection, binding, take)
+            held = duckdb_checkpoints.of_task(connection, task)
+            return held[0] if len(set(held)) == 1 else None
+
+        return await self._file.run(work)
 
 
 def _verdict(binding: Binding, column: Column) -> Constraint:
