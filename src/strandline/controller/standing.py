@@ -41,10 +41,10 @@ def standing(
 
     ``frontiers`` are by the item's name: a collection's upper, or the time before which an endpoint has everything.
     ``going_on``: the items that are on their way to ``time``, and since when that takes long (None: it does not).  They
-    stand still, and so does what reads them, only once it does.
+    stand still, and so does what reads them, only once it does; or if they have a problem, of which those know nothing.
     """
     found = {}
-    awaited = _awaited(catalog, going_on)
+    awaited = _awaited(catalog, {name: since for name, since in going_on.items() if name not in problems})
     for name, item in catalog.items.items():
         if name in problems or isinstance(item, Timeless):
             continue

@@ -34,7 +34,7 @@ CHOSEN: Final = {"replicas": 1, "placed": 1, "instances": 0, "vandal": 1}
 """What is not left to chance: there are two replicas, which run all that they may, one controller, and no vandal."""
 EVER: Final = 1 << 60
 CHANGES: Final = 10
-SETTLED_WITHIN: Final = 80
+SETTLED_WITHIN: Final = 200
 """Within so many ticks after the last fault, the first of which change tables, all that was found wrong is right."""
 
 

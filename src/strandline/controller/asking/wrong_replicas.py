@@ -31,14 +31,18 @@ from strandline.controller.location.audits import audited
 from strandline.controller.location.items import View
 from strandline.errors import AsOfError, FencedError, reason
 from strandline.frontier.antichain import MINIMUM, as_time
+from strandline.persist.shard.patience import Deadline
+from strandline.store.clock import Clock
 
 AUDIT_AFTER: Final = 3
 """A shard that is still wrong after so many looks at it is audited; after twice as many again, and so on."""
 SHARE: Final = 0.1
 """A shard is recomputed again once its last recomputation was this share of the time since."""
-LOOKS_MS_MAX: Final = 5_000
+AGAIN_S_MAX: Final = 600.0
+"""But after so long at the latest: a clock that is set while something is recomputed makes it seem long."""
+LOOKS_S_MAX: Final = 5.0
 """Looks go on within one tick until they have taken so long; the others wait for the next tick."""
-OBEYS_WITHIN_MS: Final = 5_000
+OBEYS_WITHIN_S: Final = 5.0
 """A barred replica that has not said by then that it runs nothing, and still writes, is fenced."""
 
 
@@ -65,12 +69,15 @@ class _Report:
 
 @dataclass(frozen=True, slots=True)
 class _Named:
-    """A process of a replica that was found wrong: in which view, what to say of it, when it was barred (or never)."""
+    """A process of a replica that was found wrong: in which view, what to say of it, until when it is to obey.
+
+    ``obeys_by``: None until it is barred.
+    """
 
     process: Process
     view: str
     why: str
-    barred_ms: int | None = None
+    obeys_by: Deadline | None = None
 
 
 @dataclass(slots=True)
@@ -81,7 +88,7 @@ class _Wrong:
     looks: int = 0
     patience: int = AUDIT_AFTER
     """After so many looks it is audited."""
-    again_ms: int = 0
+    again: Deadline | None = None
 
 
 @dataclass(slots=True)
@@ -90,7 +97,7 @@ class WrongReplicas:
 
     core: Core
     _judged: dict[tuple[str, str, str], Disagreement] = field(default_factory=dict)
-    _again_ms: dict[str, int] = field(default_factory=dict)  # by shard, when its reports are judged again
+    _again: dict[str, Deadline] = field(default_factory=dict)  # by shard, when its reports are judged again
     _named: dict[tuple[str, str], _Named] = field(default_factory=dict)  # by instance and replica
     _unclear: dict[str, tuple[str, str]] = field(default_factory=dict)  # by shard: its view, and what is not mended
     _wrong: dict[str, _Wrong] = field(default_factory=dict)  # by shard
@@ -111,9 +118,9 @@ class WrongReplicas:
         for report in list(self._reports()):
             await self._judge(report)
         self._stop()
-        begun = self.core.assembly.clock.now_ms()
+        looking = Deadline(self.core.assembly.clock, LOOKS_S_MAX)
         for shard in list(self._wrong):
-            if self.core.assembly.clock.now_ms() - begun <= LOOKS_MS_MAX:
+            if looking.left_s() >= 0:
                 await self._look(shard, self._wrong[shard])
         self.core.health.wrong = self._problems()
 
@@ -146,7 +153,7 @@ class WrongReplicas:
         """Judge a report, unless its shard was recomputed a moment ago; what fails meanwhile is judged later."""
         clock = self.core.assembly.clock
         begun = clock.now_ms()
-        if begun < self._again_ms.get(report.shard, 0):
+        if not _due(self._again.get(report.shard)):
             return
         stage = None
         try:
@@ -161,7 +168,7 @@ class WrongReplicas:
         except Exception as error:  # noqa: BLE001 - what cannot be judged stops nothing
             if stage is not None:
                 self._leave(report, stage, f"which of them is wrong cannot be found out now: {reason(error)}")
-        self._again_ms[report.shard] = _after(begun, clock.now_ms())
+        self._again[report.shard] = _after(begun, clock)
 
     async def _decide(self, report: _Report, stage: Recomputed) -> None:
         """Find out who is wrong: the one that reported, or the one that was faster.  Raises `AsOfError` if too late."""
@@ -203,12 +210,12 @@ class WrongReplicas:
 
     def _defied(self, instance: str) -> bool:
         """Return whether a replica of ``instance`` is barred, has had the time to obey, and has not; once for each."""
-        found, now = self.core.require_writing().running.instances[instance], self.core.assembly.clock.now_ms()
+        found = self.core.require_writing().running.instances[instance]
         late = {
             named.process
             for (of, name), named in self._named.items()
             if of == instance and name in found.trust.bars and not found.trust.obeys(name, found.links[name])
-            if named.barred_ms is not None and now - named.barred_ms >= OBEYS_WITHIN_MS
+            if named.obeys_by is not None and named.obeys_by.left_s() <= 0
         }
         fresh = late - self._fenced
         self._fenced |= late
@@ -239,7 +246,7 @@ class WrongReplicas:
                 del self._named[name, replica]
             elif replica not in instance.trust.bars and {*instance.obeying} - {instance.links[replica]}:
                 instance.bar(replica, f"it {named.why}; it runs nothing until its process is restarted")
-                self._named[name, replica] = replace(named, barred_ms=self.core.assembly.clock.now_ms())
+                self._named[name, replica] = replace(named, obeys_by=Deadline(self.core.assembly.clock, OBEYS_WITHIN_S))
                 for shard in self._shards_of(name):  # it may have written there what none disagreed with
                     self._wrong.setdefault(shard, _Wrong(name))
 
@@ -253,7 +260,7 @@ class WrongReplicas:
         """Look whether a shard is right by now; have its view audited, if it stays wrong."""
         clock = self.core.assembly.clock
         begun = clock.now_ms()
-        if begun < wrong.again_ms:
+        if not _due(wrong.again):
             return
         try:
             stage = await recomputed(self.core, wrong.instance, shard)
@@ -267,7 +274,7 @@ class WrongReplicas:
             return
         except Exception:  # noqa: BLE001 - it is looked at again
             return
-        wrong.again_ms = _after(begun, clock.now_ms())
+        wrong.again = _after(begun, clock)
         if stage is None or found is None or not (found.missing or found.extra):
             del self._wrong[shard]
             return
@@ -305,6 +312,10 @@ class WrongReplicas:
         return found
 
 
-def _after(begun_ms: int, ended_ms: int) -> int:
-    """Return when something may be done again that took from ``begun_ms`` to ``ended_ms``."""
-    return ended_ms + round((ended_ms - begun_ms) / SHARE)
+def _after(begun_ms: int, clock: Clock) -> Deadline:
+    """Return until when something that began at ``begun_ms`` and has ended now is not done again."""
+    return Deadline(clock, min(AGAIN_S_MAX, max(0, clock.now_ms() - begun_ms) / 1000 / SHARE))
+
+
+def _due(again: Deadline | None) -> bool:
+    return again is None or again.left_s() <= 0

@@ -318,6 +318,8 @@ class Replica:
         for each in [each for each in self._wanted.created if each not in self._runs or not instance.runs(each)]:
             if self._may_run(self._wanted.created[each]):
                 await self._begin(instance, self._wanted.created[each])
+                if instance.runs(each):
+                    self._begun, self._advanced = None, None  # it was not there when the rest was brought to the aim
         aim = self._aim
         if aim is None or self._advanced == aim.turn:
             return
