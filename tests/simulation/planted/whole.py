@@ -163,10 +163,11 @@ _first_change = StageRun._first_change
 
 @bug("what is computed anew is so at the window's last time of change alone", (StageRun, "_first_change"))
 async def times_passed_over(self: StageRun, lower: int, upper: int) -> int | None:
-    """Look for changes from the end."""
-    times = range(upper - 1, lower - 1, -1)
-    found = [await _first_change(self, time, time + 1) for time in times]
-    return next((time for time in found if time is not None), None)
+    """Look on until there is none."""
+    found, at = None, lower
+    while (time := await _first_change(self, at, upper)) is not None:
+        found, at = time, time + 1
+    return found
 
 
 @bug("what is desired is given up together with a refused batch", (Correction, "withdraw"))
