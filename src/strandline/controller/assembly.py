@@ -7,12 +7,12 @@ whatever clock, stores, engine, sources and endpoints it is given.
 from __future__ import annotations
 
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
-from strandline.algebra.schema import Schema
-from strandline.compute.plan.scalars.analyst import Analyst
+from strandline.compute.plan.scalars.analyst import TypeAnalyst
+from strandline.compute.plan.scalars.remembered import Answers
 from strandline.compute.tick import SideBySide
 from strandline.controller.location.tenure import Processes
 from strandline.errors import Disconnected
@@ -37,14 +37,6 @@ class ViewEngine(Engine, Protocol):
 
     async def require_running(self) -> None:
         """Return if this can evaluate.  Raises `ConfigError` if it has ended, for as long as this process lives."""
-        ...
-
-
-class TypeAnalyst(Analyst, Protocol):
-    """An analyst that reads column lists, too."""
-
-    def parse_ddl(self, ddl: str) -> Schema:
-        """Return the schema that a column list writes.  Raises `DefinitionError` for what is none."""
         ...
 
 
@@ -75,6 +67,8 @@ class Assembly:
     opened: ExitStack
     dial: Dial = unreachable
     """How replicas are reached."""
+    answers: Answers = field(default_factory=Answers)
+    """What the analyst remembers; of no authority: nothing."""
 
     def equipment(self, client: PersistClient, patience: Patience) -> Equipment:
         """Return what an instance of this process is given; ``patience``: how long an upstream is waited for."""

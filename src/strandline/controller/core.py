@@ -25,6 +25,7 @@ from strandline.controller.assembly import Assembly
 from strandline.controller.commanded import collection
 from strandline.controller.health import MERGES, TICK, Health
 from strandline.controller.instances.running import Running
+from strandline.controller.location.answers import ANSWERS, keep, recall
 from strandline.controller.location.catalog import KEY, Catalog, CatalogStore, Holder
 from strandline.controller.location.config import Config, Mode
 from strandline.controller.location.items import Collected, Item, SourceTable, Table, View, kind_of
@@ -82,6 +83,7 @@ class Core:
         self.health = Health(client, catalogs, self.problems)
         self.readers = Readers(client, catalogs, config, mode)
         self.versions = Versions(assembly.clock, assembly.ids, client.consensus)
+        self._answers = Register(ANSWERS, assembly.clock, assembly.ids, client.consensus)
         self._claimed: tuple[int, Holder] | None = None  # the generation that the catalog may say is this environment's
 
     @classmethod
@@ -107,6 +109,7 @@ class Core:
             if not (await catalogs.read()).epoch and not {*await consensus.list_keys()} - {LOCATION}:
                 raise ConfigError("nothing was stored at this location yet; open it for writing to make one")
             return core
+        await recall(core._answers, assembly.answers)
         try:
             await core._take_over(edit)
             if isinstance(notifier, PushServer):
@@ -262,6 +265,7 @@ class Core:
         await self._release_history(time)
         await self.client.mend()
         await self.health.publish(writing.running, writing.epoch, time)
+        await keep(self._answers, self.assembly.answers)
         return time
 
     async def idle(self) -> bool:

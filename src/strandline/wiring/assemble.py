@@ -20,6 +20,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from strandline.compute.plan.scalars.remembered import Answers, RememberedAnalyst
 from strandline.controller.assembly import Assembly
 from strandline.controller.location.config import Config, Mode
 from strandline.controller.location.tenure import SystemProcesses
@@ -36,6 +37,7 @@ from strandline.store.blob_kinds.cache import CachedBlob, FileCache
 from strandline.store.blob_kinds.reading import ReadingBlob
 from strandline.store.consensus import Consensus, NothingStored
 from strandline.store.system import SystemClock, SystemIds
+from strandline.wiring.authority import authority
 from strandline.wiring.consensuses import ConsensusPlace, consensus_of
 from strandline.wiring.locations import Location, location_of
 from strandline.wiring.loop import RunningTask, at_once, side_by_side
@@ -82,13 +84,14 @@ def assemble(
         engine = SparkEngine(session, parts)
         opened.callback(engine.close)
         clock = SystemClock()
+        answers = Answers(authority(engine.settings(), functions))
         return SparkAssembly(
             clock,
             SystemIds(),
             blob,
             store,
             engine,
-            SparkAnalyst(session, functions),
+            RememberedAnalyst(SparkAnalyst(session, functions), answers),
             Readers(clock, engine, SparkFiles(session), SparkMessages(session)),
             partial(driver, clock),
             side_by_side,
@@ -98,6 +101,7 @@ def assemble(
             where.push,
             opened.pop_all(),
             dial_of(config, None if where.push is None else where.push.parent),
+            answers,
         )
 
 

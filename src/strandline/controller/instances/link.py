@@ -103,7 +103,7 @@ class Link:
     ) -> None:
         """``everything``: what a new connection begins with.  ``answered`` is called with each answer to a question.
 
-        ``reported`` is called when the replica has said how something stands.
+        ``reported`` is called when the replica has said how something stands, or the connection is lost.
         """
         self.address = address
         self.heard = Heard()
@@ -226,4 +226,5 @@ class Link:
         self.trouble, self.heard, self._receiving = why, Heard(), None
         if carrier is not None:
             self.lost = Deadline(self._clock, MOVES_AFTER_S)
+            self._reported()  # what it said before is forgotten
             await carrier.close()

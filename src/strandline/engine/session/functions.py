@@ -49,6 +49,11 @@ class Functions:
         """What views may call, lower-case."""
         return frozenset(self._own)
 
+    @property
+    def types(self) -> dict[str, str]:
+        """What each of them returns, by its name: all of a function that the analysis of a text depends on."""
+        return {name: function.returnType.simpleString() for name, function in sorted(self._own.items())}
+
     def learn(self, session: SparkSession) -> None:
         """Let the queries of ``session`` call the functions.
 

@@ -53,3 +53,11 @@ class Analyst(Protocol):
         ``frames``: for each frame that it reads the columns of the collection, without time and diff.
         """
         ...
+
+
+class TypeAnalyst(Analyst, Protocol):
+    """An analyst that reads column lists, too."""
+
+    def parse_ddl(self, ddl: str) -> Schema:
+        """Return the schema that a column list writes.  Raises `DefinitionError` for what is none."""
+        ...

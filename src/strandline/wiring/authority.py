@@ -1,0 +1,28 @@
+"""Whose answers an analyst remembers: everything that they follow from, as one text."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from hashlib import blake2b
+from pathlib import Path
+from types import ModuleType
+
+from strandline import algebra
+from strandline.engine import frames, sql
+from strandline.engine.session.functions import Functions
+
+ASKING: tuple[ModuleType, ...] = (algebra, frames, sql)
+"""The rooms whose code asks Spark, and reads what it answers."""
+
+
+def authority(settings: Mapping[str, str], functions: Functions) -> str:
+    """Return a text that differs wherever Spark might answer otherwise about a query, or we might ask otherwise.
+
+    ``settings``: Spark's version, and those of its settings that change answers.
+    """
+    told = blake2b(json.dumps([dict(settings), functions.types], sort_keys=True).encode(), digest_size=16)
+    for room in ASKING:
+        for source in sorted(Path(str(room.__file__)).parent.glob("*.py")):
+            told.update(source.name.encode() + source.read_bytes())
+    return told.hexdigest()
