@@ -239,6 +239,23 @@ def failover(
 
 
 @app.command()
+def idle(
+    context: typer.Context,
+    views: Annotated[int, typer.Option(metavar="N", min=1, help="How many views there are.")] = 50,
+    seconds: SecondsOption = 60.0,
+    directory: DirectoryOption = None,
+    json: JsonOption = True,
+) -> None:
+    """Measure what an environment costs while nothing changes."""
+    from strandline.bench.instances.idle import measure_idle
+
+    def measure(_: SparkSession, place: Path) -> dict[str, Any]:
+        return measure_idle(place, views=views, seconds=seconds)
+
+    _bench(context, "idle", directory, measure, json=json)
+
+
+@app.command()
 def consistency(
     context: typer.Context,
     rate: RateOption = 500,

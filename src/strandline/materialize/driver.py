@@ -140,7 +140,8 @@ class Driver(Protocol):
         Returns the checkpoint that the endpoint holds for the materialization ``task`` at the same moment; None if it
         keeps none.  It may be beyond that of the recovery log, since the endpoint commits first.
 
-        ``take`` is called with a bounded table at a time, the columns in the order of the schema, perhaps in a worker thread.
+        ``take`` is called with a bounded table at a time, the columns in the order of the schema, perhaps in a worker
+        thread.
         Raises `InvalidUsage` if this endpoint cannot be read back, and what ``take`` raises.
         """
         ...

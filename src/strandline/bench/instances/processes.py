@@ -49,6 +49,11 @@ class Process:
         return subprocess.Popen(command, stdout=out, stderr=out, text=True, start_new_session=True)  # noqa: S603 - ours
 
     @property
+    def pid(self) -> int:
+        """Its process."""
+        return self._popen.pid
+
+    @property
     def said(self) -> str:
         """What it has said so far."""
         return self.log.read_text()[self._before :]
@@ -82,7 +87,7 @@ class Process:
 
 @dataclass
 class Site:
-    """A project in ``root`` with an instance ``x`` of the ``replicas``, and the processes that run it.
+    """A project in ``root`` with an instance ``x`` of the ``replicas``, if any, and the processes that run it.
 
     ``settings``: what its `strandline.yml` says besides, as JSON has it.
     """
@@ -96,7 +101,8 @@ class Site:
     def __post_init__(self) -> None:
         ports = free_ports(len(self.replicas))
         self.addresses = {name: f"127.0.0.1:{port}" for name, port in zip(self.replicas, ports, strict=True)}
-        self.write({"strandline.yml": json.dumps({**self.settings, "instances": {"x": {"replicas": self.addresses}}})})
+        instances = {"instances": {"x": {"replicas": self.addresses}}} if self.addresses else {}
+        self.write({"strandline.yml": json.dumps({**self.settings, **instances})})
 
     def __enter__(self) -> Self:
         return self
