@@ -8,6 +8,7 @@ import subprocess
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import duckdb
 import pytest
@@ -19,6 +20,8 @@ BEFORE = "CREATE MATERIALIZED VIEW sums AS SELECT counter % 7 AS k, count(*) AS 
 AFTER = BEFORE.replace("sum(counter)", "sum(2 * counter)")
 ABOVE = "CREATE MATERIALIZED VIEW above AS SELECT k, s FROM sums WHERE n > 1"
 SAME = "SELECT count(*) AS n FROM sums x JOIN above y ON x.k = y.k WHERE x.s <> y.s"
+
+TIMES = "SELECT CAST((SELECT sum(s) FROM sums) / (SELECT sum(counter) FROM c) AS INT) AS n"
 
 
 def project(root: Path, location: Path, view: str) -> Path:
@@ -78,6 +81,16 @@ def runs():
         run.kill()
 
 
+def until_ready(asking: Place) -> dict[str, Any]:
+    """Wait until the next version has caught up, and return the status then."""
+    for _ in range(600):
+        status = asking.run("status", "--json").documents[0]
+        if (status["next"] or {}).get("ready"):
+            return status
+        threading.Event().wait(0.2)
+    raise AssertionError(status["next"])
+
+
 def test_a_changed_view_takes_over_under_load_and_the_version_before_ends(tmp_path, runs, spark, capsys) -> None:
     """Damage: a deployment is an outage, or readers see both versions, or neither, or the endpoint has both."""
     location = tmp_path / "data"
@@ -93,12 +106,7 @@ def test_a_changed_view_takes_over_under_load_and_the_version_before_ends(tmp_pa
     killed.kill()
     second = runs(two, "--read-only")
     second.until("preparing")
-    for _ in range(600):
-        status = asking.run("status", "--json").documents[0]
-        if status["next"]["ready"]:
-            break
-        threading.Event().wait(0.2)
-    assert status["next"]["ready"], status["next"]
+    status = until_ready(asking)
     assert first.process.poll() is None
     assert status["problems"] == {}
 
@@ -118,3 +126,46 @@ def test_a_changed_view_takes_over_under_load_and_the_version_before_ends(tmp_pa
     held = asking.run("query", "--json", "SELECT sum(s) AS s FROM sums").documents[0]["rows"][0]["s"]
     assert copied == [(int(held),)]
     assert Place(one, spark, capsys).run("run", "--once").status == 1, "the version before came back"
+
+
+def test_the_version_before_is_killed_while_it_is_replaced_and_the_new_one_once_it_has_said_so(
+    tmp_path, runs, spark, capsys
+) -> None:
+    """Damage: a crash at the wrong moment leaves half a version, two histories, or a time of which nothing is known."""
+    location = tmp_path / "data"
+    one, two = project(tmp_path / "one", location, BEFORE), project(tmp_path / "two", location, AFTER)
+    asking = Place(two, spark, capsys)
+    first = runs(one)
+    first.until("event=tick")
+    second = runs(two, "--read-only")
+    second.until("preparing")
+    until_ready(asking)
+
+    def kill_the_first() -> None:
+        second.until("event=promoting")
+        first.kill()
+
+    killing = threading.Thread(target=kill_the_first)  # noqa: TID251 - the test waits for the other process meanwhile
+    killing.start()
+    done = asking.run("promote", "--json").documents[0]
+    killing.join()
+    second.until("event=promoted")
+    second.kill()
+    assert done["seconds"] < 60
+    assert asking.run("status", "--json").documents[0]["next"] is None
+    again = asking.run("promote")
+    assert (again.status, "no next version is prepared" in again.err) == (1, True), again.err
+
+    third = runs(two)
+    third.until("event=tick")
+    status = asking.run("status", "--json").documents[0]
+    assert (status["next"], status["problems"]) == (None, {})
+    views = status["collections"]
+    since, upper = views["sums"]["since"], min(views[name]["upper"] for name in ("sums", "c"))
+    times = range(upper - 1, since - 1, -max(1, (upper - since) // 8))
+    found = [asking.run("query", "--json", "--as-of", str(time), TIMES).documents[0]["rows"][0]["n"] for time in times]
+    assert sorted({*found}) == [1, 2], "readers see the version before, then the new one"
+    assert found == sorted(found, reverse=True), "and no other between"
+    assert third.kill(signal.SIGTERM) == 0
+    for name in ("sums", "above", "out"):
+        assert asking.run("verify", name).status == 0, name

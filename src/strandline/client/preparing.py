@@ -5,14 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final, Self
 
-import msgspec
-
 from strandline.client.access import Access
 from strandline.client.environment import Environment
 from strandline.controller.core import Core
 from strandline.controller.defining.project import Project
-from strandline.controller.location.config import Mode
-from strandline.controller.preparing.preparation import Preparation, settle
+from strandline.controller.preparing.preparation import Preparation
 from strandline.errors import InvalidUsage
 from strandline.persist.shard.holds import BEAT_MS
 from strandline.wiring.assemble import SparkAssembly
@@ -81,14 +78,10 @@ class NextVersion:
         Raises `ConfigError` if a view was defined anew meanwhile.
         """
         self._refuse_closed()
-        version = self._preparation.version
-        version.promoted(self._core.catalog)
+        self._preparation.version.promoted(self._core.catalog)
         self._open = False
-        self._loop.run(self._ended())
-        config = msgspec.structs.replace(self._core.config, take_over=True)
         try:
-            core = self._loop.run(Core.open(self._assembly, config, Mode.FULL, version.promoted))
-            self._loop.run(settle(core, version))
+            core = self._loop.run(self._preparation.promote())
         except BaseException:
             self._end()
             raise

@@ -156,6 +156,8 @@ class StageRun:
         else:
             begins, began = [known if known <= self._earliest else Frontier(self._begins(known)[0])], self._began
         begins += [Frontier(time) for time in (self.sink.desired, self._looked_up, began) if time is not None]
+        if self.sink.desired is None and self.seed is not None:
+            begins.append(reached(self.seed.state))
         return Frontier(max(0, as_time(meet(begins)) - 1))
 
     @property

@@ -82,7 +82,7 @@ class Core:
         self.problems = Problems(assembly.clock)
         self.health = Health(client, catalogs, self.problems)
         self.readers = Readers(client, catalogs, config, mode)
-        self.versions = Versions(assembly.clock, assembly.ids, client.consensus)
+        self.versions = Versions(assembly.clock, assembly.ids, client.consensus, catalogs)
         self._answers = Register(ANSWERS, assembly.clock, assembly.ids, client.consensus)
         self._claimed: tuple[int, Holder] | None = None  # the generation that the catalog may say is this environment's
 
@@ -336,7 +336,9 @@ class Core:
     async def _release_history(self, time: int) -> None:
         writing = self.require_writing()
         async with self.problems.of(RELEASING):
-            await writing.retention.follow(self.catalog, writing.running, time)
+            if writing.retention.due(time):
+                await self.catalogs.confirm(writing.epoch)  # a successor may go on from what would be released
+                await writing.retention.follow(self.catalog, writing.running, time)
             self.problems.note(RELEASING, "")
 
     async def merge(self) -> None:

@@ -84,15 +84,17 @@ class Retention:
         """Return whether every shard of ``item`` is held; a materialization has none, and a connection."""
         return not isinstance(item, Kept) or all(shard in self._holds for shard in kept_shards(item))
 
+    def due(self, time: int) -> bool:
+        """Return whether it is time to look which holds may be moved; asked once in each tick."""
+        self._ticks += 1
+        return self._ticks >= TICKS_BETWEEN or not 0 <= time - self._moved_at < IDLE_MS_MAX
+
     async def follow(self, catalog: Catalog, running: Running, time: int) -> None:
-        """Move the holds that may be moved, if it is time to look.
+        """Move the holds that may be moved.
 
         Raises `FencedError` if a newer environment holds the shards, and what the stores raise: what is not moved now
         is moved another time.
         """
-        self._ticks += 1
-        if self._ticks < TICKS_BETWEEN and 0 <= time - self._moved_at < IDLE_MS_MAX:
-            return
         self._ticks, self._moved_at = 0, time
         kept = [item for item in catalog.items.values() if isinstance(item, Kept)]
         collections = [item for item in kept if isinstance(item, Collected)]

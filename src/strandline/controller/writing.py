@@ -67,6 +67,8 @@ class Writing:
     """Dropped sources, by their readers' shards, whose upstream was asked here in vain."""
     subscribed: set[str] = field(default_factory=set)
     """The views of open subscriptions, by name; those of others are dropped."""
+    _stood: dict[str, Frontier] = field(default_factory=dict)
+    """Where shards of views of instances stood when their present dataflows had opened them, while they have seeds."""
     _reconciled: Catalog | None = None  # the catalog that the instance runs; None: a tick is to find out
 
     async def start(self, item: Item) -> None:
@@ -147,14 +149,24 @@ class Writing:
 
     async def _grown(self) -> None:
         """Let go of the seeds of views whose own shards hold the same rows now."""
-        seeded = [view for view in self._views if view.seed]
-        running = self.running.here.report().views if seeded else {}
-        for view in seeded:
-            state, status = self.client.known(view.shard), running.get(view.name.lower())
-            certificate = None if state is None else state.certificate
-            if status is not None and certificate is not None and certificate.fingerprint == status.fingerprint:
+        for view in [view for view in self._views if view.seed]:
+            if await self._has_grown(view):
                 change = methodcaller("with_changed", view, msgspec.structs.replace(view, seed=""))
                 await self.catalogs.change(self.epoch, change)
+
+    async def _has_grown(self, view: View) -> bool:
+        """Return whether the shard of a view holds what its present dataflow has made of it."""
+        if view.instance:
+            await self.client.look(view.shard)
+        state = self.client.known(view.shard)
+        if state is None or state.certificate is None:
+            return False
+        if not view.instance:
+            status = self.running.here.report().views.get(view.name.lower())
+            return status is not None and state.certificate.fingerprint == status.fingerprint
+        if state.epoch < self.catalogs.current.writes:
+            return False  # replicas of the version before may still append to it
+        return self._stood.setdefault(view.shard, state.upper) < state.upper
 
     async def close_dropped(self) -> None:
         """Close what was dropped, here or by a process that died meanwhile; what cannot be closed now is a problem.

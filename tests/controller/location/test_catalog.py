@@ -74,7 +74,7 @@ WITH_INSTANCE = (
     b'"x":{"kind":"instance","name":"X","replicas":{"a":"localhost:7071"}},'
     b'"v":{"kind":"view","name":"v","columns":[],"shard":"s-1","sql":"","imports":[],"stages":{},"conf":{},"checked":"",'
     b'"distrusted":"","keep_history":null,"refresh":null,"seed":"","instance":"x","audits":0}},'
-    b'"dropped":[],"left":[],"writes":5,"unfenced":false}'
+    b'"dropped":[],"left":[],"writes":5,"unfenced":false,"promoted":""}'
 )
 """A catalog as the first version wrote it that knows instances."""
 
@@ -102,7 +102,7 @@ IN_INSTANCE = (
     b'"instance":"x"},'
     b'"m":{"kind":"materialization","name":"m","endpoint":"duckdb","options":{},"bindings":[],"id":"m-1",'
     b'"instance":"x"}},'
-    b'"dropped":[],"left":[],"writes":5,"unfenced":false}'
+    b'"dropped":[],"left":[],"writes":5,"unfenced":false,"promoted":""}'
 )
 """A catalog as the first version wrote it that runs sources and materializations in instances."""
 

@@ -94,6 +94,7 @@ class Catalog(msgspec.Struct, frozen=True):
     not released yet (`controller/location/dropped.py`).  ``writes``: the epoch under which replicas write, 0 until the
     first generation that knows of it; it is never above ``epoch``, so that the environment can close what replicas
     wrote.  ``unfenced``: a replica is to be fenced that writes under ``epoch`` itself; the next generation does it.
+    ``promoted``: the token of the last promotion that was made here; empty: none was.
     """
 
     format: int = 1
@@ -104,6 +105,7 @@ class Catalog(msgspec.Struct, frozen=True):
     left: tuple[Left, ...] = ()
     writes: int = 0
     unfenced: bool = False
+    promoted: str = ""
 
     def having(self, items: dict[str, Item]) -> Catalog:
         """Return the catalog with these ``items``; shards of the old items that none of them keeps are `dropped`.
@@ -293,8 +295,10 @@ class CatalogStore:
         self.current = Catalog()
 
     async def read(self) -> Catalog:
-        """Fetch the newest catalog."""
-        self.current = _decode(await self._register.read())
+        """Fetch the newest catalog; if it is the same as before, it is the same object."""
+        found = _decode(await self._register.read())
+        if found != self.current:
+            self.current = found
         return self.current
 
     async def settle(self, epoch: int) -> None:

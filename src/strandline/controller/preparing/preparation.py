@@ -17,11 +17,12 @@ import msgspec
 
 from strandline.controller.core import Core
 from strandline.controller.defining.project import Project
+from strandline.controller.location.config import Mode
 from strandline.controller.location.items import Item
 from strandline.controller.location.version import Version
 from strandline.controller.preparing.overlay import Overlay, overlay
 from strandline.controller.retention import HISTORY
-from strandline.errors import AsOfError, ConfigError, InvalidUsage, StrandlineError, Unavailable
+from strandline.errors import AsOfError, ConfigError, InvalidUsage, StoreError, StrandlineError, Unavailable
 from strandline.frontier.antichain import MINIMUM, Frontier, as_time, join, meet
 from strandline.instance.beginnings import HYDRATING
 from strandline.instance.instance import Instance, unopened
@@ -87,9 +88,32 @@ class Preparation:
     async def close(self) -> None:
         """Give up the leases; the shards stay, and the next process goes on from them."""
         await self._instance.close()
+        await self._let_go()
+
+    async def _let_go(self) -> None:
         with suppress(StrandlineError):  # a lease ends by itself
             for lease in self._leases.values():
                 await lease.close()
+
+    async def promote(self) -> Core:
+        """Take the location over, with these views in place of those that they follow; this one is closed then.
+
+        What the views go on from is held until the new generation holds it: until then the writer before may release
+        it, and so it may if this process dies, but not within the time of a lease.
+
+        Raises `ConfigError` if a view was defined anew meanwhile, or another version was promoted.
+        """
+        core, version = self._core, self.version
+        await self._instance.close()
+        config = msgspec.structs.replace(core.config, take_over=True)
+        try:
+            promoted = await Core.open(core.assembly, config, Mode.FULL, version.promoted)
+        finally:
+            await self._let_go()
+            await core.close()
+        with suppress(StoreError, Unavailable):  # the catalog has it, so it is next no longer
+            await settle(promoted, version)
+        return promoted
 
     async def _begin(self) -> None:
         """Prepare what the project has otherwise than the catalog is now."""
@@ -104,8 +128,10 @@ class Preparation:
         def change(known: Version) -> Version:
             same = known.views == found.views  # so the promotion that was asked for is that of this version
             behind = known.behind if same else dict.fromkeys(found.commands, HYDRATING)
-            asked = known.asked if same else ""
-            version = Version(epoch=self._epoch, views=found.views, behind=behind, later=found.later, asked=asked)
+            asked, after = known.asked if same else "", catalog.promoted
+            version = Version(
+                epoch=self._epoch, views=found.views, behind=behind, later=found.later, asked=asked, after=after
+            )
             unused = (known.own(catalog) | set(known.left)) - version.own(catalog)
             return msgspec.structs.replace(version, left=tuple(sorted(unused)))
 
@@ -194,7 +220,7 @@ async def ask(core: Core, *, force: bool) -> Version:
         if version.behind and not force:
             said = "; ".join(f"{name}: {why}" for name, why in sorted(version.behind.items()))
             raise InvalidUsage(f"the next version has not caught up ({said}); wait, or promote it with --force")
-        return msgspec.structs.replace(version, asked=core.assembly.ids.fresh("p"))
+        return msgspec.structs.replace(version, asked=version.asked or core.assembly.ids.fresh("p"))
 
     return await core.versions.change(change)
 
@@ -218,12 +244,13 @@ async def promotion(core: Core, *, force: bool, timeout_s: float) -> int:
 
     Raises `InvalidUsage` as `ask`; `Unavailable` if it is not promoted within ``timeout_s``: then nothing changes.
     """
-    before, clock = core.catalog.epoch, core.assembly.clock
+    clock = core.assembly.clock
+    await core.look()
     asked, until = (await ask(core, force=force)).asked, clock.now_ms() + 1000 * timeout_s
-    while (await core.catalogs.read()).epoch == before:
+    while (await core.catalogs.read()).promoted != asked:  # a generation that the writer before begins is none of it
         if clock.now_ms() >= until:
             await withdraw(core, asked)
-            if (await core.catalogs.read()).epoch == before:
+            if (await core.catalogs.read()).promoted != asked:
                 raise Unavailable(
                     f"no process has promoted the next version within {timeout_s:g} s; is `strandline run --read-only` "
                     "running?"
