@@ -109,7 +109,8 @@ def test_the_examples_of_the_page_run_as_they_stand(
         assert env.collection("clicks").schema.names == ("user_id", "page", "clicked_at", "offset")
         assert env.status()["problems"] == {}
         customers = [(1, "Leiden"), (3, "Bern")]
-        assert answers == [[("Bern", 1), ("Leiden", 1)], [(1,)], [("Bern",)], [(1,), (2,)], customers]
+        views = [("daily", "following"), ("sales", "following")]
+        assert answers == [[("Bern", 1), ("Leiden", 1)], [(1,)], [("Bern",)], [(1,), (2,)], customers, views]
         assert [(row["id"], int(row["amount"])) for row in env.query("SELECT * FROM orders").collect()] == [(7, 5)]
 
 

@@ -65,7 +65,7 @@ INNER = {
         ("instances", "location"),
         ("assembly", "holding", "planning", "retention", "standing", "published", "language"),
         ("commanded", "health", "readers"),
-        ("writing",),
+        ("introspection", "writing"),
         ("core",),
         ("asking", "defining"),
         ("preparing",),

@@ -20,6 +20,8 @@ from pathlib import Path
 
 import pytest
 
+from strandline.controller.introspection.relations import RELATIONS
+
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "src" / "strandline"
 TESTS = ROOT / "tests"
@@ -116,8 +118,10 @@ def is_in(place: Path, parts: list[str]) -> bool:
 
 
 def is_there(dotted: str) -> bool:
-    """Tell whether a dotted name begins with a module, package or class of the project, and leads to something."""
+    """Tell whether a dotted name leads to something: from a module, package or class of the project, or in a query."""
     first, *rest = dotted.split(".")
+    if first == "strandline" and rest[0] in RELATIONS and {*rest[1:]} <= {*RELATIONS[rest[0]].schema.names}:
+        return True  # a query may name it
     return has(first, rest[0]) or any(is_in(each, rest) for each in modules().get(first, ()))
 
 
@@ -200,6 +204,7 @@ def test_the_map_has_every_room() -> None:
         "See `Engine.no_such_method`.",
         "See `trace.no_such_function(batches)`.",
         "See `no_such_module.due`.",
+        "Ask `strandline.frontiers.no_such_column`.",
         'Why: design page "no such page" (decisions).',
     ],
 )
@@ -221,6 +226,7 @@ def test_a_bare_name_is_one_of_its_own_room() -> None:
         "rooms: `persist/handles/` and `tests/simulation/`, a directory `tables/` of a project",
         "`strandline.open`, `strandline.errors.ConfigError`, `materialize.feed.Feed`, `trace.due`, `persist.shard`",
         "`Engine.stage`, inherited `Engine.merge`, assigned `Health.published_problems`, `ReadHandle.snapshot(time)`",
+        "`strandline.frontiers`, with a column `strandline.frontiers.lag_ms`",
         "a file `strandline.yml`, a setting `spark.sql.ansi.enabled`, a call `env.tick()`, a pattern `b/*.py`",
     ],
 )

@@ -23,6 +23,7 @@ from strandline.client.access import Access
 from strandline.controller.asking import reads
 from strandline.controller.core import Core
 from strandline.controller.defining import definitions
+from strandline.controller.introspection import naming
 from strandline.controller.location.config import Mode
 from strandline.controller.location.items import SUBSCRIBED
 from strandline.errors import InvalidUsage
@@ -70,12 +71,14 @@ class Subscription:
         for as long as it is not closed.
 
         Raises:
-            DefinitionError: there is no such collection, or the query cannot be a view.
+            DefinitionError: there is no such collection, it has no history, or the query cannot be a view.
             InvalidUsage: this environment holds nothing, so it cannot subscribe; or a query in an environment that does
                 not write, or with an ``as_of``.
         """
         if core.mode is Mode.INDEPENDENT:
             raise InvalidUsage("a subscription holds what it is to read, and this environment holds nothing")
+        if core.catalog.find(what) is None:
+            naming.refuse(what, "a subscription cannot follow")
         async with AsyncExitStack() as held:
             name = what if core.catalog.find(what) is not None else await _view(core, what, as_of, held)
             reader = await core.readers.following(name)

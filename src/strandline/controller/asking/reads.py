@@ -1,14 +1,14 @@
 """Reads: the rows of collections at one time, for a query or whatever else asks for them.
 
 A query reads several collections at one time: by default the latest that is complete for all of them, so what it sees
-agrees with itself.
+agrees with itself.  Beside them it may read how the environment is at this moment (`controller/introspection`).
 ``<source>_errors`` is a relation too: the error half of a source, one row an undecodable record.  It can be read
 whether there are errors or not; the rows of a collection cannot while it has any (`error_half`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -20,8 +20,11 @@ from strandline.algebra.nodes import Get, Project
 from strandline.algebra.scalar import Scalar, call, cast, column
 from strandline.algebra.schema import ERROR, Column, Schema
 from strandline.compute.plan.sql.dialect import parse, position_of, relations, words
+from strandline.controller.asking.status import live_counters, status
 from strandline.controller.core import Core
 from strandline.controller.holding import Hold
+from strandline.controller.introspection import naming
+from strandline.controller.introspection.relations import RELATIONS, Known
 from strandline.controller.location.catalog import ERRORS_SUFFIX, unknown
 from strandline.controller.location.items import Collected, Fed, Item, View
 from strandline.engine.sql.edits import Edit
@@ -51,7 +54,7 @@ ERRORS: Final = Schema(
 
 @dataclass(frozen=True)
 class Answer:
-    """What a query is answered with: plain rows, and the time at which they are true (None: they never change)."""
+    """What a query is answered with: plain rows, and the time at which they are true (None: it reads no collection)."""
 
     as_of: int | None
     schema: Schema
@@ -68,10 +71,29 @@ async def query(core: Core, sql: str, as_of: int | None, hold: Hold) -> Answer:
         CollectionError: one of them has errors then.
         DefinitionError: Spark refuses the text, or a relation is unknown.
     """
-    names = relations_of(core, sql)
+    text, stand_ins = naming.substituted(sql)
+    for shown in stand_ins.values() if as_of is not None else ():
+        raise AsOfError(
+            f"'{naming.SCHEMA}.{shown}' has no history, so it cannot be read at {as_of}: leave the time out"
+        )
+    names = relations_of(core, text, stand_ins)
+    present = await _present(core, stand_ins)
     time, relations = await relations_at(core, names, as_of, hold)
-    schema, rows = await core.engine.query(sql, relations, time=time)
+    schema, rows = await core.engine.query(text, relations | present, time=time)
     return Answer(time if names else None, schema, await core.engine.multiset(rows))
+
+
+async def _present(core: Core, stand_ins: Mapping[str, str]) -> dict[str, tuple[Schema, Rows]]:
+    """Return the rows of introspection relations at this moment, each under its stand-in."""
+    if not stand_ins:
+        return {}
+    known = Known(await status(core), core.catalog, await live_counters(core))
+    found = {}
+    for stand_in, name in stand_ins.items():
+        relation = RELATIONS[name]
+        rows = await core.engine.local(relation.table(known), relation.schema, time=0, diff=1)
+        found[stand_in] = relation.schema, await core.engine.multiset(rows)
+    return found
 
 
 def edit_reads(core: Core, table: str, edit: Edit) -> list[str]:
@@ -128,8 +150,12 @@ def shown_at(item: Item | None, state: ShardState, time: int) -> int:
     return as_time(state.since) if last is None else last
 
 
-def relations_of(core: Core, sql: str) -> list[str]:
-    """Return the collections that ``sql`` may name, in lower case; where it cannot be read here, those that occur."""
+def relations_of(core: Core, sql: str, others: Collection[str] = ()) -> list[str]:
+    """Return the collections that ``sql`` may name, in lower case; where it cannot be read here, those that occur.
+
+    ``others``: what it may name besides.  Raises `DefinitionError` if it names what is not there, or has no history.
+    """
+    naming.refuse(sql, "a change of a table cannot read")
     known = {name: item for name, item in core.catalog.items.items() if isinstance(item, Collected)}
     names = set(known) | {name + ERRORS_SUFFIX for name, item in known.items() if isinstance(item, Fed)}
     tree = parse(sql)
@@ -137,7 +163,7 @@ def relations_of(core: Core, sql: str) -> list[str]:
         occurring = {word.text.lower() for word in words(sql)}
         return sorted(names & occurring if occurring else names)
     used = {table.name.lower(): table for table in relations(tree)}
-    for name in sorted(used.keys() - names):
+    for name in sorted(used.keys() - names - {*others}):
         with within(position_of(used[name], sql)):
             raise unknown("collection", name, names)
     return sorted(used.keys() & names)

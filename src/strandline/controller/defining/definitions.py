@@ -23,6 +23,7 @@ from strandline.compute.rehearsal import rehearse
 from strandline.compute.stage import split
 from strandline.controller.commanded import spec_of
 from strandline.controller.core import Core
+from strandline.controller.introspection import naming
 from strandline.controller.language import statements
 from strandline.controller.language.indexes import CreateIndex
 from strandline.controller.location import on_error
@@ -116,6 +117,7 @@ def plan(core: Core, name: str, sql: str, refresh: Refresh | None = None, instan
 
 def drafted(core: Core, catalog: Catalog, name: str, sql: str, refresh: Refresh | None, instance: str) -> Definition:
     """Plan a view over ``catalog``, and try the plan; its shards are for the caller to choose."""
+    naming.refuse(sql, "a view cannot read")
     planned, stages = define(name, sql, catalog, core.assembly.analyst, refresh=refresh)
     rehearse(stages, {each: catalog.collection(each).schema for each in planned.imports}, core.assembly.analyst)
     columns, conf = columns_of(planned.schema), core.engine.settings()

@@ -1,0 +1,204 @@
+"""The introspection relations: their columns, and their rows out of what is known of an environment.
+
+They are computed when a query asks for them, out of what `controller.asking.status` says at that moment.  They are no
+collections: if they were, an idle environment would write each interval how far everything is.  So they have no
+history, and nothing that needs one can read them (`naming`).
+
+Names of items are as they were defined, so the relations can be joined by them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final, TypeAlias
+
+import pyarrow as pa
+
+from strandline.algebra.schema import Column, Schema
+from strandline.compute.lookups import Access
+from strandline.controller.commanded import instance_of, runs_in
+from strandline.controller.location.catalog import Catalog
+from strandline.controller.location.items import Collected, Item, Materialization, View, kind_of
+from strandline.instance import live
+from strandline.instance.error_half import described
+
+Row: TypeAlias = tuple[Any, ...]
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_LAST_MS: Final = 253_402_300_799_999
+"""The last time that a calendar has: the end of the year 9999."""
+
+
+@dataclass(frozen=True)
+class Known:
+    """What is known of an environment at one moment.
+
+    ``status``: as `controller.asking.status` returns it; ``counted``: the live counters of the process that writes,
+    none if it cannot be asked.
+    """
+
+    status: Mapping[str, Any]
+    catalog: Catalog
+    counted: Mapping[str, int]
+
+
+@dataclass(frozen=True)
+class Relation:
+    """A relation that queries read: its columns, and its rows, each a value for each column."""
+
+    schema: Schema
+    rows: Callable[[Known], Iterator[Row]]
+
+    def table(self, known: Known) -> pa.Table:
+        """Return the rows as Arrow has them; a column that has NULL alone is of no type yet."""
+        rows = list(self.rows(known))
+        return pa.table({name: pa.array([row[n] for row in rows]) for n, name in enumerate(self.schema.names)})
+
+
+def _frontiers(known: Known) -> Iterator[Row]:
+    """How far each collection and each materialization is.
+
+    ``upper`` is 0 before anything is complete, and NULL if the item is complete for ever.
+    """
+    for item in known.catalog.items.values():
+        named = (item.name, kind_of(item), _instance(item, known.catalog))
+        if isinstance(item, Collected):
+            found = known.status["collections"][item.name]
+            upper = found["upper"] if found["lag"]["ms"] is not None else 0
+            lag = found["lag"]
+            yield *named, found["phase"], found["since"], upper, _at(upper), lag["ms"], lag["rows"]
+        elif isinstance(item, Materialization):
+            found = known.status["materializations"][item.name]
+            upper = found["position"]
+            yield *named, None, None, upper, _at(upper), found["lag"]["ms"], None
+
+
+def _steps(known: Known) -> Iterator[Row]:
+    """What the last step of each stage cost; NULL where that is not known here."""
+    for item in known.catalog.items.values():
+        if isinstance(item, View):
+            for stage in (*item.stages, item.name.lower()):
+                done = live.last_step(known.counted, stage)
+                named = (item.name, _instance(item, known.catalog), stage)
+                if done is None:
+                    yield *named, *([None] * 7)
+                else:
+                    ways = [*done.access.values()]
+                    counts = map(ways.count, (Access.PROBE, Access.PRUNE, Access.SCAN))
+                    yield *named, done.rows_read, done.ms, done.window, done.plan, *counts
+
+
+def _errors(known: Known) -> Iterator[Row]:
+    """The collections that hold errors now: how many, since when, and the first of them."""
+    for item in known.catalog.items.values():
+        if isinstance(item, Collected) and (found := known.status["collections"][item.name]["errors"])["rows"]:
+            since, examples = found["since"], found["first"]
+            example = described(examples[0]) if examples else None
+            yield item.name, kind_of(item), found["rows"], since, _at(since), example
+
+
+def _problems(known: Known) -> Iterator[Row]:
+    """What stands in the way of each item, or of something that is none, which has no kind."""
+    for name, problem in known.status["problems"].items():
+        item = known.catalog.find(name)
+        if item is None:
+            yield name, None, None, problem
+        else:
+            yield item.name, kind_of(item), _instance(item, known.catalog), problem
+
+
+def _replicas(known: Known) -> Iterator[Row]:
+    """The replicas: whether each is connected and runs what it is to run, and if not, why."""
+    for instance, replica, found in _each_replica(known):
+        problem = found.get("problem") or None
+        yield instance, replica, found["address"], problem is None, problem, found.get("incarnation") or None
+
+
+def _reconciliations(known: Known) -> Iterator[Row]:
+    """What each replica made of what it ran when the environment last connected to it."""
+    for instance, replica, found in _each_replica(known):
+        yield instance, replica, "reused", None, found.get("reused", 0)
+        for reason, count in found.get("replaced", {}).items():
+            yield instance, replica, "replaced", reason, count
+        for outcome in ("dropped", "created"):
+            yield instance, replica, outcome, None, found.get(outcome, 0)
+
+
+def _each_replica(known: Known) -> Iterator[tuple[str, str, Mapping[str, Any]]]:
+    for instance, each in known.status["instances"].items():
+        for replica, found in each["replicas"].items():
+            yield instance, replica, found
+
+
+def _instance(item: Item, catalog: Catalog) -> str | None:
+    """Return the instance that ``item`` runs in, as it was defined; None: the process of the environment."""
+    instance = catalog.find(instance_of(catalog.items[runs_in(item)]))
+    return None if instance is None else instance.name
+
+
+def _at(ms: int | None) -> datetime | None:
+    """Return a time of the environment as a calendar has it; None if none has it.
+
+    >>> str(_at(1_500)), _at(0), _at(2**62)
+    ('1970-01-01 00:00:01.500000+00:00', None, None)
+    """
+    return _EPOCH + timedelta(milliseconds=ms) if ms and ms <= _LAST_MS else None
+
+
+def _schema(**columns: str) -> Schema:
+    return Schema(tuple(Column(name, type_) for name, type_ in columns.items()))
+
+
+RELATIONS: Final[Mapping[str, Relation]] = {
+    "frontiers": Relation(
+        _schema(
+            name="string",
+            kind="string",
+            instance="string",
+            phase="string",
+            since="bigint",
+            upper="bigint",
+            upper_at="timestamp",
+            lag_ms="bigint",
+            lag_rows="bigint",
+        ),
+        _frontiers,
+    ),
+    "steps": Relation(
+        _schema(
+            view="string",
+            instance="string",
+            stage="string",
+            rows_read="bigint",
+            ms="bigint",
+            how="string",
+            plan="string",
+            probes="bigint",
+            prunes="bigint",
+            scans="bigint",
+        ),
+        _steps,
+    ),
+    "errors": Relation(
+        _schema(name="string", kind="string", count="bigint", since="bigint", since_at="timestamp", example="string"),
+        _errors,
+    ),
+    "problems": Relation(_schema(name="string", kind="string", instance="string", problem="string"), _problems),
+    "replicas": Relation(
+        _schema(
+            instance="string",
+            replica="string",
+            address="string",
+            running="boolean",
+            problem="string",
+            incarnation="string",
+        ),
+        _replicas,
+    ),
+    "reconciliations": Relation(
+        _schema(instance="string", replica="string", outcome="string", reason="string", count="bigint"),
+        _reconciliations,
+    ),
+}
+"""The relations, each by its name behind ``strandline.``."""
