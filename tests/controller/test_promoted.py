@@ -13,10 +13,11 @@ from promoted import ONE, TWO, Cut, Location, Process, latest, project, switch
 
 from strandline.bench.environment import TICK_MS
 from strandline.compute.sink.actor import Sink
+from strandline.controller.core import Core
 from strandline.controller.defining.apply import apply
 from strandline.controller.location.config import Mode
 from strandline.controller.location.items import View
-from strandline.controller.preparing.preparation import promotion
+from strandline.controller.preparing.preparation import ask, promotion, withdraw
 from strandline.errors import ConfigError, DefinitionError, InvalidUsage, StoreError, StrandlineError, Unavailable
 from strandline.persist.fsck import check_location
 from strandline.testing.doubles import Crash, HandClock
@@ -95,13 +96,16 @@ class Promotion:
 
         def promote() -> None:
             if process.preparation.version.asked:
-                process.core = run_sync(process.preparation.promote())
-                run_sync(apply(process.core, project(TWO)))
+                core = run_sync(process.preparation.promote())
+                if core is not None:
+                    process.core = core
+                    run_sync(apply(core, project(TWO)))
             else:
                 run_sync(process.preparation.tick())
 
         def tick() -> None:
-            location.tick(process, healthy=False)
+            if process.core.writing is not None:
+                location.tick(process, healthy=False)
 
         return [lambda: run_sync(process.preparation.tick()), promote, tick, tick, tick]
 
@@ -231,7 +235,7 @@ def test_what_a_promoted_view_goes_on_from_is_not_released_while_it_takes_over()
     location, old, following = unkept()
     catalog_is_written = Cut(how="stalled", meanwhile=lambda: [location.tick(old) for _ in range(3)])
     following.writes.count(catalog_is_written, "write catalog")
-    following.core = run_sync(following.preparation.promote())
+    take_over(following)
     for _ in range(3):
         location.tick(following)
     (run,) = following.core.require_writing().instance._views.dataflows.runs_of("totals")[-1:]
@@ -259,7 +263,7 @@ def test_a_view_whose_first_step_fails_keeps_what_it_goes_on_from(monkeypatch: p
     location, old, following = unkept()
     for _ in range(2):
         location.tick(old)  # it comes further than what was prepared
-    following.core = run_sync(following.preparation.promote())
+    take_over(following)
     with monkeypatch.context() as patched:
 
         async def unanswered(*_: object) -> None:
@@ -274,6 +278,28 @@ def test_a_view_whose_first_step_fails_keeps_what_it_goes_on_from(monkeypatch: p
     assert following.core.health.problems() == {}
 
 
+def test_a_promotion_that_was_withdrawn_is_not_made_and_one_that_was_begun_is_not_withdrawn() -> None:
+    """Damage: `promote` says that it has given up, and a moment later the new version writes."""
+    withdrawn: list[bool] = []
+    for at in range(1, 22):
+        found = Promotion()
+        asking = found.location.open(Mode.READ).core
+        run_sync(asking.look())
+        asked = run_sync(ask(asking, force=False)).asked
+        given_up: list[bool] = []
+
+        def give_up(said: list[bool] = given_up, asking: Core = asking, asked: str = asked) -> None:
+            said.append(run_sync(withdraw(asking, asked)))
+
+        found.following.writes.count(Cut(at, "stalled", give_up))
+        while found.step():
+            pass
+        assert given_up == [not found.location.promoted]
+        withdrawn += given_up
+    assert withdrawn == sorted(withdrawn, reverse=True)
+    assert {*withdrawn} == {True, False}
+
+
 def test_a_version_that_waited_while_another_was_promoted_is_refused() -> None:
     """Damage: a process that slept for an hour wakes up, and puts an older version in place of a newer one."""
     found = Promotion()
@@ -284,6 +310,13 @@ def test_a_version_that_waited_while_another_was_promoted_is_refused() -> None:
         run_sync(slept.preparation.promote())
     found.location.end(slept)
     found.check()
+
+
+def take_over(process: Process) -> None:
+    """Have the process that prepares promote its version, asked or not."""
+    core = run_sync(process.preparation.promote())
+    assert core is not None
+    process.core = core
 
 
 def unkept() -> tuple[Location, Process, Process]:

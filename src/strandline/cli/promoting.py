@@ -24,16 +24,18 @@ def prepare(opener: Opener, project: Project, wanted: Wanted, output: Output) ->
 
 def _prepare(opener: Opener, project: Project, wanted: Wanted, output: Output, stop: Stop) -> Exit:
     with opener.preparing(project, tick_ms=wanted.tick_ms) as version:
-        try:
-            ended = _prepared(version, wanted, output, stop)
-        except FencedError as error:
-            output.note(f"strandline: fenced: another process prepares the next version ({error})")
-            return Exit.FENCED
-        if ended is not None:
-            return ended
-        begun = time.monotonic()
-        output.log("promoting", views=",".join(version.names))
-        env = version.promote()
+        env, begun = None, 0.0
+        while env is None:  # a promotion may be withdrawn before it is begun
+            try:
+                ended = _prepared(version, wanted, output, stop)
+            except FencedError as error:
+                output.note(f"strandline: fenced: another process prepares the next version ({error})")
+                return Exit.FENCED
+            if ended is not None:
+                return ended
+            begun = time.monotonic()
+            output.log("promoting", views=",".join(version.names))
+            env = version.promote()
     with env:
         return going_on(env, project, wanted, output, stop, promoted=begun)
 

@@ -70,21 +70,25 @@ class NextVersion:
         """Whether `strandline promote` has asked for the promotion."""
         return bool(self._preparation.version.asked)
 
-    def promote(self) -> Environment:
+    def promote(self) -> Environment | None:
         """Take the location over, with these views in place of those that they follow; this one is closed then.
 
-        The writer before is fenced.  Apply the project next: it makes all items but views.
+        The writer before is fenced.  Apply the project next: it makes all items but views.  Returns None, and is not
+        closed, if the promotion was withdrawn meanwhile.
 
         Raises `ConfigError` if a view was defined anew meanwhile.
         """
         self._refuse_closed()
         self._preparation.version.promoted(self._core.catalog)
-        self._open = False
         try:
             core = self._loop.run(self._preparation.promote())
         except BaseException:
+            self._open = False
             self._end()
             raise
+        if core is None:
+            return None
+        self._open = False
         return environment(core, self._assembly, self._loop)
 
     def close(self) -> None:

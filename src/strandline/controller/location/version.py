@@ -37,7 +37,8 @@ class Version(msgspec.Struct, frozen=True):
     """What is prepared: the views by name, under which epoch of the location.
 
     ``behind``: by view, why it could not take over now.  ``later``: by view, why it is not prepared.  ``asked``: the
-    token of the promotion that was asked for.  ``left``: shards of earlier ones that nothing has now.  ``after``: the
+    token of the promotion that was asked for, and ``begun`` the same once a process carries it out: from then on it is
+    withdrawn no longer.  ``left``: shards of earlier ones that nothing has now.  ``after``: the
     token of the promotion before, which made what these views follow.
     """
 
@@ -48,6 +49,7 @@ class Version(msgspec.Struct, frozen=True):
     later: dict[str, str] = {}
     left: tuple[str, ...] = ()
     asked: str = ""
+    begun: str = ""
     after: str = ""
 
     def own(self, catalog: Catalog) -> frozenset[str]:

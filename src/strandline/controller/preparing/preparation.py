@@ -33,6 +33,7 @@ from strandline.persist.shard.holds import BEAT_MS
 
 POLL_S: Final = 0.1
 """How often it is looked whether a promotion was made."""
+BEGUN: Final = "one has begun to: see `strandline status`, and start `strandline run --read-only` again if it has died"
 LAG_INTERVALS_MAX: Final = 3
 """A view has caught up if it is no further behind its inputs than so many intervals."""
 
@@ -95,15 +96,22 @@ class Preparation:
             for lease in self._leases.values():
                 await lease.close()
 
-    async def promote(self) -> Core:
+    async def promote(self) -> Core | None:
         """Take the location over, with these views in place of those that they follow; this one is closed then.
+
+        Returns None, and is not closed, if the promotion was withdrawn before this call could begin it.
 
         What the views go on from is held until the new generation holds it: until then the writer before may release
         it, and so it may if this process dies, but not within the time of a lease.
 
         Raises `ConfigError` if a view was defined anew meanwhile, or another version was promoted.
         """
-        core, version = self._core, self.version
+        core, asked = self._core, self.version.asked
+        version = self.version = await core.versions.change(
+            lambda found: msgspec.structs.replace(found, begun=asked) if found.asked == asked else found
+        )
+        if version.begun != asked:
+            return None
         await self._instance.close()
         config = msgspec.structs.replace(core.config, take_over=True)
         try:
@@ -225,11 +233,14 @@ async def ask(core: Core, *, force: bool) -> Version:
     return await core.versions.change(change)
 
 
-async def withdraw(core: Core, asked: str) -> None:
-    """Ask no more for the promotion ``asked``."""
-    await core.versions.change(
-        lambda version: msgspec.structs.replace(version, asked="") if version.asked == asked else version
-    )
+async def withdraw(core: Core, asked: str) -> bool:
+    """Ask no more for the promotion ``asked``; return False, and withdraw nothing, if a process has begun it."""
+
+    def change(version: Version) -> Version:
+        withdrawn = version.asked == asked != version.begun
+        return msgspec.structs.replace(version, asked="") if withdrawn else version
+
+    return (await core.versions.change(change)).asked == ""
 
 
 async def settle(core: Core, version: Version) -> None:
@@ -249,11 +260,11 @@ async def promotion(core: Core, *, force: bool, timeout_s: float) -> int:
     asked, until = (await ask(core, force=force)).asked, clock.now_ms() + 1000 * timeout_s
     while (await core.catalogs.read()).promoted != asked:  # a generation that the writer before begins is none of it
         if clock.now_ms() >= until:
-            await withdraw(core, asked)
+            withdrawn = await withdraw(core, asked)
             if (await core.catalogs.read()).promoted != asked:
                 raise Unavailable(
-                    f"no process has promoted the next version within {timeout_s:g} s; is `strandline run --read-only` "
-                    "running?"
+                    f"no process has promoted the next version within {timeout_s:g} s; "
+                    + ("is `strandline run --read-only` running?" if withdrawn else BEGUN)
                 )
         else:
             await clock.sleep(POLL_S)
