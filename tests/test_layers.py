@@ -114,7 +114,7 @@ TIED = {
     "py4j": ("engine",),
     # the demo's proof, and a benchmark's reader, look at the endpoint with the endpoint's own client
     "duckdb": (*CLIENTS, "cli.demo", "bench.sources.watcher"),
-    "sqlite3": CLIENTS,
+    "sqlite3": (*CLIENTS, "bench.instances.idle"),  # it counts the commits of another process
     "psycopg": CLIENTS,
     "redis": CLIENTS,
     "boto3": CLIENTS,

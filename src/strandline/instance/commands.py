@@ -163,5 +163,7 @@ def exports_of(name: str, command: Command) -> tuple[str, ...]:
     match command:
         case RunMaterialization(log=log):
             return (log,)
+        case RunIndex(of=of, key=key):
+            return (f"index/{name}/{of.shard}/{','.join(key)}",)
         case _:
             return tuple(each.shard for each in outputs_of(command)) or (name,)

@@ -6,14 +6,13 @@ import json
 from collections.abc import Mapping
 from hashlib import blake2b
 from pathlib import Path
-from types import ModuleType
+from typing import Final
 
-from strandline import algebra
-from strandline.engine import frames, sql
 from strandline.engine.session.functions import Functions
 
-ASKING: tuple[ModuleType, ...] = (algebra, frames, sql)
+ASKING: Final = ("algebra", "engine/frames", "engine/sql")
 """The rooms whose code asks Spark, and reads what it answers."""
+_HOUSE: Final = Path(__file__).parent.parent
 
 
 def authority(settings: Mapping[str, str], functions: Functions) -> str:
@@ -23,6 +22,6 @@ def authority(settings: Mapping[str, str], functions: Functions) -> str:
     """
     told = blake2b(json.dumps([dict(settings), functions.types], sort_keys=True).encode(), digest_size=16)
     for room in ASKING:
-        for source in sorted(Path(str(room.__file__)).parent.glob("*.py")):
+        for source in sorted((_HOUSE / room).glob("*.py")):
             told.update(source.name.encode() + source.read_bytes())
     return told.hexdigest()

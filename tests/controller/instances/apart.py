@@ -24,6 +24,7 @@ from strandline.instance.carriers.queues import QueueCarrier, pair
 from strandline.instance.equipment import Equipment
 from strandline.instance.replica.replica import Replica
 from strandline.persist.client import PersistClient
+from strandline.persist.shard.patience import Deadline
 from strandline.plane.engine import Engine
 from strandline.sources.question import Patience
 from strandline.store.beside import Beside
@@ -154,6 +155,12 @@ class Site:
             self.n += 1
             time = await self.core.tick()
         return time
+
+    async def tick_within(self, seconds: float) -> int:
+        """Change the table and tick, for so long at most."""
+        await _change(self.core, self.n)
+        self.n += 1
+        return await self.core.tick(deadline=Deadline(self.core.assembly.clock, seconds))
 
     async def agree(self, time: int) -> None:
         """Fail unless the view holds at ``time`` what its query says, and nothing has a problem."""

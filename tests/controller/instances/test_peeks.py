@@ -316,7 +316,7 @@ async def opened(**answering: Answering) -> tuple[Replicas, dict[str, Peer]]:
     await replicas.follow({name: name for name in peers})
     schema = Schema((Column("a", "int"),))
     replicas.start("i", RunIndex(Collection("v", "s", schema), ("a",)))
-    await replicas.bring(Advance(1), Deadline(clock, 0))
+    replicas.aim(Advance(1))
     while len(replicas.obeying) < len(peers):
         await clock.sleep(0.005)
     return replicas, peers
@@ -408,7 +408,7 @@ def test_a_peek_that_is_open_is_asked_of_a_replica_that_connects() -> None:
             await come(lambda: bool(peers["b"].peeks))
             peers["b"].answering = twice
             while not waiting.done():
-                await replicas.bring(Advance(1), Deadline(SystemClock(), 0))  # has links try again
+                replicas.aim(Advance(1))  # has links try again
                 await asyncio.sleep(0.01)  # noqa: TID251 - a connection is tried again after a while
             assert answered(await waiting) == ROWS.to_pylist()
             assert [each.uuid for each in peers["b"].peeks] == ["u", "u"]

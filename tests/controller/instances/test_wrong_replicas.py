@@ -331,7 +331,7 @@ def test_what_was_found_before_a_controller_began_names_no_process_of_now() -> N
 
 def test_a_replica_that_writes_on_although_it_is_barred_is_fenced(monkeypatch: pytest.MonkeyPatch) -> None:
     """Damage: a wrong replica that hears no command spoils its views for ever."""
-    monkeypatch.setattr(wrong_replicas, "OBEYS_WITHIN_MS", 0)
+    monkeypatch.setattr(wrong_replicas, "OBEYS_WITHIN_S", 0)
 
     async def body() -> None:
         async with two(SLOW, 0) as at:

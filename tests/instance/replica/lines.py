@@ -64,6 +64,8 @@ class Commands:
     collections: dict[str, Collection]
     created: dict[str, str] = field(default_factory=dict)
     """What was created by each name, so that ``Create large`` says it again."""
+    indexes: dict[str, str] = field(default_factory=dict)
+    """The exports of indexes, which lines call by their names."""
 
     def frame(self, text: str) -> bytes:
         """Return the frame of a command; ``format=2 Schedule v`` has another format, ``+new=1`` a field more."""
@@ -99,7 +101,7 @@ class Commands:
             case "AllowWrites":
                 return AllowWrites(words[0])
             case "AllowCompaction":
-                return AllowCompaction(words[0], EMPTY if words[1] == "[]" else Frontier(int(words[1])))
+                return AllowCompaction(self.export(words[0]), EMPTY if words[1] == "[]" else Frontier(int(words[1])))
             case "Advance":
                 return Advance(int(words[0]), turn=int(options["turn"]))
             case "Peek":
@@ -115,7 +117,11 @@ class Commands:
         """Return a peek as ``Peek p1 by_grp grp=a at 3`` says it."""
         assert at == "at"
         column, value = key.split("=")
-        return Peek(uuid, index, packed(pa.table({column: pa.array([value], pa.string())})), int(time))
+        return Peek(uuid, self.export(index), packed(pa.table({column: pa.array([value], pa.string())})), int(time))
+
+    def export(self, name: str) -> str:
+        """Return the export of an index that was created last by this name; of anything else, what it is."""
+        return self.indexes.get(name, name)
 
     def create(self, text: str) -> Create:
         """Return a creation as a text says it: ``name: what``, and just ``name`` what was said of it last.
@@ -128,8 +134,10 @@ class Commands:
         what = self.created[name] = what if given else self.created[name]
         as_of = re.search(r" as_of=(\d+)", what)
         runnable = self.runnable(name, re.sub(r" as_of=\d+| ALONE", "", what))
-        alone = what.endswith(" ALONE")
-        return Create(name, exports_of(name, runnable), runnable, int(as_of[1]) if as_of else None, alone=alone)
+        alone, exports = what.endswith(" ALONE"), exports_of(name, runnable)
+        if isinstance(runnable, RunIndex):
+            self.indexes[name] = exports[0]
+        return Create(name, exports, runnable, int(as_of[1]) if as_of else None, alone=alone)
 
     def runnable(self, name: str, text: str) -> Runnable:
         """Return what is to run as ``name``."""
@@ -195,7 +203,8 @@ def response(said: Any) -> list[str]:
 
 
 def _frontiers(given: Mapping[str, Frontier]) -> dict[str, str]:
-    return {name: "[]" if each.empty else str(each.at) for name, each in given.items()}
+    names = {name: name.split("/")[1] if name.startswith("index/") else name for name in given}
+    return {names[name]: "[]" if each.empty else str(each.at) for name, each in given.items()}
 
 
 def _pairs(given: Mapping[str, Any]) -> str:

@@ -160,7 +160,7 @@ def test_replace_transitively() -> None:
         c> Begin v1 v2 v3 i1 i2 m
         c> InitializationComplete
         c< Welcome r1
-        c< Reconciled replaced=exports:1 imports:2 reused=3
+        c< Reconciled replaced=exports:2 imports:1 reused=3
         c< Frontiers i1=0 i2=2 m=2 v1-anew=0 v2=2 v3=2; needs items=0 m=1 v1-anew=0 v2=1 v3=1
         * items 2: +b,6
         c> Advance 2 turn=1

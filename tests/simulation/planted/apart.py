@@ -78,14 +78,17 @@ async def creation_unseen(self: Writing, views: Any) -> None:
     """Look at nothing."""
 
 
-_bring = Replicas.bring
-
-
-@bug("what has moved in a replica is followed at the next tick", (Replicas, "bring"))
-async def one_round(self: Replicas, aim: Any, deadline: Any) -> bool:
-    """Say that nothing has moved."""
-    await _bring(self, aim, deadline)
-    return False
+@bug("what has moved in a replica is followed at the next tick", (Running, "_bring"))
+async def one_round(self: Running, upper: Any, deadline: Any) -> Any:
+    """Look no further."""
+    await self.here.look()
+    report = await self.here.maintain(upper, deadline)
+    for instance in self.instances.values():
+        instance.aim(self._aim)
+    for instance in self.instances.values():
+        await instance.arrive(deadline)
+    self._note()
+    return report
 
 
 @bug("what replicas have not done yet is not said to be under way", (Replicas, "going_on"))

@@ -89,6 +89,8 @@ class _Wrong:
     patience: int = AUDIT_AFTER
     """After so many looks it is audited."""
     again: Deadline | None = None
+    failed: int = 0
+    """So often, one after the other, it could not be looked at."""
 
 
 @dataclass(slots=True)
@@ -165,6 +167,7 @@ class WrongReplicas:
             raise
         except AsOfError:
             self._judged[report.place] = report.found  # it is too late to find out
+            self._unclear.pop(report.shard, None)
         except Exception as error:  # noqa: BLE001 - what cannot be judged stops nothing
             if stage is not None:
                 self._leave(report, stage, f"which of them is wrong cannot be found out now: {reason(error)}")
@@ -210,11 +213,16 @@ class WrongReplicas:
 
     def _defied(self, instance: str) -> bool:
         """Return whether a replica of ``instance`` is barred, has had the time to obey, and has not; once for each."""
-        found = self.core.require_writing().running.instances[instance]
+        found = self.core.require_writing().running.instances.get(instance)
+        if found is None:
+            return False
         late = {
             named.process
             for (of, name), named in self._named.items()
-            if of == instance and name in found.trust.bars and not found.trust.obeys(name, found.links[name])
+            if of == instance
+            and name in found.trust.bars
+            and name in found.links
+            and not found.trust.obeys(name, found.links[name])
             if named.obeys_by is not None and named.obeys_by.left_s() <= 0
         }
         fresh = late - self._fenced
@@ -262,6 +270,7 @@ class WrongReplicas:
         begun = clock.now_ms()
         if not _due(wrong.again):
             return
+        stage = None
         try:
             stage = await recomputed(self.core, wrong.instance, shard)
             found = None if stage is None else await stage.compare(await stage.latest())
@@ -272,9 +281,16 @@ class WrongReplicas:
             if wrong.looks >= wrong.patience:
                 del self._wrong[shard]
             return
-        except Exception:  # noqa: BLE001 - it is looked at again
+        except Exception as error:  # noqa: BLE001 - it is looked at again
+            wrong.again, wrong.failed = _after(begun, clock), wrong.failed + 1
+            if stage is not None and wrong.failed >= AUDIT_AFTER:
+                why = f"whether {stage.name!r} is right again cannot be found out now: {reason(error)}"
+                self._unclear[shard] = stage.view.name.lower(), why
             return
         wrong.again = _after(begun, clock)
+        if wrong.failed:
+            self._unclear.pop(shard, None)
+            wrong.failed = 0
         if stage is None or found is None or not (found.missing or found.extra):
             del self._wrong[shard]
             return
@@ -298,7 +314,9 @@ class WrongReplicas:
         self._unclear = {shard: each for shard, each in self._unclear.items() if shard in there}
         said = list(self._unclear.values())
         for (name, replica), named in self._named.items():
-            instance = instances[name]
+            instance = instances.get(name)
+            if instance is None or replica not in instance.links:
+                continue  # it was dropped a moment ago
             if replica not in instance.trust.bars:
                 ends = "it runs on, since no other replica is connected"
             elif instance.trust.obeys(replica, instance.links[replica]):

@@ -11,16 +11,18 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, TypeVar
 
 from strandline.compute.sink.disagreement import Disagreement
-from strandline.errors import Disconnected, ProtocolViolation, first_line
+from strandline.errors import reason
 from strandline.frontier.antichain import MINIMUM, Frontier
 from strandline.instance.commands import Advance
 from strandline.instance.loop import Loop
 from strandline.instance.protocol.carrier import ALONE_S, Carrier, Dial
 from strandline.instance.protocol.codec import decode, encode
 from strandline.instance.protocol.messages import (
+    REPLICA,
+    CancelPeeks,
     Command,
     Frontiers,
     Peek,
@@ -36,8 +38,12 @@ from strandline.persist.shard.patience import Deadline
 from strandline.store.beside import Beside, Running
 from strandline.store.clock import Clock
 
+T = TypeVar("T")
+
 RETRY_S_MIN: Final = 0.2
 RETRY_S_MAX: Final = 5.0
+DISMISSED_WITHIN_S: Final = 1.0
+"""How long a replica that is dropped may take to hear it; then it learns it from the connection that ends."""
 MOVES_AFTER_S: Final = 2 * ALONE_S
 """How long after a connection could not be made the next one is tried: at first, and after back-off."""
 
@@ -59,6 +65,14 @@ class Heard:
     counters: dict[str, int] = field(default_factory=dict)
     disagreements: dict[str, Disagreement] = field(default_factory=dict)
     writers: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    refused: dict[str, str] = field(default_factory=dict)
+    """Why commands were not obeyed, by their kind."""
+
+    @property
+    def trouble(self) -> str:
+        """What stands in the way of the replica as a whole; empty: nothing."""
+        refused = (f"it does not obey {command}: {why}" for command, why in self.refused.items())
+        return "; ".join(filter(None, (self.problems.get(REPLICA, ""), *refused)))
 
     def upper(self, name: str) -> Frontier:
         """Return how far the replica says that ``name`` is; the minimum where it has not said it."""
@@ -71,21 +85,27 @@ class Heard:
                 self.incarnation = incarnation
             case Reconciled():
                 self.reconciled = said
-            case Frontiers(writes, needs, advanced):
-                self.writes |= writes
+            case Refused(command, why):
+                self.refused[command] = why
+            case Frontiers(writes, needs, advanced, gone):
+                self.writes = _without(self.writes | writes, gone)
                 self.needs |= {shard: needed for shard, needed in needs.items() if not needed.empty}
                 for shard in [shard for shard, needed in needs.items() if needed.empty]:
                     self.needs.pop(shard, None)
                 self.advanced = self.advanced if advanced is None else advanced
-            case Status(problems, under_way, counters, disagreements, writers):
+            case Status(problems, under_way, counters, disagreements, writers, vanished):
                 self.problems = {name: text for name, text in (self.problems | problems).items() if text}
                 begun = self.under_way | under_way
                 self.under_way = {name: since for name, since in begun.items() if since is not None}
-                self.counters |= counters
-                self.disagreements |= disagreements
-                self.writers |= writers
+                self.counters = _without(self.counters | counters, vanished.get("counters", ()))
+                self.disagreements = _without(self.disagreements | disagreements, vanished.get("disagreements", ()))
+                self.writers = _without(self.writers | writers, vanished.get("writers", ()))
             case _:
                 pass
+
+
+def _without(known: dict[str, T], gone: Sequence[str]) -> dict[str, T]:
+    return {name: value for name, value in known.items() if name not in gone}
 
 
 class Link:
@@ -128,6 +148,11 @@ class Link:
         self._closed = False
 
     @property
+    def connected(self) -> bool:
+        """Whether there is a connection."""
+        return self._carrier is not None
+
+    @property
     def obeys(self) -> bool:
         """Whether the replica runs what it is to run, as far as is known."""
         return self._carrier is not None and self.heard.reconciled is not None
@@ -144,6 +169,7 @@ class Link:
         A controller that connected while it still opens would have the replica end what it has not come to yet.
         """
         if self._carrier is not None:
+            self._outbox = deque(each for each in self._outbox if not _overtaken(each, command))
             self._outbox.append(command)
             self._sending.wake()
         elif isinstance(command, Advance | Peek) and not self._closed and self._pause.left_s() <= 0:
@@ -162,10 +188,10 @@ class Link:
         self._pause = Deadline(self._clock, 0)
 
     async def dismiss(self, last: Sequence[Command]) -> None:
-        """Say ``last`` to a replica that is not to be spoken to again, and end the connection."""
-        with suppress(Disconnected, ProtocolViolation):
-            await self._sending.idle()
-            if (carrier := self._carrier) is not None:
+        """Say ``last`` to a replica that is not to be spoken to again, if it listens, and end the connection."""
+        with suppress(Exception):  # whatever stands in the way of that, the connection ends
+            heard = await self._sending.rest(Deadline(self._clock, DISMISSED_WITHIN_S))
+            if heard and (carrier := self._carrier) is not None:
                 for command in last:
                     await carrier.send(encode(command))
         await self.close()
@@ -192,34 +218,33 @@ class Link:
                 self._receiving = self._beside(lambda: self._receive(carrier))
             while self._outbox and self._carrier is not None:
                 await self._carrier.send(encode(self._outbox.popleft()))
-        except (Disconnected, ProtocolViolation) as error:
-            await self._lost(first_line(error))
+        except Exception as error:  # noqa: BLE001 - such as a token that cannot be read: whatever it is, it is said
+            await self._lost(reason(error))
 
     async def _receive(self, carrier: Carrier) -> None:
         """Receive one message, and have the next one received by a call of its own: callers that wait for one go on."""
         try:
             frame = await carrier.receive(None)
-            said = None if frame is None else decode(frame)
-        except (Disconnected, ProtocolViolation) as error:
+            if frame is not None:
+                await self._learn(decode(frame))
+        except Exception as error:  # noqa: BLE001 - a connection over which nothing is heard is none
             if carrier is self._carrier:
-                await self._lost(first_line(error))
-            return
+                await self._lost(reason(error))
+        if carrier is self._carrier and not self._closed:
+            self._receiving = self._beside(lambda: self._receive(carrier))
+
+    async def _learn(self, said: Response | Command | Unknown) -> None:
         match said:
-            case None:
-                pass
             case PeekResponse():
                 self._answered(self, said)
-            case Refused("Hello", why):
-                self.stale = "was succeeded" in why
+            case Refused("Hello", why, succeeded):
+                self.stale = succeeded
                 await self._lost(why)
-                return
             case _:
                 self.heard.learn(said)
                 if self.heard.reconciled is not None:
                     self.trouble, self._retry_s = "", RETRY_S_MIN
                 self._reported()
-        if carrier is self._carrier and not self._closed:
-            self._receiving = self._beside(lambda: self._receive(carrier))
 
     async def _lost(self, why: str) -> None:
         carrier, self._carrier = self._carrier, None
@@ -228,3 +253,14 @@ class Link:
             self.lost = Deadline(self._clock, MOVES_AFTER_S)
             self._reported()  # what it said before is forgotten
             await carrier.close()
+
+
+def _overtaken(earlier: Command, command: Command) -> bool:
+    """Return whether a command that was not sent yet need not be sent, now that ``command`` is."""
+    match earlier, command:
+        case Advance(), Advance():
+            return True
+        case Peek(uuid=uuid), CancelPeeks(uuids):
+            return uuid in uuids
+        case _:
+            return False

@@ -19,9 +19,11 @@ from strandline.controller.instances.asked import Asked
 from strandline.controller.instances.history import History
 from strandline.controller.instances.link import MOVES_AFTER_S, Link
 from strandline.controller.instances.trust import Trust
+from strandline.errors import InvalidUsage, ProtocolViolation, first_line
 from strandline.frontier.antichain import EMPTY, MINIMUM, Frontier, join, meet
 from strandline.instance.commands import Advance, RunDataflow, RunIndex, RunIngestion, RunMaterialization, exports_of
 from strandline.instance.protocol.carrier import Dial
+from strandline.instance.protocol.codec import encode
 from strandline.instance.protocol.messages import (
     AllowCompaction,
     AllowWrites,
@@ -83,6 +85,8 @@ class Replicas:
         self._turn = 0
         self._alone = False  # whether the last turn ended without a replica
         self._time = MINIMUM  # where everything was brought to last
+        self._behind: dict[str, int] = {}  # since when (milliseconds) each thing has not been where it was brought to
+        self._unsaid: dict[str, str] = {}  # by name, why what is to run cannot be said
         self._asked = Asked(self._history, self._say, lambda: self.obeying)
 
     async def follow(self, addresses: Mapping[str, str]) -> None:
@@ -120,12 +124,18 @@ class Replicas:
         return said
 
     async def peek(self, peek: Peek, deadline: Deadline) -> bytes | None:
-        """Return the rows that the first replica to answer finds; None if none answers by the deadline; see `Asked`."""
-        return await self._asked.ask(peek, deadline)
+        """Return the rows that the first replica to answer finds; None if none answers by the deadline; see `Asked`.
+
+        ``peek`` names an index; the replicas are asked for the one of this name that they are to run now.
+        """
+        index = self._runs.get(peek.id)
+        if index is None:
+            return None
+        return await self._asked.ask(msgspec.structs.replace(peek, id=index.exports[0]), deadline)
 
     def bar(self, replica: str, why: str) -> None:
         """Have a replica run nothing until its process is another one; ``why``: for an operator."""
-        self.trust.bar(replica, self.links[replica], why)
+        self.trust.bar(replica, self.links[replica], why, Deadline(self._clock, MOVES_AFTER_S))
         for command in (CreateInstance(self.name, replica), InitializationComplete()):
             self.links[replica].say(command)
 
@@ -167,6 +177,11 @@ class Replicas:
             return
         self.stop(name)
         self._runs[name] = wanted
+        try:
+            encode(wanted)
+        except (InvalidUsage, ProtocolViolation) as error:
+            self._unsaid[name] = f"no replica can be told what to run: {first_line(error)}"
+            return
         if alone:
             self._places[name] = self._first()
         for command in (wanted, Schedule(name), AllowWrites(name)):
@@ -176,7 +191,8 @@ class Replicas:
         """Have ``name`` run no more."""
         known = self._runs.pop(name, None)
         self._places.pop(name, None)
-        for export in () if known is None else known.exports:
+        unsaid = self._unsaid.pop(name, None)
+        for export in () if known is None or unsaid is not None else known.exports:
             self._say(AllowCompaction(export, EMPTY))
 
     def _say(self, command: Command) -> None:
@@ -202,34 +218,49 @@ class Replicas:
     def _move(self) -> None:
         """Have what runs alone run elsewhere, once its replica is away for so long that it has stopped it itself."""
         for name in sorted({*self._places.values()}):
-            if self._obeys(name):
-                continue
-            away = self.links[name].lost if name in self.links else self._gone.get(name)
-            if (away is None or away.left_s() <= 0) and (other := self._first()) and self.links[other].obeys:
+            if not self._obeys(name) and self._let_go(name) and (other := self._first()) and self.links[other].obeys:
                 for each in [each for each, place in self._places.items() if place == name]:
                     self._places[each] = other
                     self.links[other].say(Schedule(each))
 
+    def _let_go(self, replica: str) -> bool:
+        """Return whether a replica that does not obey runs nothing any longer that only one may run.
+
+        While it is connected it may be about to obey.
+        """
+        if (link := self.links.get(replica)) is None:
+            gone = self._gone.get(replica)
+            return gone is None or gone.left_s() <= 0
+        if not link.connected:
+            return link.lost.left_s() <= 0
+        bar = self.trust.bars.get(replica)
+        return bar is not None and (self.trust.obeys(replica, link) or bar.moves.left_s() <= 0)
+
     # ---- going on ----------------------------------------------------------------------------------------------------
 
-    async def bring(self, aim: Advance, deadline: Deadline | None) -> None:
-        """Bring all that runs to ``aim``.
-
-        Returns when everything is there, or when all replicas that obey have done what they can, or at the deadline.
-        What is late goes on.
-        """
+    def aim(self, aim: Advance) -> None:
+        """Have all that runs be brought to ``aim``: see `arrive`."""
         self._move()
+        now, frontiers = self._clock.now_ms(), self.frontiers()
+        still = {name for name, at in frontiers.items() if at <= self._time and name in self._behind}
+        self._behind = {name: self._behind[name] if name in still else now for name in frontiers}
         self._turn, self._time = self._turn + 1, Frontier(aim.time)
         self._alone = False
         self._say(replace(aim, turn=self._turn))
+
+    async def arrive(self, deadline: Deadline | None) -> None:
+        """Return when everything is where it was brought to, or all replicas that obey have done what they can.
+
+        Or at the deadline: what is late goes on.
+        """
         connecting = Deadline(self._clock, CONNECTING_S)
         looked = 0
         while not (self._done and self.complete):
-            obeying = [link for link in self.obeying if link.heard.advanced != self._turn]
+            obeying = [each for each in self.obeying if each.heard.advanced != self._turn and not each.heard.trouble]
             settling = [link for link in self.trusted.values() if link.settling and connecting.left_s() > 0]
             left_s = None if deadline is None else deadline.left_s()
             if not (waited := obeying or settling):
-                self._alone = not self._done
+                self._alone = not self.obeying
                 break
             if left_s is not None and left_s <= 0:
                 break
@@ -280,12 +311,14 @@ class Replicas:
             why = f"no replica of instance {self.name!r} is connected ({away or 'it has none'})"
             return dict.fromkeys(self.frontiers(), why)
         asked, names = self._done or obeying, self.frontiers()
-        found = {}
+        found = dict(self._unsaid)
         for name, upper in names.items():
             if name in self._runs and isinstance(self._runs[name].what, RunDataflow) and self._time < upper:
                 continue  # another replica has brought it there
             runs_it = [link for link in asked if self._runs_in(name, link)]
-            told = [link.heard.problems.get(name, "") for link in runs_it]
+            told = [link.heard.problems.get(name, "") or link.heard.trouble for link in runs_it]
+            if name in found:
+                continue
             if all(told) and runs_it:
                 found[name] = told[0]
             elif not runs_it and name in self._places and not self._obeys(self._places[name]):
@@ -316,7 +349,8 @@ class Replicas:
         found: dict[str, int | None] = {}
         for link in self.obeying:
             if link.heard.advanced != self._turn:
-                found |= {name: link.heard.under_way.get(name) for name in frontiers if name not in settled}
+                begun = self._behind | link.heard.under_way
+                found |= {name: begun.get(name) for name in frontiers if name not in settled}
         return found
 
     def replicas(self) -> dict[str, ReplicaStatus]:
@@ -326,7 +360,7 @@ class Replicas:
             kept = link.heard.reconciled or Reconciled(0, {}, 0, 0)
             found[name] = ReplicaStatus(
                 link.address,
-                self.trust.bars[name].why if name in self.trust.bars else link.trouble,
+                self.trust.bars[name].why if name in self.trust.bars else link.trouble or link.heard.trouble,
                 link.heard.incarnation,
                 kept.reused,
                 kept.replaced,

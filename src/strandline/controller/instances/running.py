@@ -177,7 +177,7 @@ class Running:
     async def _bring(self, upper: Frontier, deadline: Deadline | None) -> TickReport:
         for instance in self.instances.values():
             if not instance.names:
-                await instance.bring(self._aim, Deadline(self.clock, 0))  # whether its replicas are there is to be known
+                instance.aim(self._aim)  # whether its replicas are there is to be known
         busy, moved = list(self._apart.values()), False
         while True:
             seen = [instance.frontiers() for instance in busy]  # a replica may move while what runs here follows
@@ -186,7 +186,9 @@ class Running:
             if moved and all(instance.complete for instance in busy) and seen == [each.frontiers() for each in busy]:
                 return report
             for instance in busy:
-                await instance.bring(self._aim, deadline)
+                instance.aim(self._aim)
+            for instance in busy:
+                await instance.arrive(deadline)
             self._note()
             moved = seen != [instance.frontiers() for instance in busy]
             if not moved:

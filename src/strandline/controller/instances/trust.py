@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from strandline.controller.instances.link import Link
 from strandline.instance.protocol.messages import Reconciled
+from strandline.persist.shard.patience import Deadline
 
 
 @dataclass(frozen=True, eq=False)
@@ -22,10 +23,14 @@ class Process:
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """Why a process of a replica runs nothing; ``before``: what it said that it had kept of what ran."""
+    """Why a process of a replica runs nothing; ``before``: what it said that it had kept of what ran.
+
+    ``moves``: until when what only one replica may run is left with it, if it does not say that it obeys.
+    """
 
     why: str
     before: Reconciled | None
+    moves: Deadline
 
 
 class Trust:
@@ -36,9 +41,9 @@ class Trust:
         """Each as it was heard last."""
         self.bars: dict[str, Bar] = {}
 
-    def bar(self, replica: str, link: Link, why: str) -> None:
-        """Trust the process of a replica no longer, for ``why``, as an operator reads it."""
-        self.bars[replica] = Bar(why, link.heard.reconciled)
+    def bar(self, replica: str, link: Link, why: str, moves: Deadline) -> None:
+        """Trust the process of a replica no longer, for ``why``, as an operator reads it; ``moves``: see `Bar`."""
+        self.bars[replica] = Bar(why, link.heard.reconciled, moves)
 
     def obeys(self, replica: str, link: Link) -> bool:
         """Return whether a barred replica has said that it runs nothing."""

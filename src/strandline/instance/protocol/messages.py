@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 import msgspec
 
@@ -98,8 +98,8 @@ class AllowCompaction(msgspec.Struct, frozen=True):
 class Peek(msgspec.Struct, frozen=True):
     """Look at the rows of an index that have one of the keys, at ``as_of``; at most ``limit`` of them (None: all).
 
-    ``id``: of the index.  ``key``: its columns with a row for each key, in the format of Arrow IPC, so that their types
-    are Arrow's.  ``uuid``: what the answer is called by.
+    ``id``: the export of the index, so that another one of its name never answers.  ``key``: its columns with a row
+    for each key, in the format of Arrow IPC, so that their types are Arrow's.  ``uuid``: what the answer is called by.
     """
 
     uuid: str
@@ -142,14 +142,20 @@ class Welcome(msgspec.Struct, frozen=True):
     incarnation: str
 
 
+REPLICA: Final = "(replica)"
+"""In the place of an item's name: the replica as a whole."""
+
+
 class Refused(msgspec.Struct, frozen=True):
     """A command was not obeyed, and why.
 
     The connection ends if it was `Hello`; what cannot be decoded, as of another format, is refused as `Hello`, too.
+    ``succeeded``: the controller was, by a newer one.
     """
 
     command: str
     why: str
+    succeeded: bool = False
 
 
 class Frontiers(msgspec.Struct, frozen=True):
@@ -157,12 +163,14 @@ class Frontiers(msgspec.Struct, frozen=True):
 
     ``writes``: of exports, the upper, or the time before which an endpoint has everything.  ``needs``: by
     shard, the time from which on the replica must be able to read it; empty: no more.  ``advanced``: the turn of the
-    last `Advance` that is done: whatever stands still then has said why.
+    last `Advance` that is done: whatever stands still then has said why.  ``gone``: what is no longer written here,
+    since it was ended: how far it is, is not known from this replica any more.
     """
 
     writes: dict[str, Frontier] = {}
     needs: dict[str, Frontier] = {}
     advanced: int | None = None
+    gone: tuple[str, ...] = ()
 
 
 class Status(msgspec.Struct, frozen=True):
@@ -171,7 +179,8 @@ class Status(msgspec.Struct, frozen=True):
     ``problems``: by id, or by what else they are noted under; empty: it has none now.  ``under_way``: by id, since when
     (milliseconds) something is done for it; None: no more.  ``counters``: live ones (`instance/live.py`) that changed.
     ``disagreements``: by shard, also of internal stages, the last race in which another replica's rows were others.
-    ``writers``: by shard, the names by which the shard knows what this replica appends.
+    ``writers``: by shard, the names by which the shard knows what this replica appends.  ``vanished``: by the name of one
+    of the last three, the names in it that there are no more.
     """
 
     problems: dict[str, str] = {}
@@ -179,6 +188,7 @@ class Status(msgspec.Struct, frozen=True):
     counters: dict[str, int] = {}
     disagreements: dict[str, Disagreement] = {}
     writers: dict[str, tuple[str, ...]] = {}
+    vanished: dict[str, tuple[str, ...]] = {}
 
 
 class Reconciled(msgspec.Struct, frozen=True):

@@ -7,14 +7,17 @@ longer: a controller that connects again asks again for what it still wants to k
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable
-from typing import Final
+from typing import Final, TypeAlias
+
+import pyarrow as pa
 
 from strandline.errors import reason
-from strandline.instance.indexes.keys import packed, unpacked
-from strandline.instance.instance import Instance
+from strandline.instance.indexes.keys import packed
 from strandline.instance.protocol.carrier import FRAME_BYTES_MAX
 from strandline.instance.protocol.messages import Peek, PeekResponse
 from strandline.store.beside import Beside, Running
+
+Find: TypeAlias = Callable[[Peek], Awaitable[pa.Table]]
 
 ANSWER_BYTES_MAX: Final = FRAME_BYTES_MAX - (64 << 10)
 """More rows than this are not sent: the controller reads them itself."""
@@ -33,16 +36,16 @@ class Peeks:
         """Answer ``peek`` when what runs has been compared with what is to run: see `release`."""
         self._held[peek.uuid] = peek
 
-    def release(self, instance: Instance | None) -> None:
+    def release(self, find: Find) -> None:
         """Answer the peeks that were held."""
         held, self._held = self._held, {}
         for peek in held.values():
-            self.ask(peek, instance)
+            self.ask(peek, find)
 
-    def ask(self, peek: Peek, instance: Instance | None) -> None:
-        """Answer ``peek`` from ``instance`` (None: nothing runs yet); a repetition of one that is owed is ignored."""
+    def ask(self, peek: Peek, find: Find) -> None:
+        """Answer ``peek`` with the rows that ``find`` returns; a repetition of one that is owed is ignored."""
         if peek.uuid not in self._owed:
-            self._owed[peek.uuid] = self._beside(lambda: self._answer(peek, instance))
+            self._owed[peek.uuid] = self._beside(lambda: self._answer(peek, find))
 
     async def cancel(self, uuids: Iterable[str]) -> None:
         """Answer those that are still owed an answer that they were cancelled."""
@@ -60,17 +63,15 @@ class Peeks:
             _, running = self._owed.popitem()
             await running.cancel()
 
-    async def _answer(self, peek: Peek, instance: Instance | None) -> None:
-        answer = await _answered(peek, instance)
+    async def _answer(self, peek: Peek, find: Find) -> None:
+        answer = await _answered(peek, find)
         if self._owed.pop(peek.uuid, None) is not None:  # else it was cancelled, and is answered
             await self._send(answer)
 
 
-async def _answered(peek: Peek, instance: Instance | None) -> PeekResponse:
-    if instance is None:
-        return PeekResponse(peek.uuid, error="nothing runs here yet")
+async def _answered(peek: Peek, find: Find) -> PeekResponse:
     try:
-        rows = packed(await instance.peek(peek.id, unpacked(peek.key), peek.as_of, peek.limit))
+        rows = packed(await find(peek))
     except Exception as error:  # noqa: BLE001 - it is the answer
         return PeekResponse(peek.uuid, error=reason(error))
     if len(rows) > ANSWER_BYTES_MAX:

@@ -21,16 +21,20 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final
 
-from strandline.errors import Disconnected, FencedError, ProtocolViolation, StrandlineError, first_line, reason
+import pyarrow as pa
+
+from strandline.errors import Disconnected, FencedError, ProtocolViolation, Unavailable, first_line, reason
 from strandline.frontier.antichain import Frontier
 from strandline.instance.commands import Advance, RunIndex, outputs_of
 from strandline.instance.equipment import Equipment
+from strandline.instance.indexes.keys import unpacked
 from strandline.instance.instance import Instance
 from strandline.instance.loop import Loop
 from strandline.instance.problems import Problems
 from strandline.instance.protocol.carrier import ALONE_S, Carrier
 from strandline.instance.protocol.codec import decode, encode
 from strandline.instance.protocol.messages import (
+    REPLICA,
     AllowCompaction,
     AllowWrites,
     CancelPeeks,
@@ -54,8 +58,8 @@ from strandline.persist.shard.patience import Deadline
 
 SLICE_S: Final = 0.5
 """How long commands wait while everything is brought to a time; what takes longer goes on beside them."""
-WHOLE: Final = "(replica)"
-"""What a failure of the replica itself is noted under."""
+ENDING: Final = "(ending)"
+"""What is noted under it was raised by something that was ended."""
 REPORT_S: Final = 0.25
 """How often what goes on beside is reported."""
 
@@ -137,9 +141,8 @@ class Replica:
             while connection is not None and connection is self._connection:
                 frame = await carrier.receive(REPORT_S)
                 said = None if frame is None else command(decode(frame))
-                current = connection is self._connection
-                if isinstance(said, Peek | CancelPeeks) and current and not self._inbox:
-                    await self._obey(connection, said)  # a peek waits for no turn
+                if said is not None and self._passes(connection, said):
+                    await self._obey(connection, said)
                     said = None
                 if said is not None:
                     self._inbox.append((connection, said))
@@ -151,12 +154,33 @@ class Replica:
         except ProtocolViolation as error:
             with suppress(Disconnected):
                 await carrier.send(encode(Refused("Hello", first_line(error))))
+        except Exception as error:  # noqa: BLE001 - a bug of ours: the connection ends like any other
+            self._problems.note(REPLICA, reason(error))
         finally:
-            if connection is not None:
-                await connection.peeks.end()
+            current = self._connection
+            left = current if current is not None and current.carrier is carrier else connection
+            if left is not None:
+                await left.peeks.end()
             await carrier.close()
-        if connection is not None:
-            await self._left(connection)
+        if left is not None:
+            await self._left(left)
+
+    def _passes(self, connection: Connection, said: Command | Unknown) -> bool:
+        """Return whether a command is obeyed at once: a peek of what runs, and taking one back, wait for no turn."""
+        if connection is not self._connection or not connection.reconciled or connection.wanted is not None:
+            return False
+        waiting = [each for _, each in self._inbox]
+        match said:
+            case Peek(id=export):
+                return bool(self._index(export)) and not any(isinstance(each, CreateInstance) for each in waiting)
+            case CancelPeeks():
+                return not any(isinstance(each, Peek) for each in waiting)
+            case _:
+                return False
+
+    def _index(self, export: str) -> str:
+        """Return the name of the index with this export that runs here; empty: none does."""
+        return next((each.id for each in self._runs.values() if export in each.exports), "")
 
     async def _left(self, connection: Connection) -> None:
         """Stop what only one replica may run, once no controller has come back in time: another one is to begin it."""
@@ -175,7 +199,7 @@ class Replica:
         if not isinstance(hello, Hello):
             raise ProtocolViolation(f"a connection begins with Hello, and this one with {type(hello).__name__}")
         if refusal := self._refusal(hello):
-            await carrier.send(encode(Refused("Hello", refusal)))
+            await carrier.send(encode(Refused("Hello", refusal, succeeded=hello.epoch < self._epoch)))
             return None
         self._epoch = hello.epoch
         peeks = Peeks(self._equipment.patience.beside, lambda answer: self._send(connection, answer))
@@ -212,20 +236,20 @@ class Replica:
 
     async def _turn(self) -> None:
         """Obey what has come, bring everything on, and report."""
-        while self._inbox:
-            connection, command = self._inbox.popleft()
-            if connection is self._connection:
-                await self._obey(connection, command)
         try:
+            while self._inbox:
+                connection, command = self._inbox.popleft()
+                if connection is self._connection:
+                    await self._obey(connection, command)
             await self._go_on()
         except FencedError:
             # A shard was closed before this replica learned that its view was dropped; or all writes here are over.
             # Which of them goes on is found by opening each anew.
             await self._renew(self._writes)
         except Exception as error:  # noqa: BLE001 - a bug of ours, or of a library's: it ends no replica
-            self._problems.note(WHOLE, reason(error))
+            self._problems.note(REPLICA, reason(error))
         else:
-            self._problems.note(WHOLE, "")
+            self._problems.note(REPLICA, "")
         current = self._connection
         if current is not None and current.reconciled:
             for message in current.reporter.changes(self._standing()):
@@ -258,9 +282,15 @@ class Replica:
             case Peek() if connection.wanted is not None:
                 connection.peeks.hold(command)
             case Peek():
-                connection.peeks.ask(command, self._instance)
+                connection.peeks.ask(command, self._peeked)
             case CancelPeeks(uuids):
                 await connection.peeks.cancel(uuids)
+
+    async def _peeked(self, peek: Peek) -> pa.Table:
+        """Return the rows that an index finds that runs here.  Raises what `Instance.peek` does."""
+        if self._instance is None or not (name := self._index(peek.id)):
+            raise Unavailable("the index does not run here yet")
+        return await self._instance.peek(name, unpacked(peek.key), peek.as_of, peek.limit)
 
     async def _reconcile(self, connection: Connection) -> None:
         """Keep what runs as it is commanded, and end the rest: in one step, so that nothing runs twice."""
@@ -278,7 +308,7 @@ class Replica:
         self._alone = True
         self._aim, self._begun, self._advanced = None, None, None  # turns are counted anew by each controller
         await self._send(connection, found.counted)
-        connection.peeks.release(self._instance)
+        connection.peeks.release(self._peeked)
 
     async def _end(self, found: Reconciliation) -> None:
         for each in (*found.drop, *found.replace):
@@ -304,8 +334,8 @@ class Replica:
         """Have something end; what an upstream or endpoint raises then is noted, and stops nothing."""
         try:
             await end()
-        except StrandlineError as error:
-            self._problems.note("(ending)", reason(error))
+        except Exception as error:  # noqa: BLE001 - also what a library of the endpoint's raises
+            self._problems.note(ENDING, reason(error))
 
     async def _go_on(self) -> None:
         """Begin what is scheduled and does not run, end what is not wanted, and bring everything to the last aim."""
@@ -324,12 +354,12 @@ class Replica:
         if aim is None or self._advanced == aim.turn:
             return
         if self._begun != aim.turn:  # what is late then follows by itself
-            self._begun = aim.turn
             deadline = Deadline(self._equipment.client.clock, SLICE_S)
             await instance.look(shared=True)
             await instance.ingest(aim, deadline)
             await instance.maintain(Frontier(aim.time + 1), deadline)
             await instance.deliver(deadline)
+            self._begun = aim.turn  # had it failed, it would be tried again
         instance.ended()  # sessions that a newer one has ended are opened anew, if they are to run here
         if aim is self._aim and not instance.going_on():
             self._advanced = aim.turn

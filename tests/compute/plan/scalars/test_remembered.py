@@ -70,7 +70,7 @@ def carried(answers: Answers, authority: str = "spark 4") -> Answers:
 
 
 def test_another_process_gives_the_same_answers_and_asks_nothing() -> None:
-    """Damage: each restart waits for Spark to analyse every view, or is told something else than Spark said."""
+    """Damage: each restart waits for Spark to analyse every view, or gets another answer than Spark gave."""
     first, second, answers = Counting(), Counting(), Answers("spark 4")
     said = ask(RememberedAnalyst(first, answers))
     assert answers.learned

@@ -6,7 +6,7 @@ settings that change answers, the functions of the caller, and our code that ask
 the authority is the same.  Where Spark's answer to one question may change, it no longer does: a view that was accepted
 stays accepted, as it was planned.
 
-What is kept is `Answers`; who makes it durable is `controller/answers.py`.
+What is kept is `Answers`; who makes it durable is `controller/location/answers.py`.
 """
 
 from __future__ import annotations
