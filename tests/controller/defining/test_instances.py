@@ -214,3 +214,33 @@ def test_a_project_makes_instances_before_views_and_changes_their_replicas_in_pl
             applied(views__v_sql=text)
     with pytest.raises(DefinitionError, match="instances/x.sql: 'items' was created with another kind: it is a table"):
         applied(instances__x_sql="CREATE INSTANCE items REPLICAS ()", tables__items_sql="")
+
+
+def test_no_process_is_a_replica_of_two_instances(core: Core) -> None:
+    """Damage: two instances command one process in turn, and each ends what the other one runs."""
+    do(core, X, "CREATE INSTANCE y REPLICAS (c 'h:7071', d '127.0.0.2:7071')")
+    for text, said in (
+        ("CREATE INSTANCE z REPLICAS (a '[::1]:7071')", "1:17 replica 'a' has the address of replica 'a' of"),
+        ("ALTER INSTANCE y ADD REPLICA e '127.0.0.1:7072'", "1:30 replica 'e' has the address of replica 'b' of"),
+        ("CREATE OR REPLACE INSTANCE y REPLICAS (e 'LOCALHOST:7072')", "1:28 replica 'e' has the address of"),
+    ):
+        with pytest.raises(DefinitionError) as refused:
+            do(core, text)
+        at = refused.value.position
+        assert at is not None
+        assert said in f"{at.line}:{at.column} {refused.value}"
+        assert "instance 'X'; each replica is another process" in str(refused.value)
+    do(core, "ALTER INSTANCE x DROP REPLICA b", "ALTER INSTANCE y ADD REPLICA e '127.0.0.1:7072'")
+    do(core, "CREATE OR REPLACE INSTANCE x REPLICAS (b '127.0.0.1:7071')")
+    assert replicas(core) == {"b": "127.0.0.1:7071"}
+
+
+def test_instances_that_share_a_process_already_can_be_mended(core: Core) -> None:
+    """Damage: a location of an earlier version, with one address twice, takes no change any more."""
+    do(core, X)
+    writing = core.require_writing()
+    shared = InstanceItem("y", {"c": "127.0.0.1:7071", "d": "h:1"})
+    run_sync(core.catalogs.change(writing.epoch, lambda catalog: catalog.with_item(shared)))
+    do(core, "ALTER INSTANCE y ADD REPLICA e 'h:2'", "ALTER INSTANCE y DROP REPLICA d")
+    do(core, "ALTER INSTANCE y DROP REPLICA c")
+    assert core.catalog.one("y", InstanceItem, "instance").replicas == {"e": "h:2"}

@@ -87,6 +87,10 @@ def test_a_setting_of_spark_keeps_its_capitals(tmp_path):
             "instance 'x': replica 'a' is named twice",
         ),
         ("location: data\ninstances: {x: {replicas: {a: 'h:1', b: 'h:1'}}}", "'b' has the address of 'a'"),
+        (
+            "location: data\ninstances: {x: {replicas: {a: 'localhost:1'}}, y: {replicas: {b: '127.0.0.1:1'}}}",
+            "replica 'b' has the address of replica 'a' of instance 'x'",
+        ),
     ],
 )
 def test_wrong_settings_are_refused_by_name(tmp_path, text, said):

@@ -119,6 +119,8 @@ def test_a_materialization_names_its_instance_beside_any_other_clause(quiet: str
         ("CREATE INSTANCE x REPLICAS (a 'h:1',\n b 'h:65536')", Position(2, 4), "'h:65536' is no address"),
         ("CREATE INSTANCE x REPLICAS (a 'h:1',\n A 'h:2')", Position(2, 2), "replica 'a' is named twice"),
         ("CREATE INSTANCE x REPLICAS (a 'h:1', b 'H:1')", Position(1, 38), "replica 'b' has the address of 'a'"),
+        ("CREATE INSTANCE x REPLICAS (a 'localhost:1', b '[::1]:1')", Position(1, 46), "'b' has the address of 'a'"),
+        ("CREATE INSTANCE x REPLICAS (a '127.0.0.1:1', b 'LOCALHOST:01')", Position(1, 46), "the address of 'a'"),
         ("CREATE OR REPLACE INSTANCE IF NOT EXISTS x REPLICAS ()", Position(1, 42), "contradict each other"),
         ("CREATE INSTANCE x.y REPLICAS ()", Position(1, 18), "a name has one part"),
         ("CREATE INSTANCE x REPLICAS () y", Position(1, 31), "expected the end of the statement"),

@@ -10,7 +10,7 @@ from __future__ import annotations
 from strandline.algebra.excerpt import within
 from strandline.controller.core import Core
 from strandline.controller.defining.definitions import taken
-from strandline.controller.language.instances import AddReplica, CreateInstance, DropReplica, refusal_of
+from strandline.controller.language.instances import AddReplica, CreateInstance, DropReplica, refusal_beside, refusal_of
 from strandline.controller.location.catalog import unknown
 from strandline.controller.location.items import InstanceItem
 from strandline.errors import DefinitionError
@@ -19,19 +19,20 @@ from strandline.errors import DefinitionError
 async def create_instance(core: Core, statement: CreateInstance) -> None:
     """CREATE INSTANCE.  One that replaces another keeps its items, which run in these replicas from now on.
 
-    Raises `DefinitionError` if the name is taken.
+    Raises `DefinitionError` if the name is taken, or a replica has the address of one of another instance.
     """
     present = core.catalog.find(statement.name)
     if not (statement.replaces and isinstance(present, InstanceItem)) and taken(core, statement, InstanceItem):
         return
-    await _put(core, InstanceItem(statement.name, statement.replicas))
+    with within(statement.at):
+        await _put(core, InstanceItem(statement.name, statement.replicas))
 
 
 async def alter(core: Core, statement: AddReplica | DropReplica) -> None:
     """ALTER INSTANCE.
 
-    Raises `DefinitionError` if there is no such instance; a replica that is added is there, or one of its address; or
-    one that is dropped is not there.
+    Raises `DefinitionError` if there is no such instance; a replica that is added is there, or one of its address, in
+    whatever instance; or one that is dropped is not there.
     """
     core.require_writing()
     with within(statement.at):
@@ -62,12 +63,27 @@ async def keep(core: Core, item: InstanceItem, statement: CreateInstance) -> Non
 
 
 async def _put(core: Core, made: InstanceItem) -> None:
-    """Put ``made`` into the catalog, in the place of what had its name, and have its items run in its replicas."""
+    """Put ``made`` into the catalog, in the place of what had its name, and have its items run in its replicas.
+
+    Only addresses that are new are compared with those of other instances: what is there already can be mended.
+    """
     writing, present = core.require_writing(), core.catalog.find(made.name)
     before = present.replicas if isinstance(present, InstanceItem) else {}
+    _refuse_shared(core, made, {name: there for name, there in made.replicas.items() if before.get(name) != there})
     fences_out = not before.items() <= made.replicas.items()
     await core.catalogs.change(
         writing.epoch,
         lambda catalog: (catalog.with_writes_raised(writing.epoch) if fences_out else catalog).with_item(made),
     )
     await writing.place()
+
+
+def _refuse_shared(core: Core, made: InstanceItem, added: dict[str, str]) -> None:
+    """Refuse a replica that is one of another instance, too: each would end what the other one runs there."""
+    others = {
+        item.name: item.replicas
+        for item in core.catalog.items.values()
+        if isinstance(item, InstanceItem) and item.name.lower() != made.name.lower()
+    }
+    if refusal := refusal_beside(others, added):
+        raise DefinitionError(refusal)

@@ -31,7 +31,7 @@ import msgspec
 from strandline.controller.defining.yaml_forms import FORMS, Scalar, defined, struct, texts, words
 from strandline.controller.language import statements
 from strandline.controller.language.indexes import CreateIndex
-from strandline.controller.language.instances import CreateInstance, refusal_of, refusal_of_address
+from strandline.controller.language.instances import CreateInstance, refusal_beside, refusal_of, refusal_of_address
 from strandline.controller.language.statements import (
     Create,
     CreateConnection,
@@ -229,8 +229,19 @@ def _settings(root: Path) -> Project:
         {**config, "spark": words(settings.spark), "storage": absolute(root, texts(settings.storage))},
         settings.tick_ms,
         endpoints,
-        tuple(Defined(SETTINGS_FILE, _instance(name, given)) for name, given in settings.instances.items()),
+        tuple(Defined(SETTINGS_FILE, statement) for statement in _instances(settings.instances)),
     )
+
+
+def _instances(given: dict[str, _Instance]) -> list[CreateInstance]:
+    """Return the statements that the setting stands for.  Raises `ConfigError` as `_instance`."""
+    made: dict[str, CreateInstance] = {}
+    for name, each in given.items():
+        statement = _instance(name, each)
+        if refusal := refusal_beside({other: there.replicas for other, there in made.items()}, statement.replicas):
+            raise ConfigError(f"{SETTINGS_FILE}: instance {name!r}: {refusal}")
+        made[name] = statement
+    return list(made.values())
 
 
 def _instance(name: str, given: _Instance) -> CreateInstance:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from ipaddress import IPv6Address, ip_address
 
 from strandline.controller.language.cursor import Cursor
 from strandline.controller.language.placed import Placed
@@ -90,8 +91,47 @@ def refusal_of(replicas: Mapping[str, str], replica: str, address: str) -> str:
     """
     if replica in replicas:
         return f"replica {replica!r} is named twice"
-    same = next((other for other, there in replicas.items() if there.lower() == address.lower()), None)
+    same = _at(replicas, address)
     return "" if same is None else f"replica {replica!r} has the address of {same!r}; each replica is another process"
+
+
+def refusal_beside(others: Mapping[str, Mapping[str, str]], replicas: Mapping[str, str]) -> str:
+    """Return why an instance cannot have ``replicas`` beside the ``others``, by name; empty if it can.
+
+    >>> refusal_beside({"x": {"a": "localhost:1"}}, {"b": "127.0.0.1:1"})
+    "replica 'b' has the address of replica 'a' of instance 'x'; each replica is another process"
+    """
+    for replica, address in replicas.items():
+        for name, there in others.items():
+            if (same := _at(there, address)) is not None:
+                whose = f"replica {same!r} of instance {name!r}"
+                return f"replica {replica!r} has the address of {whose}; each replica is another process"
+    return ""
+
+
+def _at(replicas: Mapping[str, str], address: str) -> str | None:
+    """Return which of ``replicas`` is at ``address``."""
+    wanted = _place(address)
+    return next((name for name, there in replicas.items() if _place(there) == wanted), None)
+
+
+def _place(text: str) -> tuple[str, int]:
+    """Return an address so that two ways to write one are equal.
+
+    >>> {_place(text) for text in ("localhost:1", "LOCALHOST:01", "127.0.0.1:1", "[::1]:1", "[::ffff:127.0.0.1]:1")}
+    {('127.0.0.1', 1)}
+    >>> _place("H:1"), _place("127.0.0.2:1")
+    (('h', 1), ('127.0.0.2', 1))
+    """
+    address = Address.parse(text)
+    host = address.host.lower()
+    try:
+        found = ip_address(host)
+    except ValueError:
+        return ("127.0.0.1" if host == "localhost" else host), address.port
+    if isinstance(found, IPv6Address) and found.ipv4_mapped is not None:
+        found = found.ipv4_mapped
+    return ("127.0.0.1" if isinstance(found, IPv6Address) and found.is_loopback else str(found)), address.port
 
 
 def refusal_of_address(text: str) -> str:
