@@ -52,7 +52,7 @@ async def peek(
     deadline = None if timeout_s is None else Deadline(core.assembly.clock, timeout_s)
     reader = await core.readers.of(item.name)
     time = as_of if as_of is not None else await _latest(core, item, reader, index)
-    wanted = _Wanted(keys, time, limit, deadline)
+    wanted = _Wanted(keys, rows_schema(schema), time, limit, deadline)
     found = None
     if index is not None and core.writing is not None:
         found = await _indexed(core, core.writing.running, index, reader, wanted)
@@ -66,9 +66,10 @@ async def peek(
 
 @dataclass(frozen=True)
 class _Wanted:
-    """Which rows are wanted, and until when a time that is to come is waited for."""
+    """Which rows are wanted, and until when a time that is to come is waited for; ``rows``: what an answer has."""
 
     keys: pa.Table
+    rows: pa.Schema
     time: int
     limit: int | None
     deadline: Deadline | None
@@ -139,6 +140,6 @@ async def _indexed(
     asked = Peek(core.assembly.ids.fresh("peek"), name, packed(wanted.keys), wanted.time, wanted.limit)
     rows = await running.peek(index.instance, asked, Deadline(core.assembly.clock, ANSWER_S))
     try:
-        return None if rows is None else unpacked(rows)
-    except ProtocolViolation:
+        return None if rows is None else unpacked(rows, wanted.rows)
+    except ProtocolViolation:  # what does not fit is no answer
         return None

@@ -21,9 +21,13 @@ LOOK_S: Final = 0.002
 
 @dataclass(eq=False)
 class _Question:
-    """A peek that was asked: its answer, and which replicas have none."""
+    """A peek that was asked: its answer, and which replicas have none.
+
+    ``held``: answers of replicas that may not answer now, by replica and incarnation; they count once these may.
+    """
 
     rows: bytes | None = None
+    held: dict[tuple[Link, str], bytes] = field(default_factory=dict)
     without: list[Link] = field(default_factory=list)
 
 
@@ -63,19 +67,28 @@ class Asked:
 
     async def _wait(self, question: _Question, deadline: Deadline) -> None:
         looked = 0
-        while question.rows is None and (left_s := deadline.left_s()) > 0:
-            waited = [link for link in self._obeying() if link not in question.without]
-            if not waited:
+        while True:
+            obeying = self._obeying()
+            held = [question.held.get((link, link.heard.incarnation)) for link in obeying] if question.held else []
+            question.rows = next((rows for rows in (question.rows, *held) if rows is not None), None)
+            waited = [link for link in obeying if link not in question.without]
+            if question.rows is not None or not waited or (left_s := deadline.left_s()) <= 0:
                 return
             await waited[looked % len(waited)].hear(left_s if len(waited) == 1 else min(LOOK_S, left_s))
             looked += 1
 
     def answered(self, link: Link, answer: PeekResponse) -> None:
-        """Take note of an answer; one to a peek that is not open, because it was answered or given up, is ignored."""
+        """Take note of an answer.
+
+        It is ignored if its peek is not open, because it was answered or given up.  It is held if ``link`` may not
+        answer: its replica is not trusted any more, or has not said yet that it runs what it is to run.
+        """
         question = self._open.get(answer.uuid)
         if question is None or question.rows is not None:
             return
         if answer.rows is None:
             question.without.append(link)
-        else:
+        elif link in self._obeying():
             question.rows = answer.rows
+        else:
+            question.held[link, link.heard.incarnation] = answer.rows

@@ -146,12 +146,17 @@ def packed(table: pa.Table) -> bytes:
     return bytes(sink.getvalue())
 
 
-def unpacked(data: bytes) -> pa.Table:
-    """Return the table that `packed` made.  Raises `ProtocolViolation` for other bytes: another process sent them."""
+def unpacked(data: bytes, schema: pa.Schema | None = None) -> pa.Table:
+    """Return the table that `packed` made.
+
+    Raises `ProtocolViolation` for other bytes, since another process sent them, and for a table of another ``schema``.
+    """
     try:
         with pa.ipc.open_stream(pa.BufferReader(data)) as reader:
             table = reader.read_all()
-        table.validate()
-        return table
+        table.validate(full=True)
     except (pa.ArrowException, OSError, ValueError) as error:
         raise ProtocolViolation(f"these are no rows in the format of Arrow IPC: {error}") from error
+    if schema is not None and not table.schema.equals(schema):
+        raise ProtocolViolation(f"these rows have other columns than {', '.join(schema.names)}, or of other types")
+    return table
