@@ -8,14 +8,12 @@ from __future__ import annotations
 from typing import Any, Final
 
 from planted.bugs import Bug, registrar
-from strandline.controller.instances import replicas
-from strandline.controller.instances.link import Heard, Link
+from strandline.controller.instances.link import Link
 from strandline.controller.instances.replicas import Replicas
 from strandline.controller.instances.running import Running
 from strandline.controller.retention import Retention
 from strandline.controller.writing import Writing
 from strandline.frontier.antichain import Frontier
-from strandline.instance.commands import outputs_of
 from strandline.instance.instance import Instance
 from strandline.instance.protocol.messages import Create
 from strandline.instance.replica.replica import Replica
@@ -34,17 +32,6 @@ def frontier_assumed(self: Replicas) -> dict[str, Frontier]:
     """Believe that what was commanded is done."""
     brought = self._time.at or 0
     return {name: Frontier(max(upper.at or 0, brought + 1)) for name, upper in _frontiers(self).items()}
-
-
-_heard = Heard.__init__
-
-
-@bug("what was said over an earlier connection counts for the next one", (Heard, "__init__"))
-def heard_before(self: Heard, _known: dict[str, Any] = {}) -> None:  # noqa: B006 - it is the bug
-    """Share what was heard."""
-    _heard(self)
-    for name in [name for name, value in vars(self).items() if isinstance(value, dict)]:
-        setattr(self, name, _known.setdefault(name, {}))
 
 
 _say = Link.say
@@ -95,12 +82,6 @@ async def one_round(self: Running, upper: Any, deadline: Any) -> Any:
 def nothing_under_way(self: Replicas) -> dict[str, int | None]:
     """Say nothing."""
     return {}
-
-
-@bug("what is reported of a view counts for the next one of its name", (replicas, "exports_of"))
-def named_by_name(name: str, command: Any) -> tuple[str, ...]:
-    """Name what it writes by its name."""
-    return tuple(each.name.lower() for each in outputs_of(command)) or (name,)
 
 
 # ---- the replica -----------------------------------------------------------------------------------------------------

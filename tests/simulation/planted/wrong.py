@@ -14,6 +14,7 @@ from strandline.compute.sink.actor import Sink
 from strandline.controller.asking import wrong_replicas
 from strandline.controller.asking.wrong_replicas import WrongReplicas
 from strandline.controller.instances.replicas import Replicas
+from strandline.persist.shard.patience import Deadline
 
 BUGS: Final[list[Bug]] = []
 bug = registrar(BUGS)
@@ -47,7 +48,7 @@ def never_barred(self: Replicas, replica: str, why: str) -> None:
 @bug("a replica that is barred is not commanded to run nothing", (Replicas, "bar"))
 def barred_in_silence(self: Replicas, replica: str, why: str) -> None:
     """Only take note of it."""
-    self.trust.bar(replica, self.links[replica], why)
+    self.trust.bar(replica, self.links[replica], why, Deadline(self._clock, 0))
 
 
 @bug("a view whose wrong rows no replica owes to withdraw is not audited", (wrong_replicas, "audited"))

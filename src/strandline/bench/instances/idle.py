@@ -15,6 +15,7 @@ import time
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
+from threading import Event
 from typing import TYPE_CHECKING, Any, Final
 
 from strandline.bench.instances.processes import CONTROLLER, Site
@@ -31,6 +32,8 @@ QUIET_S: Final = 15.0
 QUIET_WITHIN_S: Final = 300.0
 LOOK_S: Final = 0.001
 INTERVAL_S: Final = 1.0
+PAUSE: Final = Event()
+"""Never set: waiting for it is a pause."""
 TICKS: Final = os.sysconf("SC_CLK_TCK")
 _JOB: Final = '"SparkListenerJobStart"'
 _KINDS: Final = (
@@ -124,7 +127,7 @@ class _Place:
         known: Any = None
         while time.perf_counter() - since < QUIET_S:
             assert time.perf_counter() - begun < QUIET_WITHIN_S, f"it does not come to rest: {known[1]} jobs"
-            time.sleep(INTERVAL_S)
+            PAUSE.wait(INTERVAL_S)
             seen = self.seen()
             if (now := (seen.objects, seen.jobs)) != known:
                 known, since = now, time.perf_counter()
@@ -144,7 +147,7 @@ class _Place:
                 version = looking.execute("PRAGMA data_version").fetchone()
                 found += seen not in (None, version)
                 seen = version
-                time.sleep(LOOK_S)
+                PAUSE.wait(LOOK_S)
             return found
 
     async def _versions(self) -> int:
