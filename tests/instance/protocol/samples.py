@@ -225,7 +225,7 @@ EXAMPLES: Final[Mapping[str, Any]] = {
     "InitializationComplete": InitializationComplete(),
     "Welcome": Welcome("incarnation-1"),
     "Refused": Refused("Dance", "this version does not know it"),
-    "Frontiers": Frontiers({"v": Frontier(3), "w": EMPTY}, {"shard-1": Frontier(0)}, 4),
+    "Frontiers": Frontiers({"v": Frontier(3), "w": EMPTY}, {"shard-1": Frontier(0)}, 4, ("u",)),
     "Status": Status(
         {"v": "", "src": "gone"},
         {"v": 5, "w": None},
@@ -245,6 +245,7 @@ EXAMPLES: Final[Mapping[str, Any]] = {
             )
         },
         {"shard-1": ("w-1", "w-2")},
+        {"counters": ("step/v/window/full",)},
     ),
     "Reconciled": Reconciled(1, {"plan": 2}, 3, 4),
     "PeekResponse": PeekResponse("u-1", b"ARROW1"),

@@ -49,7 +49,7 @@ from strandline.instance.protocol.messages import (
 NAMED: Final = frozenset(
     (
         *("shards", "conf", "options", "settings", "replaced"),
-        *("writes", "needs", "problems", "under_way", "counters", "disagreements", "writers"),
+        *("writes", "needs", "problems", "under_way", "counters", "disagreements", "writers", "vanished"),
     )
 )
 """The fields that hold values by name: there each name counts."""

@@ -187,9 +187,10 @@ def response(said: Any) -> list[str]:
         case Reconciled(reused, replaced, dropped, created):
             counts = {"reused": reused, "replaced": replaced, "dropped": dropped, "created": created}
             return [f"Reconciled {_pairs({name: n for name, n in counts.items() if n})}".rstrip()]
-        case Frontiers(writes, needs, advanced):
+        case Frontiers(writes, needs, advanced, gone):
             parts = [_pairs(_frontiers(writes)), f"needs {_pairs(_frontiers(needs))}" if needs else ""]
             parts.append("" if advanced is None else f"advanced {advanced}")
+            parts.append(f"gone {' '.join(map(_short, gone))}" if gone else "")
             return [f"Frontiers {'; '.join(filter(None, parts))}"]
         case Status(problems, under_way, _):
             parts = [f"{name}: {why or 'fine'}" for name, why in sorted(problems.items())]
@@ -203,8 +204,11 @@ def response(said: Any) -> list[str]:
 
 
 def _frontiers(given: Mapping[str, Frontier]) -> dict[str, str]:
-    names = {name: name.split("/")[1] if name.startswith("index/") else name for name in given}
-    return {names[name]: "[]" if each.empty else str(each.at) for name, each in given.items()}
+    return {_short(name): "[]" if each.empty else str(each.at) for name, each in given.items()}
+
+
+def _short(export: str) -> str:
+    return export.split("/")[1] if export.startswith("index/") else export
 
 
 def _pairs(given: Mapping[str, Any]) -> str:

@@ -91,4 +91,4 @@ def test_what_was_dropped_is_not_reported_as_complete_for_ever() -> None:
     """Damage: a dataflow that reconciliation dropped seals what reads it (false seal)."""
     reporter = Reporter()
     reporter.changes(Standing(writes={"v": Frontier(3), "w": MINIMUM}))
-    assert reporter.changes(Standing(writes={"w": MINIMUM})) == []
+    assert reporter.changes(Standing(writes={"w": MINIMUM})) == [Frontiers(gone=("v",))]

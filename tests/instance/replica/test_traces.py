@@ -133,7 +133,7 @@ def test_what_has_several_exports_ends_with_the_last_of_them() -> None:
         a< Frontiers s1=3 s2=3; needs s-remap=2; advanced 2
         ? s1 at 2: 0,0; 1,1
         a> AllowCompaction s2 []
-        a< Frontiers needs s-remap=[]
+        a< Frontiers needs s-remap=[]; gone s1 s2
 
         a> Advance 3 turn=3
         a< Frontiers advanced 3
@@ -157,6 +157,7 @@ def test_an_index_that_is_gone_answers_nothing() -> None:
         a< PeekResponse p [["a", 5]]
 
         a> AllowCompaction by_grp []
+        a< Frontiers gone by_grp
 
         a> Peek q by_grp grp=a at 1
         a< PeekResponse q the index does not run here yet
@@ -167,7 +168,7 @@ def test_an_index_that_is_gone_answers_nothing() -> None:
     )
 
 
-def test_compaction_to_empty_ends_a_view_and_says_nothing_of_it() -> None:
+def test_compaction_to_empty_ends_a_view_and_says_that_it_is_gone() -> None:
     """Damage: a view that was dropped goes on, is said to be complete for ever, or keeps its inputs' past."""
     play(
         RUNNING,
@@ -175,7 +176,7 @@ def test_compaction_to_empty_ends_a_view_and_says_nothing_of_it() -> None:
         * items 2: +c,9
         a> AllowCompaction large []
         a> Advance 2 turn=2
-        a< Frontiers needs items=[] large=[]; advanced 2
+        a< Frontiers needs items=[] large=[]; advanced 2; gone large
         """,
     )
 
@@ -192,7 +193,7 @@ def test_a_double_create_changes_nothing_and_another_one_begins_anew() -> None:
         a< Frontiers large=3; needs items=2 large=2; advanced 2
 
         a> Create large: SELECT grp, amount FROM items WHERE amount > 2
-        a< Frontiers needs items=[] large=[]
+        a< Frontiers needs items=[] large=[]; gone large
         * items 3: +d,9
         a> Advance 3 turn=3
         a< Frontiers advanced 3

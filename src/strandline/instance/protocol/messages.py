@@ -164,7 +164,7 @@ class Frontiers(msgspec.Struct, frozen=True):
     ``writes``: of exports, the upper, or the time before which an endpoint has everything.  ``needs``: by
     shard, the time from which on the replica must be able to read it; empty: no more.  ``advanced``: the turn of the
     last `Advance` that is done: whatever stands still then has said why.  ``gone``: what is no longer written here,
-    since it was ended: how far it is, is not known from this replica any more.
+    since it was ended: this replica no longer knows how far it is.
     """
 
     writes: dict[str, Frontier] = {}
@@ -179,8 +179,8 @@ class Status(msgspec.Struct, frozen=True):
     ``problems``: by id, or by what else they are noted under; empty: it has none now.  ``under_way``: by id, since when
     (milliseconds) something is done for it; None: no more.  ``counters``: live ones (`instance/live.py`) that changed.
     ``disagreements``: by shard, also of internal stages, the last race in which another replica's rows were others.
-    ``writers``: by shard, the names by which the shard knows what this replica appends.  ``vanished``: by the name of one
-    of the last three, the names in it that there are no more.
+    ``writers``: by shard, the names by which the shard knows what this replica appends.  ``vanished``: by the name of
+    one of the last three, the names in it that there are no more.
     """
 
     problems: dict[str, str] = {}

@@ -40,8 +40,8 @@ class Reporter:
     def changes(self, now: Standing) -> list[Response]:
         """Return the messages that bring the other end from what it was sent to how everything stands now.
 
-        What is no longer written, because it was dropped, is not reported: least of all as the empty frontier, which
-        would say that it is complete for ever.
+        What is no longer written, because it was dropped, is gone: that is not the empty frontier, which would say that
+        it is complete for ever.
         """
         before, self.sent = self.sent, now
         writes, needs = _changed(before.writes, now.writes), _changed(before.needs, now.needs)
@@ -55,14 +55,27 @@ class Reporter:
             _changed(before.disagreements, now.disagreements),
             _changed(before.writers, now.writers),
         )
-        status = Status(problems, under_way, counters, disagreements, writers)
+        ended = {
+            "counters": _gone(before.counters, now.counters),
+            "disagreements": _gone(before.disagreements, now.disagreements),
+            "writers": _gone(before.writers, now.writers),
+        }
+        vanished = {kind: names for kind, names in ended.items() if names}
+        status = Status(problems, under_way, counters, disagreements, writers, vanished)
+        gone = _gone(before.writes, now.writes)
         found: list[Response] = []
         if status != Status():
             found.append(status)
-        if writes or needs or released or advanced is not None:  # last: by then it is known why something stands still
-            found.append(Frontiers(writes, needs | released, advanced))
+        if (
+            writes or needs or released or gone or advanced is not None
+        ):  # last: by then it is known why something stands still
+            found.append(Frontiers(writes, needs | released, advanced, gone))
         return found
 
 
 def _changed(before: Mapping[str, T], now: Mapping[str, T]) -> dict[str, T]:
     return {name: value for name, value in now.items() if before.get(name) != value}
+
+
+def _gone(before: Mapping[str, T], now: Mapping[str, T]) -> tuple[str, ...]:
+    return tuple(sorted(before.keys() - now.keys()))
