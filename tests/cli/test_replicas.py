@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -156,6 +159,25 @@ def test_either_of_two_replicas_may_go_and_come_back(site, asking) -> None:
     alone = asking.until(lambda status: fresh(status) and "problem" in replicas(status)["b"])
     asking.until(lambda status: all(uppers(status)[name] > upper for name, upper in stood.items()))
     assert unanswered(alone) == []
+    asking.verify()
+
+
+def test_a_replica_whose_spark_has_ended_ends(site, asking) -> None:
+    """Damage: the system kills a JVM that takes too much memory, and its replica is connected, and does nothing."""
+    replica = site.processes["b"]
+    for child in Path(f"/proc/{replica.pid}/task/{replica.pid}/children").read_text().split():
+        if "java" in Path(f"/proc/{child}/comm").read_text():
+            os.kill(int(child), signal.SIGKILL)
+    end = time.monotonic() + 60
+    while replica.runs:
+        assert time.monotonic() < end, replica.said
+        time.sleep(0.2)  # noqa: TID251 - a process is waited for
+    assert replica.end() == 1
+    assert "Spark" in replica.said.splitlines()[-1]
+    assert "Traceback" not in replica.said
+    asking.until(lambda status: fresh(status) and "problem" in replicas(status)["b"])
+    site.start("b").until("event=listening")
+    asking.until(all_is_well)
     asking.verify()
 
 

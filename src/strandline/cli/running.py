@@ -105,12 +105,16 @@ def going_on(
 
 
 def serve(opener: Opener, project: Project, listen: str, output: Output) -> Exit:
-    """Run a replica of the project's location: what a `strandline run` has it run, until a signal says stop."""
+    """Run a replica of the project's location: what a `strandline run` has it run, until a signal says stop.
+
+    Raises `ConfigError` once its Spark has ended, so that a supervisor starts another one.
+    """
 
     def listening(stop: Stop) -> Exit:
         with opener.replicating(project, listen) as replica:
             output.log("listening", at=replica.address)
             while not stop.asked:
+                replica.require_running()
                 stop.wait(SIGNAL_SECONDS_MAX)
         return Exit.OK
 

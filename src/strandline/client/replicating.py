@@ -7,7 +7,6 @@ from typing import Self
 
 from strandline.client.preparing import MERGE_EVERY_S
 from strandline.controller.location.config import Config
-from strandline.errors import StrandlineError
 from strandline.instance.replica.replica import Replica
 from strandline.persist.client import PersistClient
 from strandline.persist.handles.location import read_mark
@@ -32,7 +31,7 @@ class ListeningReplica:
         home = None if have.address is None else have.address.parent
         self._listener = listener(address, self._replica.serve, config, home)
         loop.run(self._listener.start())
-        loop.repeat(have.clock, MERGE_EVERY_S, self._merge)
+        loop.repeat(have.clock, MERGE_EVERY_S, self._upkeep)
 
     def __enter__(self) -> Self:
         return self
@@ -55,6 +54,15 @@ class ListeningReplica:
             self._loop.stop()
             self._assembly.close()
 
-    async def _merge(self) -> None:
-        with suppress(StrandlineError):
-            await self._client.merge()
+    def require_running(self) -> None:
+        """Return if Spark runs.  Raises `ConfigError` if it has ended: then nothing here goes on, in this process."""
+        self._loop.run(self._assembly.engine.require_running())
+
+    async def _upkeep(self) -> None:
+        """Carry out the large merges that are due, and what could not be done after a commit; what fails is due again.
+
+        A law that is broken shows where the shard is read; it ends no upkeep of the others.
+        """
+        for due in (self._client.merge, self._client.mend):
+            with suppress(Exception):
+                await due()

@@ -236,7 +236,7 @@ def test_no_process_is_a_replica_of_two_instances(core: Core) -> None:
 
 
 def test_instances_that_share_a_process_already_can_be_mended(core: Core) -> None:
-    """Damage: a location of an earlier version, with one address twice, takes no change any more."""
+    """Damage: a location of an earlier version, with one address twice, takes no change from then on."""
     do(core, X)
     writing = core.require_writing()
     shared = InstanceItem("y", {"c": "127.0.0.1:7071", "d": "h:1"})

@@ -81,7 +81,7 @@ class Asked:
         """Take note of an answer.
 
         It is ignored if its peek is not open, because it was answered or given up.  It is held if ``link`` may not
-        answer: its replica is not trusted any more, or has not said yet that it runs what it is to run.
+        answer: its replica is no longer trusted, or has not said yet that it runs what it is to run.
         """
         question = self._open.get(answer.uuid)
         if question is None or question.rows is not None:
