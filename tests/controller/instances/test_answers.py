@@ -86,7 +86,7 @@ def test_an_answer_that_does_not_fit_counts_as_none(monkeypatch: pytest.MonkeyPa
     asyncio.run(inside())
 
 
-def test_a_replica_that_is_not_trusted_any_more_answers_nothing() -> None:
+def test_a_replica_that_is_no_longer_trusted_answers_nothing() -> None:
     """Damage: rows of a replica that was found to be wrong are handed on, as it answers a moment later."""
 
     async def body() -> None:

@@ -29,6 +29,7 @@ from strandline.errors import ConfigError, Disconnected, ProtocolViolation
 from strandline.instance.carriers.access import ClientAccess, ServerAccess
 from strandline.instance.carriers.exchange import MESSAGE_BYTES_MAX, PIECE_BYTES, VERSION, FlightCarrier, Kind, Pace
 from strandline.instance.carriers.flight import FlightListener, dialer
+from strandline.instance.carriers.handshake import prove
 from strandline.instance.protocol.carrier import FRAME_BYTES_MAX, Carrier, Dial
 from strandline.store.secret import Secret
 from strandline.store.system import SystemClock
@@ -116,7 +117,7 @@ def test_a_wrong_token_is_refused_and_shown_nowhere(shown: Secret | None, capfd:
 
     async def body() -> None:
         async with flight_place(shown=ClientAccess(shown)) as place:
-            with pytest.raises(Disconnected, match="refuses the token") as refused:
+            with pytest.raises(Disconnected, match="does not know the token of this location") as refused:
                 await place.connect()
             assert place.arrived.empty()
             assert refused.value.__cause__ is None
@@ -126,13 +127,11 @@ def test_a_wrong_token_is_refused_and_shown_nowhere(shown: Secret | None, capfd:
     assert "canary" not in "".join(capfd.readouterr())
 
 
-def test_a_call_without_the_token_is_refused_before_a_message_of_it_is_read() -> None:
-    """Damage: a stranger fills the memory of a replica with messages that are then refused."""
+def test_no_other_call_than_a_connection_is_answered() -> None:
+    """Damage: a stranger asks the replica's service for what needs no proof."""
 
     async def body() -> None:
         async with flight_place() as place:
-            with pytest.raises(flight.FlightUnauthenticatedError):  # an exchange that sends no message at all
-                await asyncio.to_thread(raw_exchange(place, b"Bearer x")[1].read_chunk)
             client = flight.FlightClient(f"grpc://{place.listener.address}")
             for call in (client.list_flights, client.list_actions):
                 with pytest.raises(flight.FlightUnauthenticatedError):
@@ -184,11 +183,12 @@ def test_an_address_in_use_is_refused() -> None:
     asyncio.run(body())
 
 
-def raw_exchange(place: FlightPlace, shown: bytes = b"Bearer canary-4711"):
-    """Return writer and reader of an exchange as any Flight client has it."""
+def raw_exchange(place: FlightPlace):
+    """Return writer and reader of an exchange, as any Flight client has it that knows the token."""
     client = flight.FlightClient(f"grpc://{place.listener.address}")
-    options = flight.FlightCallOptions(headers=[(b"authorization", shown)])
-    return client.do_exchange(flight.FlightDescriptor.for_command(b"x"), options)
+    writer, reader = client.do_exchange(flight.FlightDescriptor.for_command(b"x"))
+    prove(reader, writer, TOKEN, place.listener.address)
+    return writer, reader
 
 
 GREETING = bytes([Kind.GREETING]) + VERSION
@@ -225,7 +225,7 @@ def test_what_breaks_the_protocol_ends_its_connection_alone(messages: list[objec
     async def body() -> None:
         async with flight_place() as place:
             ends = await place.connect()
-            writer, reader = raw_exchange(place)
+            writer, reader = await asyncio.to_thread(raw_exchange, place)
             await asyncio.to_thread(send, writer)
             assert re.search(why, await ended(await asyncio.wait_for(place.arrived.get(), 5)))
             await passes(ends)
@@ -293,7 +293,7 @@ def test_with_tls_only_the_trusted_replica_is_spoken_to(tmp_path: Path) -> None:
                 with pytest.raises(Disconnected) as refused:
                     await dialer(shown, PACE)(place.listener.address)
                 assert TEXT not in str(refused.value)
-            with pytest.raises(Disconnected, match="refuses the token"):
+            with pytest.raises(Disconnected, match="no token is set here"):
                 await dialer(ClientAccess(None, proof), PACE)(place.listener.address)
 
     asyncio.run(body())

@@ -55,8 +55,8 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ``storage``: how to reach an object store: ``endpoint`` (a server of one's own), ``region``, ``access_key_id``,
     ``secret_access_key``, ``session_token``; what is not said is taken from the environment variables that the store's
     own tools read.
-    ``replica_token``: what this environment shows to the replicas of its instances, which take commands from no other
-    caller: a reference, and no token itself.  Without it, that of a file in a location in files.
+    ``replica_token``: what this environment proves to know to the replicas of its instances, which obey no other
+    caller, and they to it: a reference, and no token itself.  Without it, that of a file in a location in files.
     ``replica_certificate`` and ``replica_key``: the files (PEM) by which a replica that does not listen on loopback
     shows who it is; ``replica_authority``: of whose certificates it must be, for the environment.
     """

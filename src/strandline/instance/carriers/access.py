@@ -3,22 +3,19 @@
 An address that is not loopback needs a token and TLS at both ends.  On loopback a listener needs a token, too, unless
 it says `tokenless`: any local user can connect there.
 
-A token is held as a `Secret`.  It crosses in the header of the call and appears in no message.
+A token is held as a `Secret`.  It never crosses, and appears in no message: each end proves that it knows it
+(`handshake`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from ipaddress import ip_address
 from pathlib import Path
-from typing import Final
 
 from strandline.errors import ConfigError
 from strandline.store.secret import Secret
-
-HEADER: Final = "authorization"
-_SCHEME: Final = "Bearer "
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +55,18 @@ class Address:
         except ValueError:
             return False
 
+    @property
+    def bound(self) -> str:
+        """The address as both ends of a connection without TLS have it; ``localhost`` is 127.0.0.1 for both.
+
+        >>> Address.parse("localhost:1").bound, Address.parse("[0:0::1]:1").bound
+        ('127.0.0.1:1', '[::1]:1')
+        """
+        host = "127.0.0.1" if self.host == "localhost" else self.host
+        with suppress(ValueError):
+            host = str(ip_address(host))
+        return str(Address(host, self.port))
+
     def __str__(self) -> str:
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
@@ -94,25 +103,16 @@ class ServerAccess:
             return []
         return [(_read(self.certificate, "certificate"), _read(self.key, "key"))]
 
-    def admits(self, headers: Mapping[str, Sequence[str | bytes]]) -> bool:
-        """Return whether a call with these headers shows the token; `Secret` compares in constant time."""
-        if self.token is None:
-            return True
-        match headers.get(HEADER, ()):
-            case [str(shown)] if shown.startswith(_SCHEME):
-                return Secret(shown.removeprefix(_SCHEME)) == self.token
-        return False
-
 
 @dataclass(frozen=True, slots=True)
 class ClientAccess:
-    """What a controller shows a listener, and whose certificates it trusts (``authority``: a file in PEM format)."""
+    """What a controller proves to know, and whose certificates it trusts (``authority``: a file in PEM format)."""
 
     token: Secret | None = None
     authority: Path | None = None
 
     def check(self, address: Address) -> None:
-        """Refuse to send a token, or anything else, where strangers could read it."""
+        """Refuse to send anything where strangers could read it."""
         _check_token(self.token)
         if not address.loopback and (self.token is None or self.authority is None):
             raise ConfigError(
@@ -123,13 +123,9 @@ class ClientAccess:
         """Return the certificates that are trusted; None without TLS."""
         return None if self.authority is None else _read(self.authority, "authority")
 
-    def headers(self) -> list[tuple[bytes, bytes]]:
-        """Return what a call shows."""
-        return [] if self.token is None else [(HEADER.encode(), f"{_SCHEME}{self.token.reveal()}".encode())]
-
 
 def _check_token(token: Secret | None) -> None:
-    """Refuse a token that no header can carry; the message does not show it."""
+    """Refuse a token that is damaged, such as one with a line break; the message does not show it."""
     text = "x" if token is None else token.reveal()
     if not text or not (text.isascii() and text.isprintable()) or " " in text:
         raise ConfigError("`token` must be a text of printable ASCII characters without spaces, and not empty")

@@ -258,7 +258,9 @@ def meaning(error: Exception, other: str) -> str:
     text = first_line(error).partition(". gRPC client debug context")[0].partition(". Detail:")[0]
     match error:
         case flight.FlightUnauthenticatedError():
-            return f"{other} refuses the token"
+            return (
+                f"{other} refuses this process, which does not know the token of that location or is of another version"
+            )
         case flight.FlightUnavailableError() if "Socket closed" not in text:
             return f"{other} is not available: {text.rpartition('with message: ')[2]}"
     return f"the connection to {other} was cut"

@@ -1,10 +1,11 @@
 """A carrier between processes: a replica is an Arrow Flight service, and each connection one ``DoExchange`` of it.
 
-The listener refuses a call without the right token before it reads any message of the call.  It takes several
-connections at once, since a new controller connects while the old one still hangs: the replica decides between them.
+Each connection begins with a `handshake`, in which both ends prove that they know the token; before it, nothing else
+is read.  A listener takes several connections at once, since a new controller connects while the old one still hangs:
+the replica decides between them.
 
-Limit: pyarrow sets no bound on the message that a server receives.  Only a client that has shown the token can make use
-of that; its connection is cut when such a message has arrived.
+Limit: pyarrow sets no bound on the message that a server receives, so a stranger can have one of any length be read.
+Its connection is cut when such a message has arrived.
 
 Contract suite: `strandline.testing.contracts.carrier_contract`.
 """
@@ -14,7 +15,7 @@ from __future__ import annotations
 import asyncio
 import atexit
 import threading
-from collections.abc import Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from concurrent.futures import Future
 from contextlib import suppress
 from typing import Any, Final
@@ -26,6 +27,7 @@ from strandline.errors import ConfigError, Disconnected, first_line
 from strandline.instance.carriers.access import Address, ClientAccess, ServerAccess
 from strandline.instance.carriers.buffer import Latch
 from strandline.instance.carriers.exchange import MESSAGE_BYTES_MAX, Call, FlightCarrier, Pace, meaning, start_thread
+from strandline.instance.carriers.handshake import Doorkeeper, Unproven, prove
 from strandline.instance.carriers.severing import sever
 from strandline.instance.protocol.carrier import Dial, Serve
 
@@ -58,6 +60,7 @@ class FlightListener:
         self._lock = threading.Lock()
         self._open: list[FlightCarrier] = []
         self._serving: list[Future[None]] = []
+        self._doorkeeper = Doorkeeper(access.token, self._say)
         self._closing = False
         self._server: _Server | None = None
         access.check(self._address)
@@ -75,7 +78,7 @@ class FlightListener:
         certificates = self._access.certificates()
         self._loop = asyncio.get_running_loop()
         try:
-            self._server = _Server(self, _uri(self._address, tls=bool(certificates)), self._access, certificates)
+            self._server = _Server(self, _uri(self._address, tls=bool(certificates)), certificates)
         except (pa.ArrowException, OSError) as error:
             raise ConfigError(f"cannot listen on {self._address}: {first_line(error)}") from error
         _listening.add(self)
@@ -109,6 +112,7 @@ class FlightListener:
         """Stop the server, which waits for its calls, in a thread of its own."""
         _listening.discard(self)
         server = self._server
+        self._doorkeeper.close(self._port())
 
         def shut_down() -> None:
             if server is not None:
@@ -119,6 +123,7 @@ class FlightListener:
 
     def exchange(self, peer: str, reader: Any, writer: Any) -> None:
         """Carry one connection, in the thread of its call, until it is over."""
+        self._doorkeeper.admit(peer, self._port(), self._bound(), reader, writer)
         call = Call(reader, writer, ends_at_farewell=True, abort=lambda: sever(peer, self._port()), ended=_nothing)
         carrier = FlightCarrier(call, f"the controller at {peer}", self._pace)
         with self._lock:
@@ -135,6 +140,13 @@ class FlightListener:
         finally:
             with self._lock:
                 self._open.remove(carrier)
+
+    def _bound(self) -> str:
+        return "" if self._access.certificate is not None else Address(self._address.host, self._port()).bound
+
+    def _say(self, message: str) -> None:
+        with suppress(RuntimeError):  # the loop has ended
+            self._loop.call_soon_threadsafe(self._loop.call_exception_handler, {"message": message})
 
     async def _served(self, carrier: FlightCarrier) -> None:
         try:
@@ -162,12 +174,9 @@ class FlightListener:
 class _Server(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow ships no types
     """The Flight service; it has no other call than the exchange."""
 
-    def __init__(
-        self, listener: FlightListener, uri: str, access: ServerAccess, certificates: list[tuple[bytes, bytes]]
-    ) -> None:
+    def __init__(self, listener: FlightListener, uri: str, certificates: list[tuple[bytes, bytes]]) -> None:
         self._listener = listener
-        gate = {"token": _Gate(access)}
-        super().__init__(uri, tls_certificates=certificates or None, middleware=gate)
+        super().__init__(uri, tls_certificates=certificates or None, middleware={"gate": _Gate()})
 
     def do_exchange(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:
         """Carry a connection."""
@@ -175,15 +184,16 @@ class _Server(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow ships n
 
 
 class _Gate(flight.ServerMiddlewareFactory):  # type: ignore[misc]  # pyarrow ships no types
-    """Refuses any call without the token, before a message of it is read."""
-
-    def __init__(self, access: ServerAccess) -> None:
-        self._access = access
+    """Refuses any call but an exchange, and clients of earlier versions, which show the token."""
 
     def start_call(self, info: Any, headers: Mapping[str, list[str | bytes]]) -> None:
-        """Admit a call or refuse it."""
-        if not self._access.admits(headers):
-            raise flight.FlightUnauthenticatedError("a token is needed, and this call has another one or none")
+        """Let a call begin, or refuse it; a refusal as unavailable is one whose text such a client passes on."""
+        if "authorization" in headers:
+            raise flight.FlightUnavailableError(
+                "it was sent a token, as by an earlier version, and takes none: run the same version at both ends"
+            )
+        if info.method != flight.FlightMethod.DO_EXCHANGE:
+            raise flight.FlightUnauthenticatedError("there is no such call, and none without a proof")
 
 
 _listening: Final[set[FlightListener]] = set()
@@ -230,6 +240,7 @@ class _Attempt:
         self._lock = threading.Lock()
         self._settled = Latch()
         self._given_up = False
+        self._cancel: Callable[[], object] = _nothing
         self._carrier: FlightCarrier | None = None
         self._why = f"{self._name} does not answer"
 
@@ -251,12 +262,17 @@ class _Attempt:
             self._given_up = not (unless_connected and self._carrier is not None)
             if self._given_up and self._carrier is not None:
                 self._carrier.abort("the attempt to connect was given up")
+            elif self._given_up:
+                with suppress(Exception):  # it may be over already
+                    self._cancel()
 
     def _connect(self) -> None:
         try:
             carrier = self._call()
         except Exception as error:  # noqa: BLE001 - whatever pyarrow raises, there is no connection
-            self._why = meaning(error, self._name)
+            with self._lock:
+                if not self._given_up:
+                    self._why = first_line(error) if isinstance(error, Unproven) else meaning(error, self._name)
         else:
             with self._lock:
                 self._carrier = carrier
@@ -271,24 +287,44 @@ class _Attempt:
             ("grpc.min_reconnect_backoff_ms", int(self._pace.connect_s * 1000)),  # how long gRPC tries to connect
             ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX + _OVERHEAD_BYTES),
             ("grpc.max_send_message_length", MESSAGE_BYTES_MAX + _OVERHEAD_BYTES),
-            ("grpc.enable_http_proxy", 0),  # a token is not shown to what an environment variable names
+            ("grpc.enable_http_proxy", 0),  # nothing is shown to what an environment variable names
         ]
         uri = _uri(self._there, tls=self._authorities is not None)
         client = flight.FlightClient(uri, tls_root_certs=self._authorities, generic_options=options)
-        shown = flight.FlightCallOptions(headers=self._access.headers())
-        writer, reader = client.do_exchange(_DESCRIPTOR, shown)
+        writer, reader = client.do_exchange(_DESCRIPTOR)
 
         def ended() -> None:
             with suppress(Exception):  # a cut exchange closes with an error, which pyarrow would print later
                 writer.close()
             client.close()
 
+        try:
+            self._prove(reader, writer)
+        except BaseException:
+            with self._lock:
+                self._cancel = _nothing
+            with suppress(Exception):  # it may be over already
+                reader.cancel()
+            ended()
+            raise
         call = Call(reader, writer, ends_at_farewell=False, abort=reader.cancel, ended=ended)
         return FlightCarrier(call, self._name, self._pace)
 
+    def _prove(self, reader: Any, writer: Any) -> None:
+        """Return once both ends have proven that they know the token; raise `Unproven` if the other one has not."""
+        with self._lock:
+            self._cancel = reader.cancel
+            if self._given_up:
+                raise Unproven("the attempt to connect was given up")
+        try:
+            prove(reader, writer, self._access.token, self._there.bound if self._authorities is None else "")
+        except Unproven:
+            ends = "and no token is set here" if self._access.token is None else "or listens at another address"
+            raise Unproven(f"the process at {self._there} does not know the token of this location, {ends}") from None
+
 
 def _uri(address: Address, *, tls: bool) -> str:
-    return f"grpc+{'tls' if tls else 'tcp'}://{address}"
+    return f"grpc+tls://{address}" if tls else f"grpc+tcp://{address.bound}"
 
 
 def _nothing() -> None:
