@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from collections.abc import Set as AbstractSet
+from contextlib import suppress
 from dataclasses import dataclass, field
 from operator import methodcaller
 
@@ -33,7 +34,7 @@ from strandline.controller.location.items import (
 from strandline.controller.location.oracle import Oracle
 from strandline.controller.planning import Definition, replanned, stage_shards
 from strandline.controller.retention import Retention
-from strandline.errors import Unavailable
+from strandline.errors import StoreError, Unavailable
 from strandline.frontier.antichain import Frontier, as_time, join, meet
 from strandline.instance.instance import Instance
 from strandline.instance.problems import Problems
@@ -222,7 +223,8 @@ class Writing:
         read = {name for view in views for name in view.imports}
         for item in [self.catalogs.current.collection(name) for name in sorted(read)]:
             if instance_of(item):
-                await self.client.look(item.shard)
+                with suppress(StoreError, Unavailable):  # it stays where it was known to be
+                    await self.client.look(item.shard)
 
     async def create(self) -> bool:
         """Start the views that waited for their inputs, where these can be read now; return whether any was started."""
