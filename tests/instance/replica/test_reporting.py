@@ -28,7 +28,7 @@ def test_a_text_that_has_changed_replaces_the_one_before() -> None:
     assert heard(first, then).counters == then.counters
 
 
-def test_nothing_is_known_any_more_of_what_was_dropped() -> None:
+def test_nothing_is_known_from_then_on_of_what_was_dropped() -> None:
     """Damage: what is known of a replica grows with each item that was ever dropped."""
     full = Standing(
         writes={"v": Frontier(3), "w": Frontier(3)},
