@@ -22,6 +22,7 @@ REVEALING = {
     "engine/messages/connector.py",
     "engine/session/s3a.py",
     "instance/carriers/access.py",
+    "instance/carriers/handshake.py",
     "sources/readers/delta/table.py",
     "sources/readers/iceberg/table.py",
     "sources/readers/kafka/client.py",
