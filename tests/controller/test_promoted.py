@@ -29,18 +29,23 @@ CUTS: Final = ("before", "after", "lost", "stalled")
 PARTS: Final = 8
 
 
-@cache
-def prepared() -> Location:
-    """Return a location whose next version is prepared; the processes that wrote it have ended."""
-    location = Location()
+def readied(location: Location, ticks: int) -> tuple[Process, Process]:
+    """Let a process write for so many ticks, and another one prepare the next version; return both."""
     old = location.run(ONE)
-    for _ in range(10):
+    for _ in range(ticks):
         location.tick(old)
     following = location.prepare(TWO)
     for _ in range(2):
         location.tick(old)
         run_sync(following.preparation.tick())
-    for each in (old, following):
+    return old, following
+
+
+@cache
+def prepared() -> Location:
+    """Return a location whose next version is prepared; the processes that wrote it have ended."""
+    location = Location()
+    for each in readied(location, ticks=10):
         location.end(each)
     return location
 
@@ -323,11 +328,4 @@ def unkept() -> tuple[Location, Process, Process]:
     """Return a location that keeps no history, with a process that writes and one that has prepared a version."""
     location = Location()
     location.keep_history = "0"
-    old = location.run(ONE)
-    for _ in range(4):
-        location.tick(old)
-    following = location.prepare(TWO)
-    for _ in range(2):
-        location.tick(old)
-        run_sync(following.preparation.tick())
-    return location, old, following
+    return location, *readied(location, ticks=4)

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from strandline.bench.feed import FILE_ROWS, Feed
+from strandline.bench.feed import FILE_ROWS, HEADER, Feed, event, events, following
 from strandline.bench.measured import Edit, Measured, opened, spread
 from strandline.errors import InvalidUsage
 from strandline.frontier.antichain import MINIMUM, Frontier, meet
@@ -41,11 +41,6 @@ INTERVAL_S: Final = 1.0
 POLL_S: Final = 0.02
 LONGEST_S: Final = 600.0
 """How long the large view may take."""
-_KINDS: Final = (
-    "SELECT kind, count(*) AS n, sum(amount) AS s FROM events WHERE n % {n} = 0 GROUP BY kind",
-    "SELECT n, kind, amount FROM events WHERE amount % {n} = 1",
-    "SELECT kind, max(amount) AS m FROM events WHERE n % {n} = 0 GROUP BY kind",
-)
 
 
 def measure_alive(
@@ -67,7 +62,7 @@ def measure_alive(
     directory.mkdir(exist_ok=True)
     folder = directory / "events"
     folder.mkdir()
-    feed = Feed(folder, "n,kind,amount", _event, rate, seconds + warm_seconds + LONGEST_S)
+    feed = Feed(folder, HEADER, event, rate, seconds + warm_seconds + LONGEST_S)
     with ThreadPoolExecutor(1) as pool:
         run = _Run(feed, views, rows, matches)
         asyncio.run(run.go(session, directory / "location", pool, warm_seconds, seconds))
@@ -144,13 +139,9 @@ class _Run:
         await env.execute("CREATE TABLE big (id BIGINT, g BIGINT)")
         groups = max(1, self.rows // self.matches)
         await env.commit([Edit("big", None, session.range(self.rows).selectExpr("id", f"id % {groups} AS g"))])
-        await env.execute(
-            "CREATE SOURCE events (n BIGINT, kind STRING, amount BIGINT) USING files "
-            f"OPTIONS (path '{self.feed.folder}/*.csv', header 'true', settle '0')"
-        )
-        for number in range(self.views):
-            text = _KINDS[number % len(_KINDS)].format(n=2 + number)
-            await env.execute(f"CREATE MATERIALIZED VIEW v{number} AS {text}")
+        await env.execute(events(self.feed.folder))
+        for name, query in following(self.views):
+            await env.execute(f"CREATE MATERIALIZED VIEW {name} AS {query}")
         await env.tick()
 
     async def _ticks(self, env: Measured, seconds: float) -> None:
@@ -189,7 +180,3 @@ class _Run:
     def _enter(self, phase: _Phase) -> None:
         phase.begun = self._phase.ended = time.perf_counter()
         self._phase = phase
-
-
-def _event(n: int) -> str:
-    return f"{n},kind {n % 7},{n % 1000}"

@@ -1,16 +1,44 @@
-"""What comes in at a steady rate: `paced`, and files in a folder, which are durable when they have their names."""
+"""What comes in at a steady rate: `paced`, and files in a folder, which are durable when they have their names.
+
+Beside them the *events*, rows that several benchmarks feed, and the views that follow these.
+"""
 
 from __future__ import annotations
 
 import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
 FILE_ROWS: Final = 100
+HEADER: Final = "n,kind,amount"
+"""The first line of a file of events."""
+FOLLOWING: Final = (
+    "SELECT kind, count(*) AS n, sum(amount) AS s FROM events WHERE n % {n} = 0 GROUP BY kind",
+    "SELECT n, kind, amount FROM events WHERE amount % {n} = 1",
+    "SELECT kind, max(amount) AS m FROM events WHERE n % {n} = 0 GROUP BY kind",
+)
+"""The kinds of views that follow events."""
+
+
+def event(n: int) -> str:
+    """Return event number ``n`` as a line of a file."""
+    return f"{n},kind {n % 7},{n % 1000}"
+
+
+def events(folder: Path) -> str:
+    """Return the statement that makes the source of the events in ``folder``."""
+    options = f"path '{folder}/*.csv', header 'true', settle '0'"
+    return f"CREATE SOURCE events (n BIGINT, kind STRING, amount BIGINT) USING files OPTIONS ({options})"
+
+
+def following(views: int, kinds: Sequence[str] = FOLLOWING) -> Iterator[tuple[str, str]]:
+    """Yield the names and the queries of so many views, of each kind by turns."""
+    for number in range(views):
+        yield f"v{number}", kinds[number % len(kinds)].format(n=2 + number)
 
 
 @dataclass

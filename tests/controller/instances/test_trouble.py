@@ -62,6 +62,11 @@ def replica_of(at: Site, name: str) -> Replica:
     return found
 
 
+async def hangs(*_: Any, **__: Any) -> None:
+    """Never return."""
+    await asyncio.Event().wait()
+
+
 async def passes(at: Site, ticks: int = 6) -> None:
     """Tick, each time for a moment only."""
     for _ in range(ticks):
@@ -76,9 +81,6 @@ def test_items_of_a_replica_that_hangs_are_said_to_wait(monkeypatch: pytest.Monk
         async with site("a") as at:
             await at.agree(await at.tick(2))
             replica = replica_of(at, "a")
-
-            async def hangs(*_: Any, **__: Any) -> None:
-                await asyncio.Event().wait()
 
             replica._instance._views.start = hangs  # type: ignore[union-attr, method-assign]
             await at.execute(TOTALS.replace("totals", "more"))
@@ -239,9 +241,6 @@ def test_an_instance_that_is_slow_keeps_no_other_one_waiting() -> None:
             slow = replica_of(at, "a")
             other = replica_of(at, "q")
             heard: list[float] = []
-
-            async def hangs(**_: Any) -> None:
-                await asyncio.Event().wait()
 
             obey = other._obey
 

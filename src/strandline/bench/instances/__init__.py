@@ -1,3 +1,3 @@
-"""`strandline bench peek`: what the processes of instances answer, and how fast."""
+"""Benchmarks of environments in processes of their own: peeks, kills of controller and replicas, doing nothing."""
 
 __all__ = ["failover", "idle", "peek"]

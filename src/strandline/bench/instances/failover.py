@@ -26,7 +26,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from strandline.bench.feed import FILE_ROWS, Feed
+from strandline.bench.feed import FILE_ROWS, HEADER, Feed, event, events, following
 from strandline.bench.instances.processes import CONTROLLER, Site
 from strandline.bench.measured import percentile, spread
 from strandline.controller.asking.status import live_counters
@@ -58,12 +58,6 @@ SETTLED_S: Final = 3.0
 PATIENCE_S: Final = 300.0
 POLL_S: Final = 0.05
 MEMORY: Final = "1g"
-COLUMNS: Final = "n BIGINT, kind STRING, amount BIGINT"
-_KINDS: Final = (
-    "SELECT kind, count(*) AS n, sum(amount) AS s FROM events WHERE n % {n} = 0 GROUP BY kind",
-    "SELECT n, kind, amount FROM events WHERE amount % {n} = 1",
-    "SELECT kind, max(amount) AS m FROM events WHERE n % {n} = 0 GROUP BY kind",
-)
 
 
 @dataclass(frozen=True)
@@ -91,7 +85,7 @@ def measure_failover(session: SparkSession, directory: Path, load: Load) -> dict
     directory.mkdir(exist_ok=True)
     (directory / "events").mkdir()
     settings = {"location": "data", "spark": {"spark.master": "local[1]", "spark.driver.memory": MEMORY}}
-    feed = Feed(directory / "events", "n,kind,amount", _event, load.rate, 24 * 3600)
+    feed = Feed(directory / "events", HEADER, event, load.rate, 24 * 3600)
     with Site(directory / "project", REPLICAS, settings) as site, ThreadPoolExecutor(1) as pool:
         _define(site, feed, load)
         site.complete()
@@ -102,11 +96,9 @@ def measure_failover(session: SparkSession, directory: Path, load: Load) -> dict
 
 
 def _define(site: Site, feed: Feed, load: Load) -> None:
-    source = f"USING files OPTIONS (path '{feed.folder}/*.csv', header 'true', settle '0')"
-    site.write({"sources/events.sql": f"CREATE SOURCE events ({COLUMNS}) {source}"})
-    for number in range(load.views):
-        text = _KINDS[number % len(_KINDS)].format(n=2 + number)
-        site.write({f"views/v{number}.sql": f"CREATE MATERIALIZED VIEW v{number} IN INSTANCE x AS {text}"})
+    site.write({"sources/events.sql": events(feed.folder)})
+    for name, query in following(load.views):
+        site.write({f"views/{name}.sql": f"CREATE MATERIALIZED VIEW {name} IN INSTANCE x AS {query}"})
 
 
 @dataclass(frozen=True)
@@ -307,7 +299,3 @@ class _Run:
         if not ms:
             raise InvalidUsage("no row came while it was measured: let it take longer")
         return spread(ms)
-
-
-def _event(n: int) -> str:
-    return f"{n},kind {n % 7},{n % 1000}"

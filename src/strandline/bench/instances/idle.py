@@ -18,6 +18,7 @@ from pathlib import Path
 from threading import Event
 from typing import TYPE_CHECKING, Any, Final
 
+from strandline.bench.feed import FOLLOWING, HEADER, event, events, following
 from strandline.bench.instances.processes import CONTROLLER, Site
 from strandline.store.consensus_kinds.sqlite import SQLiteConsensus
 from strandline.wiring.loop import at_once
@@ -37,8 +38,7 @@ PAUSE: Final = Event()
 TICKS: Final = os.sysconf("SC_CLK_TCK")
 _JOB: Final = '"SparkListenerJobStart"'
 _KINDS: Final = (
-    "SELECT kind, count(*) AS n, sum(amount) AS s FROM events WHERE n % {n} = 0 GROUP BY kind",
-    "SELECT n, kind, amount FROM events WHERE amount % {n} = 1",
+    *FOLLOWING[:2],
     "SELECT e.kind, k.label, e.amount FROM events e JOIN kinds k ON e.kind = k.kind WHERE e.n % {n} = 0",
 )
 
@@ -53,9 +53,7 @@ def measure_idle(directory: Path, *, views: int = VIEWS, seconds: float = SECOND
     directory.mkdir(exist_ok=True)
     for name in ("events", "log"):
         (directory / name).mkdir()
-    (directory / "events" / "a.csv").write_text(
-        "n,kind,amount\n" + "".join(f"{n},kind {n % 7},{n % 1000}\n" for n in range(1000))
-    )
+    (directory / "events" / "a.csv").write_text("\n".join([HEADER, *map(event, range(1000)), ""]))
     spark = {
         "spark.master": "local[1]",
         "spark.driver.memory": "1g",
@@ -92,14 +90,12 @@ def measure_idle(directory: Path, *, views: int = VIEWS, seconds: float = SECOND
 def _define(site: Site, folder: Path, views: int) -> None:
     site.write(
         {
-            "sources/events.sql": "CREATE SOURCE events (n BIGINT, kind STRING, amount BIGINT) "
-            f"USING files OPTIONS (path '{folder}/*.csv', header 'true', settle '0')",
+            "sources/events.sql": events(folder),
             "tables/kinds.sql": "CREATE TABLE kinds (kind STRING, label STRING)",
         }
     )
-    for number in range(views):
-        text = _KINDS[number % len(_KINDS)].format(n=2 + number)
-        site.write({f"views/v{number}.sql": f"CREATE MATERIALIZED VIEW v{number} AS {text}"})
+    for name, query in following(views, _KINDS):
+        site.write({f"views/{name}.sql": f"CREATE MATERIALIZED VIEW {name} AS {query}"})
 
 
 @dataclass(frozen=True)

@@ -313,12 +313,12 @@ class Replicas:
         asked, names = self._done or obeying, self.frontiers()
         found = dict(self._unsaid)
         for name, upper in names.items():
+            if name in self._unsaid:
+                continue
             if name in self._runs and isinstance(self._runs[name].what, RunDataflow) and self._time < upper:
                 continue  # another replica has brought it there
             runs_it = [link for link in asked if self._runs_in(name, link)]
             told = [link.heard.problems.get(name, "") or link.heard.trouble for link in runs_it]
-            if name in found:
-                continue
             if all(told) and runs_it:
                 found[name] = told[0]
             elif not runs_it and name in self._places and not self._obeys(self._places[name]):
