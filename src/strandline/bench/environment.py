@@ -159,7 +159,7 @@ class _Tides:
     def check(self, *_: object) -> None:
         """See `Connectors.check`: it is as it should be."""
 
-    def shares(self, connector: str) -> bool:
+    def shares(self, source: RunIngestion) -> bool:
         """See `Connectors.shares`."""
         return False
 

@@ -54,12 +54,24 @@ def status(opener: Opener, root: Path, output: Output) -> None:
         if any(moving.values()):
             shown += f", under way: {moving['read']} of about {moving['about']} rows read, {moving['sent']} sent"
         output.result({}, f"materialization {name}: {shown}")
+    for name, each in found["instances"].items():
+        for line in _instance(name, each):
+            output.result({}, line)
     if found["next"] is not None:
         for line in _next(found["next"]):
             output.result({}, line)
     known = {name.lower() for kind in ("collections", "sources", "materializations") for name in found[kind]}
     for name in sorted(found["problems"].keys() - known):
         output.result({}, f"{name}: {found['problems'][name]}")
+
+
+def _instance(name: str, found: Mapping[str, Any]) -> Iterator[str]:
+    """Yield what an instance runs and how each of its replicas is, for people."""
+    yield f"instance {name}: {', '.join(found['items']) or 'nothing runs in it'}"
+    for replica, each in found["replicas"].items():
+        went = sum(each.get("replaced", {}).values())
+        kept = f"it kept {each.get('reused', 0)} of what ran, began {each.get('created', 0)} and replaced {went}"
+        yield f"instance {name}, replica {replica} at {each['address']}: {each.get('problem') or f'it obeys; {kept}'}"
 
 
 def _next(found: Mapping[str, Any]) -> Iterator[str]:

@@ -209,8 +209,8 @@ class Core:
 
     def _alone(self, command: Command) -> bool:
         match command:
-            case RunIngestion(connector=connector):
-                return not self.assembly.connectors.shares(connector)
+            case RunIngestion():
+                return not self.assembly.connectors.shares(command)
             case _:
                 return isinstance(command, RunMaterialization)
 

@@ -155,6 +155,19 @@ def inputs_of(command: Command) -> tuple[Collection, ...]:
             return ()
 
 
+def shards_of(command: Command) -> frozenset[str]:
+    """Return the shards that running ``command`` reads or writes."""
+    found = {each.shard for each in (*inputs_of(command), *outputs_of(command))}
+    match command:
+        case RunDataflow(shards=internal, seed=seed):
+            found |= {*internal.values(), *filter(None, (seed,))}
+        case RunIngestion(remap=remap, progress=progress):
+            found |= {remap, progress}
+        case _:
+            pass
+    return frozenset(found)
+
+
 def exports_of(name: str, command: Command) -> tuple[str, ...]:
     """Return what is reported of what runs ``command`` as ``name``: names that mean nothing else, now or later.
 

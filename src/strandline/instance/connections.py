@@ -61,8 +61,8 @@ class Connectors(Protocol):
         """
         ...
 
-    def shares(self, connector: str) -> bool:
-        """Return whether several processes may read one source of this connector, and find the same there."""
+    def shares(self, source: RunIngestion) -> bool:
+        """Return whether several processes may read ``source`` at once, and find the same there."""
         ...
 
     async def reader(self, source: RunIngestion, client: PersistClient, epoch: int) -> SourceReader:

@@ -162,6 +162,11 @@ class Instance:
         await self._deliveries.stop(name)
         await self._indexes.stop(name)
 
+    def forget(self, shard: str) -> None:
+        """Forget what is known of a shard that nothing here reads or writes any longer."""
+        self._readers.pop(shard, None)
+        self._client.forget(shard)
+
     async def halt(self) -> None:
         """End all turns that are under way: from here on nothing goes on beside the caller."""
         await self._deliveries.halt()

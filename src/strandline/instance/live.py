@@ -10,7 +10,7 @@ The process that writes reads its own; another one asks it over the push connect
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import Final
 
@@ -100,6 +100,23 @@ def last_step(counted: Mapping[str, int], stage: str) -> Done | None:
     window, plan = (next(iter(texts[field]), "") for field in ("window", "plan"))
     access = {what: Access(number) for what, number in texts["access"].items()}
     return Done(fields["rows_read"], window, access, plan, fields.get("ms", 0))
+
+
+def together(counted: Sequence[Mapping[str, int]]) -> dict[str, int]:
+    """Return the counters of processes that run the same things: of each the greatest.
+
+    Those of last steps come from the one process that has most of them, because they hold texts that belong together.
+
+    >>> together([{"sink/v/rows": 3, "step/v/plan/a": 1}, {"sink/v/rows": 2, "step/v/plan/b": 1, "step/v/ms": 5}])
+    {'sink/v/rows': 3, 'step/v/plan/b': 1, 'step/v/ms': 5}
+    """
+    found: dict[str, int] = {}
+    steps = [{name: count for name, count in each.items() if name.startswith(f"{STEP}/")} for each in counted]
+    for each, apart in zip(counted, steps, strict=True):
+        for name, count in each.items():
+            if name not in apart:
+                found[name] = max(count, found.get(name, count))
+    return found | max(steps, key=len, default={})
 
 
 def sendable(counted: Mapping[str, int]) -> dict[str, int]:

@@ -35,7 +35,7 @@ class SnapshotProgress:
 
 @runtime_checkable
 class TakesBounds(Protocol):
-    """A reader that takes upstream in portions, so that it may have read less than an earlier process bound."""
+    """A reader that may know of less of upstream than another process has bound, an earlier one or one beside it."""
 
     def bound(self, offsets: Offsets) -> None:
         """Take note that offsets were bound: from now on `upstream_frontier` answers no less, if upstream has it."""

@@ -185,6 +185,16 @@ def any_schema(options: object, schema: Schema) -> None:
     """Accept every schema: what a record is read as is its definition's choice."""
 
 
+def one_at_a_time(_: object) -> bool:
+    """Have one process at a time read a source: upstream has one reader, or forgets what that one has."""
+    return False
+
+
+def side_by_side(_: object) -> bool:
+    """Have several processes read a source at once."""
+    return True
+
+
 def any_table(options: object, reference: str, schema: Schema) -> None:
     """Accept every table: whether upstream has it is found out when it is read."""
 
@@ -206,8 +216,9 @@ class ReaderKind(Generic[O]):
     that was dropped, if the source's notes say that it is its own and those of no other source of this kind do; it is
     given how to open these others' shards.  None: upstream keeps nothing.  It is idempotent, and returns what upstream
     keeps still, why, and what to do: empty if that is nothing.  ``clash`` says why a source with the first options
-    cannot be beside one with the second, which is there: empty if it can.  None: it always can.  ``shared``: several
-    processes may read one source at once, under one epoch: what they bind and read is the same.
+    cannot be beside one with the second, which is there: empty if it can.  None: it always can.  ``shared`` says of a
+    source with these options whether several processes may read it at once, under one epoch: what one of them has bound
+    or made durable, the others read the same (`SharedReaderContract`).
     """
 
     name: str
@@ -222,4 +233,4 @@ class ReaderKind(Generic[O]):
     discovery: Discovery[Any] | None = None
     release: Callable[[O, Surroundings, Sequence[Progress]], Awaitable[str]] | None = None
     clash: Callable[[O, O], str] | None = None
-    shared: bool = False
+    shared: Callable[[O], bool] = one_at_a_time

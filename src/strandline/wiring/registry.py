@@ -141,9 +141,10 @@ class Readers:
         """See `Connectors.check_connection`."""
         understood(f"connection {name!r}", named(CONNECTIONS, "kind of connection", system).options, options)
 
-    def shares(self, connector: str) -> bool:
+    def shares(self, source: RunIngestion) -> bool:
         """See `Connectors.shares`."""
-        return named(READERS, "connector", connector).shared
+        kind = named(READERS, "connector", source.connector)
+        return kind.shared(understood(f"source {source.name!r}", kind.options, source.options))
 
     def connections(self, connector: str) -> Mapping[str, str]:
         """See `Connectors.connections`."""

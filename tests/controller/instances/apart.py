@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections import Counter
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from functools import partial
@@ -172,6 +172,23 @@ class Site:
             wanted[grp] += count
             sums[grp] += count * amount
         assert totals == Counter({(grp, n, sums[grp]): 1 for grp, n in wanted.items() if n})
+
+
+def run(body: Coroutine[Any, Any, None]) -> None:
+    """Run a test within its time."""
+
+    async def limited() -> None:
+        async with asyncio.timeout(60):
+            await body
+
+    asyncio.run(limited())
+
+
+def replica_of(at: Site, name: str) -> Replica:
+    """Return what runs in the process of a replica."""
+    found = at.processes[f"{name}:1"].replica
+    assert found is not None
+    return found
 
 
 async def held(core: Core, name: str, time: int) -> Counter[tuple[Any, ...]]:

@@ -4,62 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Coroutine
-from functools import partial
 from typing import Any, NoReturn
 
 import pytest
-from tests.controller.instances.apart import TOTALS, Site, held, site
+from tests.controller.instances.apart import TOTALS, Site, held, replica_of, run, site
+from tests.controller.instances.pairs import Pair
 
-from strandline.algebra.schema import Column, Schema
 from strandline.controller.asking.peeking import peek
-from strandline.controller.instances.replicas import Replicas
-from strandline.errors import ConfigError, CorruptionError, Disconnected
+from strandline.errors import ConfigError, CorruptionError
 from strandline.instance import problems
-from strandline.instance.carriers.queues import QueueCarrier, pair
-from strandline.instance.commands import Advance, RunMaterialization
-from strandline.instance.protocol.codec import decode, encode
+from strandline.instance.commands import Advance
 from strandline.instance.protocol.messages import (
-    Frontiers,
-    Hello,
-    InitializationComplete,
-    Reconciled,
     Refused,
-    Schedule,
-    Welcome,
 )
-from strandline.instance.replica.replica import Replica
-from strandline.materialize.protocol.task import Binding, MaterializationSpec
-from strandline.persist.shard.patience import Deadline
-from strandline.store.system import SystemClock
-from strandline.wiring.loop import RunningTask
 
 INDEX = "CREATE INDEX i ON totals (grp) IN INSTANCE x"
-OUT = RunMaterialization(
-    MaterializationSpec("m", (Binding("t", "t", ("a",), Schema((Column("a", "int"),)), backfill=0),), {}),
-    "log-m",
-    "endpoint",
-    {},
-    (),
-    False,
-)
-
-
-def run(body: Coroutine[Any, Any, None]) -> None:
-    """Run a test within its time."""
-
-    async def limited() -> None:
-        async with asyncio.timeout(60):
-            await body
-
-    asyncio.run(limited())
-
-
-def replica_of(at: Site, name: str) -> Replica:
-    """Return what runs in the process of a replica."""
-    found = at.processes[f"{name}:1"].replica
-    assert found is not None
-    return found
 
 
 async def hangs(*_: Any, **__: Any) -> None:
@@ -259,71 +218,6 @@ def test_an_instance_that_is_slow_keeps_no_other_one_waiting() -> None:
 
 
 # ---- what only one replica may run -----------------------------------------------------------------------------------
-
-
-class Skipping(SystemClock):
-    """A clock that can be moved on."""
-
-    ahead_ms = 0
-
-    def now_ms(self) -> int:
-        """Return the time, moved on."""
-        return super().now_ms() + self.ahead_ms
-
-
-class Pair:
-    """Two replicas that only say that they obey, unless one is held back; and what each was told to begin."""
-
-    def __init__(self) -> None:
-        self.clock = Skipping()
-        self.held: dict[str, asyncio.Event] = {}
-        self.begun: list[str] = []
-        self.ends: dict[str, QueueCarrier] = {}
-        self.serving: list[asyncio.Task[None]] = []
-        self.replicas = Replicas(
-            "x", Hello(1, 1, ""), self.dial, partial(RunningTask, self.clock), self.clock, lambda: None
-        )
-
-    async def dial(self, address: str) -> QueueCarrier:
-        """Connect to one."""
-        ours, theirs = pair()
-        self.ends[address] = theirs
-        self.serving.append(asyncio.get_running_loop().create_task(self._serve(address, theirs)))
-        return ours
-
-    async def _serve(self, address: str, end: QueueCarrier) -> None:
-        while True:
-            try:
-                frame = await end.receive(None)
-            except Disconnected:
-                return
-            assert frame is not None
-            match decode(frame):
-                case Hello():
-                    await end.send(encode(Welcome(f"{address}1")))
-                case Schedule():
-                    self.begun.append(address)
-                case InitializationComplete():
-                    if address in self.held:
-                        await self.held[address].wait()
-                    await end.send(encode(Reconciled(0, {}, 0, 0)))
-                case Advance(turn=turn):
-                    await end.send(encode(Frontiers(advanced=turn)))
-
-    async def bring(self, ahead_ms: int = 0) -> None:
-        """Bring all on, so much later."""
-        self.clock.ahead_ms += ahead_ms
-        self.replicas.aim(Advance(1))
-        await self.replicas.arrive(Deadline(self.clock, 0.2))
-
-    async def begin(self) -> None:
-        """Connect to both, and have something run in one of them."""
-        await self.replicas.follow({"a": "a:1", "b": "b:1"})
-        await self.bring()
-        self.replicas.start("m", OUT, alone=True)
-        await self.bring()
-        assert self.begun == ["a:1"]
-        self.begun.clear()
 
 
 def test_what_only_one_may_run_stays_with_a_replica_that_came_back_and_is_busy() -> None:

@@ -37,7 +37,7 @@ from strandline.sources.remap import RemapShard
 from strandline.sources.steps import OutputShard
 from strandline.store.blob_kinds.file import FileBlob
 from strandline.store.memory import MemoryConsensus
-from strandline.testing.contracts.reader_contract import ReaderContract
+from strandline.testing.contracts.reader_contract import SharedReaderContract
 from strandline.testing.doubles import CountingIds, HandClock
 
 pytestmark = pytest.mark.spark
@@ -536,7 +536,7 @@ def place(spark, tmp_path):
     made.engine.close()
 
 
-class TestFilesOnSpark(ReaderContract):
+class TestFilesOnSpark(SharedReaderContract):
     @pytest.fixture
     def place(self, place):
         return place

@@ -46,18 +46,18 @@ def test_an_address_that_others_reach_needs_a_token_and_tls_at_both_ends(address
         ServerAccess(TOKEN),
         ServerAccess(None, PEM, PEM, tokenless=True),
     ):
-        with pytest.raises(ConfigError, match="set `token`, `certificate` and `key`"):
+        with pytest.raises(ConfigError, match="set `replica_token`, `replica_certificate` and `replica_key`"):
             lacking.check(address)
     ServerAccess(TOKEN, PEM, PEM).check(address)
     for partial in (ClientAccess(), ClientAccess(TOKEN), ClientAccess(None, PEM)):
-        with pytest.raises(ConfigError, match="set `token` and `authority`"):
+        with pytest.raises(ConfigError, match="set `replica_token` and `replica_authority`"):
             partial.check(address)
     ClientAccess(TOKEN, PEM).check(address)
 
 
 def test_on_loopback_a_token_is_left_out_only_on_purpose() -> None:
     """Damage: any local user commands a replica whose operator forgot the token."""
-    with pytest.raises(ConfigError, match="set `token`"):
+    with pytest.raises(ConfigError, match="set `replica_token`"):
         ServerAccess().check(HERE)
     ServerAccess(TOKEN).check(HERE)
     ServerAccess(tokenless=True).check(HERE)
@@ -67,15 +67,15 @@ def test_on_loopback_a_token_is_left_out_only_on_purpose() -> None:
 def test_half_of_tls_is_refused() -> None:
     """Damage: an operator who set a certificate believes in TLS that is not there."""
     for half in (ServerAccess(TOKEN, certificate=PEM), ServerAccess(TOKEN, key=PEM)):
-        with pytest.raises(ConfigError, match="set `certificate` and `key`"):
+        with pytest.raises(ConfigError, match="set `replica_certificate` and `replica_key`"):
             half.check(HERE)
 
 
 def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
     """Damage: the operator does not know which of three files is missing."""
-    with pytest.raises(ConfigError, match=r"`certificate`.*absent\.pem.*No such file"):
+    with pytest.raises(ConfigError, match=r"`replica_certificate`.*absent\.pem.*No such file"):
         ServerAccess(TOKEN, tmp_path / "absent.pem", tmp_path / "absent.pem").certificates()
-    with pytest.raises(ConfigError, match=r"`authority`.*absent\.pem"):
+    with pytest.raises(ConfigError, match=r"`replica_authority`.*absent\.pem"):
         ClientAccess(TOKEN, tmp_path / "absent.pem").authorities()
 
 

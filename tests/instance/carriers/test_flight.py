@@ -145,9 +145,9 @@ def test_without_tls_no_address_is_listened_on_or_dialed_that_others_reach() -> 
     """Damage: a token and all rows cross a network in the clear."""
 
     async def body() -> None:
-        with pytest.raises(ConfigError, match="set `token`, `certificate` and `key`"):
+        with pytest.raises(ConfigError, match="set `replica_token`, `replica_certificate` and `replica_key`"):
             FlightListener("0.0.0.0:0", None, ServerAccess(TOKEN))
-        with pytest.raises(ConfigError, match="set `token` and `authority`"):
+        with pytest.raises(ConfigError, match="set `replica_token` and `replica_authority`"):
             await dialer(ClientAccess(TOKEN))("192.0.2.1:7000")
 
     asyncio.run(body())

@@ -117,7 +117,7 @@ class Connectors:
     def check(self, name: str, connector: str, options: object, schema: object, others: object) -> None:
         """Accept everything."""
 
-    def shares(self, connector: str) -> bool:
+    def shares(self, source: RunIngestion) -> bool:
         """Return whether replicas read a source at the same time."""
         return self._world.shared
 

@@ -179,7 +179,7 @@ class _Logs:
     def check_connection(self, name: str, system: str, options: Mapping[str, str]) -> None:
         """See `Connectors.check_connection`: there is none."""
 
-    def shares(self, connector: str) -> bool:
+    def shares(self, source: RunIngestion) -> bool:
         """See `Connectors.shares`."""
         return False
 

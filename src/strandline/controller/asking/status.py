@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from strandline.controller.asking.freshness import freshness, lag_ms
-from strandline.controller.commanded import log_key, spec_of
+from strandline.controller.commanded import instance_of, log_key, runs_in, spec_of
 from strandline.controller.core import Core
 from strandline.controller.instances.replicas import ReplicaStatus
 from strandline.controller.location import on_error
@@ -19,6 +19,7 @@ from strandline.controller.location.items import (
     Fed,
     IndexItem,
     InstanceItem,
+    Item,
     Materialization,
     SharedSource,
     Source,
@@ -77,6 +78,7 @@ async def status(core: Core) -> dict[str, Any]:
         "sources": {
             item.name: {
                 "connector": item.connector,
+                **_place(catalog, item),
                 "connections": sorted(connections_of(item.options).values()),
                 "tables": [table.name for table in catalog.fed_by(name)],
                 "notices": notices.get(name, []),
@@ -92,6 +94,7 @@ async def status(core: Core) -> dict[str, Any]:
         },
         "materializations": {
             item.name: {
+                **_place(catalog, item),
                 **(task := await _task_status(core, report, name, item)),
                 "lag": {"ms": max(0, now_ms - task["position"] + 1) if task["position"] else None},
                 "moving": live.of(counted, live.MOVING, name) or None,
@@ -132,7 +135,7 @@ async def _instances(core: Core) -> dict[str, Any]:
         said = core.writing.running.replicas()
     return {
         item.name: {
-            "views": core.catalog.dependents(name),
+            "items": core.catalog.dependents(name),
             "replicas": {
                 replica: msgspec.to_builtins(
                     said.get(name, {}).get(replica, ReplicaStatus(address, "it was not seen yet"))
@@ -163,11 +166,18 @@ async def _next(core: Core) -> dict[str, Any] | None:
     return {"ready": not version.behind, "asked": bool(version.asked), "views": views}
 
 
+def _place(catalog: Catalog, item: Item) -> dict[str, str]:
+    """Return the instance that an item runs in; nothing if it runs in the process of the environment."""
+    source = catalog.items.get(runs_in(item))
+    instance = "" if source is None else instance_of(source)
+    return {"instance": instance} if instance else {}
+
+
 def _collection(core: Core, item: Collected, state: ShardState | None) -> dict[str, Any]:
     """Return what the shard of a collection says, as far as there is one."""
     return {
         "kind": kind_of(item),
-        **({"instance": item.instance} if isinstance(item, View) and item.instance else {}),
+        **_place(core.catalog, item),
         "since": None if state is None else state.since.at,
         "upper": None if state is None else state.upper.at,
         "updates": 0 if state is None else sum(b.rows for b in state.batches),

@@ -22,9 +22,11 @@ from strandline.instance.protocol.carrier import ALONE_S, Carrier, Dial
 from strandline.instance.protocol.codec import decode, encode
 from strandline.instance.protocol.messages import (
     REPLICA,
+    UPKEEP,
     CancelPeeks,
     Command,
     Frontiers,
+    InitializationComplete,
     Peek,
     PeekResponse,
     Reconciled,
@@ -53,10 +55,13 @@ class Heard:
     """What a replica has said over the present connection.
 
     ``reconciled``: None until it has compared what it runs with what it is to run: then nothing else is believed yet.
+    ``owed``: how often it was told since that everything was said anew, and has not said that it has compared.
+    ``under_way``: since when by the clock of this process, as it was heard; that of a replica may be another one.
     """
 
     incarnation: str = ""
     reconciled: Reconciled | None = None
+    owed: int = 0
     writes: dict[str, Frontier] = field(default_factory=dict)
     needs: dict[str, Frontier] = field(default_factory=dict)
     advanced: int | None = None
@@ -69,22 +74,28 @@ class Heard:
     """Why commands were not obeyed, by their kind."""
 
     @property
+    def failing(self) -> str:
+        """Why the replica as a whole does not go on; empty: it does."""
+        return self.problems.get(REPLICA, "")
+
+    @property
     def trouble(self) -> str:
-        """What stands in the way of the replica as a whole; empty: nothing."""
+        """What an operator should know of the replica as a whole; empty: nothing."""
         refused = (f"it does not obey {command}: {why}" for command, why in self.refused.items())
-        return "; ".join(filter(None, (self.problems.get(REPLICA, ""), *refused)))
+        return "; ".join(filter(None, (self.failing, self.problems.get(UPKEEP, ""), *refused)))
 
     def upper(self, name: str) -> Frontier:
         """Return how far the replica says that ``name`` is; the minimum where it has not said it."""
         return self.writes.get(name, MINIMUM)
 
-    def learn(self, said: Response | Command | Unknown) -> None:
-        """Take note of what was said."""
+    def learn(self, said: Response | Command | Unknown, now_ms: int) -> None:
+        """Take note of what was said, at ``now_ms``."""
         match said:
             case Welcome(incarnation):
                 self.incarnation = incarnation
             case Reconciled():
-                self.reconciled = said
+                self.reconciled, self.owed = said, self.owed - 1
+                self.advanced = None  # it counts turns anew: what it runs is something else now
             case Refused(command, why):
                 self.refused[command] = why
             case Frontiers(writes, needs, advanced, gone):
@@ -95,8 +106,8 @@ class Heard:
                 self.advanced = self.advanced if advanced is None else advanced
             case Status(problems, under_way, counters, disagreements, writers, vanished):
                 self.problems = {name: text for name, text in (self.problems | problems).items() if text}
-                begun = self.under_way | under_way
-                self.under_way = {name: since for name, since in begun.items() if since is not None}
+                begun = {name: now_ms for name, since in under_way.items() if since is not None}
+                self.under_way = _without(self.under_way, tuple(under_way)) | begun
                 self.counters = _without(self.counters | counters, vanished.get("counters", ()))
                 self.disagreements = _without(self.disagreements | disagreements, vanished.get("disagreements", ()))
                 self.writers = _without(self.writers | writers, vanished.get("writers", ()))
@@ -155,7 +166,7 @@ class Link:
     @property
     def obeys(self) -> bool:
         """Whether the replica runs what it is to run, as far as is known."""
-        return self._carrier is not None and self.heard.reconciled is not None
+        return self._carrier is not None and self.heard.reconciled is not None and self.heard.owed == 0
 
     @property
     def settling(self) -> bool:
@@ -171,6 +182,7 @@ class Link:
         if self._carrier is not None:
             self._outbox = deque(each for each in self._outbox if not _overtaken(each, command))
             self._outbox.append(command)
+            self.heard.owed += isinstance(command, InitializationComplete)
             self._sending.wake()
         elif isinstance(command, Advance | Peek) and not self._closed and self._pause.left_s() <= 0:
             self._sending.wake()
@@ -213,7 +225,7 @@ class Link:
                 self._pause = Deadline(self._clock, self._retry_s)
                 self._retry_s = min(RETRY_S_MAX, 2 * self._retry_s)
                 carrier = await self._dial(self.address)
-                self.heard, self._carrier = Heard(), carrier
+                self.heard, self._carrier = Heard(owed=1), carrier
                 self._outbox = deque(self._everything())
                 self._receiving = self._beside(lambda: self._receive(carrier))
             while self._outbox and self._carrier is not None:
@@ -241,8 +253,8 @@ class Link:
                 self.stale = succeeded
                 await self._lost(why)
             case _:
-                self.heard.learn(said)
-                if self.heard.reconciled is not None:
+                self.heard.learn(said, self._clock.now_ms())
+                if self.obeys:
                     self.trouble, self._retry_s = "", RETRY_S_MIN
                 self._reported()
 

@@ -21,6 +21,7 @@ from strandline.controller.instances.link import MOVES_AFTER_S, Link
 from strandline.controller.instances.trust import Trust
 from strandline.errors import InvalidUsage, ProtocolViolation, first_line
 from strandline.frontier.antichain import EMPTY, MINIMUM, Frontier, join, meet
+from strandline.instance import live
 from strandline.instance.commands import Advance, RunDataflow, RunIndex, RunIngestion, RunMaterialization, exports_of
 from strandline.instance.protocol.carrier import Dial
 from strandline.instance.protocol.codec import encode
@@ -256,7 +257,7 @@ class Replicas:
         connecting = Deadline(self._clock, CONNECTING_S)
         looked = 0
         while not (self._done and self.complete):
-            obeying = [each for each in self.obeying if each.heard.advanced != self._turn and not each.heard.trouble]
+            obeying = [each for each in self.obeying if each.heard.advanced != self._turn and not each.heard.failing]
             settling = [link for link in self.trusted.values() if link.settling and connecting.left_s() > 0]
             left_s = None if deadline is None else deadline.left_s()
             if not (waited := obeying or settling):
@@ -370,12 +371,8 @@ class Replicas:
         return found
 
     def counters(self) -> dict[str, int]:
-        """Return the live counters of what runs: of the replica that counts most, where several count."""
-        found: dict[str, int] = {}
-        for link in self.obeying:
-            for name, count in link.heard.counters.items():
-                found[name] = max(count, found.get(name, 0))
-        return found
+        """Return the live counters of what runs; see `live.together`."""
+        return live.together([link.heard.counters for link in self.obeying])
 
     async def close(self) -> None:
         """Leave the replicas, which go on with what they run."""

@@ -88,20 +88,22 @@ class ServerAccess:
         """Refuse settings that would let strangers connect, or would show them what crosses."""
         _check_token(self.token)
         if (self.certificate is None) != (self.key is None):
-            raise ConfigError("TLS needs both files: set `certificate` and `key`, or neither")
+            raise ConfigError("TLS needs both files: set `replica_certificate` and `replica_key`, or neither")
         if not address.loopback and (self.token is None or self.certificate is None):
             raise ConfigError(
                 f"{address} is not loopback, so listening there needs a token and TLS: "
-                "set `token`, `certificate` and `key`, or listen on 127.0.0.1"
+                "set `replica_token`, `replica_certificate` and `replica_key`, or listen on 127.0.0.1"
             )
         if self.token is None and not self.tokenless:
-            raise ConfigError(f"listening on {address} needs a token: set `token`, since any local user can connect")
+            raise ConfigError(
+                f"listening on {address} needs a token: set `replica_token`, since any local user can connect"
+            )
 
     def certificates(self) -> list[tuple[bytes, bytes]]:
         """Return the chain and key that the listener shows; none without TLS."""
         if self.certificate is None or self.key is None:
             return []
-        return [(_read(self.certificate, "certificate"), _read(self.key, "key"))]
+        return [(_read(self.certificate, "replica_certificate"), _read(self.key, "replica_key"))]
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,19 +118,20 @@ class ClientAccess:
         _check_token(self.token)
         if not address.loopback and (self.token is None or self.authority is None):
             raise ConfigError(
-                f"{address} is not loopback, so connecting to it needs a token and TLS: set `token` and `authority`"
+                f"{address} is not loopback, so connecting to it needs a token and TLS: "
+                "set `replica_token` and `replica_authority`"
             )
 
     def authorities(self) -> bytes | None:
         """Return the certificates that are trusted; None without TLS."""
-        return None if self.authority is None else _read(self.authority, "authority")
+        return None if self.authority is None else _read(self.authority, "replica_authority")
 
 
 def _check_token(token: Secret | None) -> None:
     """Refuse a token that is damaged, such as one with a line break; the message does not show it."""
     text = "x" if token is None else token.reveal()
     if not text or not (text.isascii() and text.isprintable()) or " " in text:
-        raise ConfigError("`token` must be a text of printable ASCII characters without spaces, and not empty")
+        raise ConfigError("`replica_token` must be a text of printable ASCII characters without spaces, and not empty")
 
 
 def _read(path: Path, setting: str) -> bytes:

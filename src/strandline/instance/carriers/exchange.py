@@ -254,6 +254,8 @@ def meaning(error: Exception, other: str) -> str:
     >>> said = "Flight returned unavailable error, with message: no room. gRPC client debug context: a:b"
     >>> meaning(flight.FlightUnavailableError(said), "the replica")
     'the replica is not available: no room'
+    >>> meaning(flight.FlightUnavailableError("failed to connect to all addresses; last error: …"), "the replica")
+    'the replica does not answer: is it started, and does it listen there?'
     """
     text = first_line(error).partition(". gRPC client debug context")[0].partition(". Detail:")[0]
     match error:
@@ -261,6 +263,8 @@ def meaning(error: Exception, other: str) -> str:
             return (
                 f"{other} refuses this process, which does not know the token of that location or is of another version"
             )
+        case flight.FlightUnavailableError() if "failed to connect" in text:
+            return f"{other} does not answer: is it started, and does it listen there?"
         case flight.FlightUnavailableError() if "Socket closed" not in text:
             return f"{other} is not available: {text.rpartition('with message: ')[2]}"
     return f"the connection to {other} was cut"

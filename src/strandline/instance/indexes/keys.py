@@ -86,7 +86,7 @@ def key_table(schema: Schema, key: Sequence[str], given: Sequence[Mapping[str, A
             _refuse_other(name, kinds[name], lower[name.lower()])
             found[name].append(lower[name.lower()])
     wanted = rows_schema(schema, tuple(key))
-    return pa.Table.from_arrays([_array(wanted.field(name), found[name]) for name in key], schema=wanted)
+    return pa.Table.from_arrays([_array(wanted.field(name), kinds[name], found[name]) for name in key], schema=wanted)
 
 
 def _refuse_other(name: str, kind: types.Type, value: object) -> None:
@@ -117,11 +117,14 @@ def _taken(kind: types.Type) -> tuple[type, ...]:
             return ()
 
 
-def _array(field: pa.Field, values: Sequence[Any]) -> pa.Array:
+def _array(field: pa.Field, kind: types.Type, values: Sequence[Any]) -> pa.Array:
     try:
         return pa.array(values, field.type)
     except (pa.ArrowException, OverflowError, ValueError, TypeError) as error:
-        raise InvalidUsage(f"column {field.name!r} of the key cannot hold the value given: {error}") from error
+        for value in values if len(values) > 1 else ():
+            _array(field, kind, [value])  # the first that is none of the column's is named
+        given = ", ".join(str(value)[:60] for value in values)
+        raise InvalidUsage(f"column {field.name!r} of the key is {_called(kind)}, which cannot hold {given}") from error
 
 
 def _called(kind: types.Type) -> str:

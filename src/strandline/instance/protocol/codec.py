@@ -5,6 +5,8 @@ have equal frames, if their mappings are in the same order.
 
 - A field that is not known is skipped.  So a format is one format as long as messages only gain fields with defaults.
 - A message of a kind that is not known is `Unknown`: its receiver refuses it by name, and the connection goes on.
+- Fields that cannot be read make the message unknown to a replica, which refuses it by name, too (`understood`).  A
+  controller ends the connection: a report that is left out would be believed never to have been made.
 - Another format is refused with the whole connection, since what it means is not known.
 
 Whatever bytes arrive, `decode` returns a message or raises `ProtocolViolation`: they come from another process, and
@@ -18,7 +20,7 @@ from typing import Any, Final
 
 import msgspec
 
-from strandline.errors import InvalidUsage, ProtocolViolation
+from strandline.errors import InvalidUsage, ProtocolViolation, first_line
 from strandline.instance.commands import Advance
 from strandline.instance.protocol.carrier import FRAME_BYTES_MAX
 from strandline.instance.protocol.messages import (
@@ -119,6 +121,22 @@ def decode(frame: bytes) -> Command | Response | Unknown:
             f"a frame of {len(frame)} bytes is no message: {type(error).__name__}: {error}"
         ) from error
     return message
+
+
+def understood(frame: bytes) -> Command | Response | Unknown:
+    """Return the message of ``frame``; one whose fields alone cannot be read as `Unknown`, so that its kind is known.
+
+    Raises `ProtocolViolation` if it is no frame, or one of another format.
+    """
+    try:
+        return decode(frame)
+    except ProtocolViolation as error:
+        try:
+            _refuse_long(frame)
+            kind, fields = _opened(_decode(frame))
+        except (ProtocolViolation, ValueError, msgspec.DecodeError, RecursionError):
+            raise error from None
+        return Unknown(kind, fields, first_line(error))
 
 
 def _opened(frame: Any) -> tuple[str, dict[str, Any]]:

@@ -143,13 +143,15 @@ class Welcome(msgspec.Struct, frozen=True):
 
 
 REPLICA: Final = "(replica)"
-"""In the place of an item's name: the replica as a whole."""
+"""In the place of an item's name: the replica as a whole does not go on."""
+UPKEEP: Final = "(upkeep)"
+"""In the place of an item's name: merges and collections of the replica."""
 
 
 class Refused(msgspec.Struct, frozen=True):
     """A command was not obeyed, and why.
 
-    The connection ends if it was `Hello`; what cannot be decoded, as of another format, is refused as `Hello`, too.
+    The connection ends if it was `Hello`; what is of another format is refused as `Hello`, too.
     ``succeeded``: the controller was, by a newer one.
     """
 
@@ -217,7 +219,11 @@ Response: TypeAlias = Welcome | Refused | Frontiers | Status | Reconciled | Peek
 
 @dataclass(frozen=True, slots=True)
 class Unknown:
-    """A message of a kind that this version does not know, by its name: it is refused, and costs nothing else."""
+    """A message that this version does not know, by the name of its kind: it is refused, and costs nothing else.
+
+    ``why``: its kind is known, and its fields cannot be read; empty: its kind is not known.
+    """
 
     name: str
     fields: Mapping[str, object] = field(default_factory=dict)
+    why: str = field(default="", compare=False)

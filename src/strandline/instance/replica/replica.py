@@ -25,16 +25,17 @@ import pyarrow as pa
 
 from strandline.errors import Disconnected, FencedError, ProtocolViolation, Unavailable, first_line, reason
 from strandline.frontier.antichain import Frontier
-from strandline.instance.commands import Advance, RunIndex, outputs_of
+from strandline.instance.commands import Advance, RunIndex, outputs_of, shards_of
 from strandline.instance.equipment import Equipment
 from strandline.instance.indexes.keys import unpacked
 from strandline.instance.instance import Instance
 from strandline.instance.loop import Loop
 from strandline.instance.problems import Problems
 from strandline.instance.protocol.carrier import ALONE_S, Carrier
-from strandline.instance.protocol.codec import decode, encode
+from strandline.instance.protocol.codec import encode, understood
 from strandline.instance.protocol.messages import (
     REPLICA,
+    UPKEEP,
     AllowCompaction,
     AllowWrites,
     CancelPeeks,
@@ -129,6 +130,7 @@ class Replica:
         self._aim: Advance | None = None
         self._begun: int | None = None  # the turn of the last aim that everything was brought to
         self._advanced: int | None = None
+        self._used: frozenset[str] = frozenset()  # the shards of what runs or is to run, as last looked at
         self._turns = Loop(equipment.patience.beside, self._turn)
 
     # ---- connections -------------------------------------------------------------------------------------------------
@@ -140,7 +142,7 @@ class Replica:
             connection = await self._welcomed(carrier)
             while connection is not None and connection is self._connection:
                 frame = await carrier.receive(REPORT_S)
-                said = None if frame is None else command(decode(frame))
+                said = None if frame is None else command(understood(frame))
                 if said is not None and self._passes(connection, said):
                     await self._obey(connection, said)
                     said = None
@@ -195,9 +197,10 @@ class Replica:
     async def _welcomed(self, carrier: Carrier) -> Connection | None:
         """Return the connection, once its first message shows that its controller is to be obeyed; else None."""
         frame = await carrier.receive(None)
-        hello = None if frame is None else decode(frame)
+        hello = None if frame is None else understood(frame)
         if not isinstance(hello, Hello):
-            raise ProtocolViolation(f"a connection begins with Hello, and this one with {type(hello).__name__}")
+            said = f"{hello.name} {hello.why}".strip() if isinstance(hello, Unknown) else type(hello).__name__
+            raise ProtocolViolation(f"a connection begins with Hello, and this one with {said}")
         if refusal := self._refusal(hello):
             await carrier.send(encode(Refused("Hello", refusal, succeeded=hello.epoch < self._epoch)))
             return None
@@ -258,8 +261,10 @@ class Replica:
     async def _obey(self, connection: Connection, command: Command | Unknown) -> None:
         wanted = connection.wanted or self._wanted
         match command:
-            case Unknown(name):
-                await self._send(connection, Refused(name, "this version of the replica does not know this command"))
+            case Unknown(name, why=why):
+                await self._send(
+                    connection, Refused(name, why or "this version of the replica does not know this command")
+                )
             case Hello():
                 await self._send(connection, Refused("Hello", "this connection was greeted already"))
             case CreateInstance():
@@ -307,6 +312,7 @@ class Replica:
         connection.wanted, connection.reconciled, self._wanted = None, True, said
         self._alone = True
         self._aim, self._begun, self._advanced = None, None, None  # turns are counted anew by each controller
+        connection.reporter.begin_turns()
         await self._send(connection, found.counted)
         connection.peeks.release(self._peeked)
 
@@ -350,6 +356,7 @@ class Replica:
                 await self._begin(instance, self._wanted.created[each])
                 if instance.runs(each):
                     self._begun, self._advanced = None, None  # it was not there when the rest was brought to the aim
+        self._forget(instance)
         aim = self._aim
         if aim is None or self._advanced == aim.turn:
             return
@@ -363,6 +370,14 @@ class Replica:
         instance.ended()  # sessions that a newer one has ended are opened anew, if they are to run here
         if aim is self._aim and not instance.going_on():
             self._advanced = aim.turn
+
+    def _forget(self, instance: Instance) -> None:
+        """Forget what is known of shards that nothing reads or writes any longer: they may be dropped."""
+        of = (*self._runs.values(), *self._wanted.created.values())
+        used = frozenset(shard for each in of for shard in shards_of(each.what))
+        for shard in self._used - used:
+            instance.forget(shard)
+        self._used = used
 
     def _may_run(self, wanted: Create) -> bool:
         """Return whether what is wanted may run here now.
@@ -394,12 +409,17 @@ class Replica:
             self._written(instance),
             instance.needed(),
             self._advanced,
-            dict(self._problems),
+            {**self._problems, **self._upkeep()},
             instance.under_way(),
             instance.counters(),
             instance.disagreements(),
             instance.writers(),
         )
+
+    def _upkeep(self) -> dict[str, str]:
+        found = self._equipment.client.problems()
+        said = "; ".join(f"shard {shard!r}: {why}" for shard, why in sorted(found.items()))
+        return {UPKEEP: said} if said else {}
 
     def _written(self, instance: Instance) -> dict[str, Frontier]:
         """Return how far each export is of what runs here."""

@@ -7,7 +7,7 @@ it has not been sent.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 from strandline.compute.sink.disagreement import Disagreement
@@ -36,6 +36,10 @@ class Reporter:
     """What one connection was sent."""
 
     sent: Standing = field(default_factory=Standing)
+
+    def begin_turns(self) -> None:
+        """Take note that turns are counted anew: the other end has forgotten which one was done last."""
+        self.sent = replace(self.sent, advanced=None)
 
     def changes(self, now: Standing) -> list[Response]:
         """Return the messages that bring the other end from what it was sent to how everything stands now.

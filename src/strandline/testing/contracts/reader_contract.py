@@ -23,6 +23,7 @@ from strandline.algebra.schema import DIFF, ERROR, TIME
 from strandline.errors import SourceError
 from strandline.frontier.gauge import Offsets
 from strandline.plane.engine import Engine
+from strandline.sources.kinds import TakesBounds
 from strandline.sources.reader import Keyed, SourceReader, TakenBack
 from strandline.sources.reclock import NOTHING_READ, Slice
 
@@ -270,6 +271,39 @@ class ReaderContract:
                     await self.found(place, each, Slice(7, begun, announced))
 
         self.run(body())
+
+
+class SharedReaderContract(ReaderContract):
+    """The tests for readers that several processes may have of one source at once (`ReaderKind.shared`)."""
+
+    def test_two_at_once_bind_and_read_the_same(self, place: Place) -> None:
+        """Damage: two replicas make different rows of one source durable, or the slower one stands still."""
+
+        async def body() -> None:
+            first, second = await place.reader(), await place.reader()
+            await place.produce()
+            begun = await self.whole(place, first)
+            _bind(second, begun.upper)
+            assert begun.upper <= (await self.whole(place, second)).upper
+            assert await self.found(place, second, begun) == await self.found(place, first, begun) != Counter()
+            await place.produce(undecodable=True)
+            known = await second.upstream_frontier()
+            _bind(first, known)
+            assert known <= await first.upstream_frontier()
+            rest = Slice(8, begun.upper, known)
+            wanted = await self.found(place, first, rest)
+            await first.commit(known)
+            assert await self.found(place, second, rest) == wanted != Counter()
+            assert known <= await second.upstream_frontier()
+            await second.commit(known)
+            assert known <= await second.upstream_frontier()
+
+        self.run(body())
+
+
+def _bind(reader: SourceReader, known: Offsets) -> None:
+    if isinstance(reader, TakesBounds):
+        reader.bound(known)
 
 
 def _said(row: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:

@@ -26,7 +26,7 @@ from strandline.sources.readers.delta.options import DeltaOptions
 from strandline.sources.readers.delta.reader import PARTITION
 from strandline.sources.reclock import NOTHING_READ, Slice
 from strandline.store.secret import revealed
-from strandline.testing.contracts.reader_contract import ReaderContract
+from strandline.testing.contracts.reader_contract import SharedReaderContract
 from strandline.testing.lists.list_engine import listed
 
 FEED = {"delta.enableChangeDataFeed": "true"}
@@ -77,7 +77,7 @@ def contents(lake, version):
     return Counter(tuple(row.values()) for row in rows)
 
 
-class TestDeltaReader(ReaderContract):
+class TestDeltaReader(SharedReaderContract):
     @pytest.fixture(params=["plain", "with a change feed", "partitioned"])
     def place(self, tmp_path, request):
         feed = FEED if request.param == "with a change feed" else None

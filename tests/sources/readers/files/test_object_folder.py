@@ -27,7 +27,7 @@ from strandline.sources.readers.files.reader import PARTITION, FileReader
 from strandline.sources.readers.files.sequence import FileSequence
 from strandline.store.blob_kinds.objects import ObjectLocation
 from strandline.store.memory import MemoryBlob, MemoryConsensus
-from strandline.testing.contracts.reader_contract import ReaderContract
+from strandline.testing.contracts.reader_contract import SharedReaderContract
 from strandline.testing.doubles import CountingIds, HandClock
 from strandline.testing.lists.list_engine import ListEngine, updates
 
@@ -85,7 +85,7 @@ class Bucket:
         self.write("000.csv", "another\n")
 
 
-class TestFilesInS3(ReaderContract):
+class TestFilesInS3(SharedReaderContract):
     @pytest.fixture
     def place(self, s3_server):
         return Bucket(s3_server)

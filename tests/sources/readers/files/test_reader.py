@@ -15,13 +15,13 @@ from strandline.sources.readers.files import local_folder
 from strandline.sources.readers.files.reader import PARTITION
 from strandline.sources.reclock import NOTHING_READ, Slice
 from strandline.store.memory import MemoryBlob, MemoryConsensus
-from strandline.testing.contracts.reader_contract import ReaderContract
+from strandline.testing.contracts.reader_contract import SharedReaderContract
 from strandline.testing.lists.list_engine import listed
 from strandline.testing.lists.memory_folder import MemoryFolder
 from strandline.testing.simulation.kernel import run_sync
 
 
-class TestFileReader(ReaderContract):
+class TestFileReader(SharedReaderContract):
     @pytest.fixture
     def place(self, place):
         return place

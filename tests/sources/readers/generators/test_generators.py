@@ -18,7 +18,7 @@ from strandline.sources.readers.generators import auction, bank, counter, tpch
 from strandline.sources.readers.generators.reader import PARTITION
 from strandline.sources.reclock import NOTHING_READ, Slice
 from strandline.store.memory import MemoryBlob, MemoryConsensus
-from strandline.testing.contracts.reader_contract import ReaderContract
+from strandline.testing.contracts.reader_contract import SharedReaderContract
 from strandline.testing.doubles import CountingIds, HandClock
 from strandline.testing.lists.list_engine import ListEngine, listed
 
@@ -80,7 +80,7 @@ def sole(found):
     return {dict(row)["n"]: diff for row, diff in found.items()}
 
 
-class TestLoadReader(ReaderContract):
+class TestLoadReader(SharedReaderContract):
     @pytest.fixture(params=["counter", "counter that keeps some", "bids", "transfers", "lineitem"])
     def place(self, request):
         match request.param:

@@ -32,7 +32,7 @@ from strandline.sources.readers.iceberg.reader import PARTITION
 from strandline.sources.readers.iceberg.table import StoredTable
 from strandline.sources.reclock import NOTHING_READ, Slice
 from strandline.store.memory import MemoryConsensus
-from strandline.testing.contracts.reader_contract import ReaderContract
+from strandline.testing.contracts.reader_contract import SharedReaderContract
 from strandline.testing.lists.list_engine import listed
 
 STORED = Stored(NestedField(1, "id", LongType()), NestedField(2, "kind", StringType()))
@@ -81,7 +81,7 @@ def contents(lake, number):
     return Counter(tuple(row.values()) for row in rows)
 
 
-class TestIcebergReader(ReaderContract):
+class TestIcebergReader(SharedReaderContract):
     @pytest.fixture(params=[False, True])
     def place(self, tmp_path, request):
         return Lake(tmp_path).create(partitioned=request.param)

@@ -20,7 +20,7 @@ from strandline.sources.readers.iceberg import discovery
 from strandline.sources.readers.iceberg.discovery import find
 from strandline.sources.readers.iceberg.kind import KIND
 from strandline.sources.readers.iceberg.options import IcebergLooked
-from strandline.testing.contracts.reader_contract import ReaderContract
+from strandline.testing.contracts.reader_contract import SharedReaderContract
 from strandline.wiring.registry import discover
 
 pytestmark = pytest.mark.server
@@ -55,7 +55,7 @@ class Shop(TablePlace):
             await self.produce()
 
 
-class TestIcebergReaderOfARestCatalog(ReaderContract):
+class TestIcebergReaderOfARestCatalog(SharedReaderContract):
     @pytest.fixture(params=[False, True])
     def place(self, iceberg_server, request):
         return Shop(iceberg_server, partitioned=request.param)

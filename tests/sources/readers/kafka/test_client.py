@@ -26,7 +26,7 @@ from strandline.sources.readers.kafka.reader import KafkaReader
 from strandline.sources.reclock import NOTHING_READ, Slice
 from strandline.store.memory import MemoryBlob, MemoryConsensus
 from strandline.store.system import SystemClock
-from strandline.testing.contracts.reader_contract import ReaderContract
+from strandline.testing.contracts.reader_contract import SharedReaderContract
 from strandline.testing.doubles import CountingIds, HandClock
 from strandline.testing.lists.list_engine import ListEngine, listed
 from strandline.testing.upstreams.number_messages import SCHEMA, NumberDecoder
@@ -126,7 +126,7 @@ def run(place: Place, body: Callable[[], Coroutine[Any, Any, T]]) -> T:
     return asyncio.run(whole())
 
 
-class TestKafkaReader(ReaderContract):
+class TestKafkaReader(SharedReaderContract):
     """The contract, over a real broker."""
 
     place_of_this_test: Place

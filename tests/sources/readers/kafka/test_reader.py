@@ -29,7 +29,7 @@ from strandline.sources.reclock import NOTHING_READ, Slice
 from strandline.sources.remap import RemapShard
 from strandline.sources.steps import OutputShard
 from strandline.store.memory import MemoryBlob, MemoryConsensus
-from strandline.testing.contracts.reader_contract import ReaderContract
+from strandline.testing.contracts.reader_contract import SharedReaderContract
 from strandline.testing.doubles import CountingIds, HandClock
 from strandline.testing.lists.list_engine import ListEngine, listed
 from strandline.testing.upstreams.memory_broker import MemoryBroker, MemoryTopic
@@ -85,7 +85,7 @@ class Place:
         self.topic.forget(0, self.topic.logs[0].stable)
 
 
-class TestKafkaReader(ReaderContract):
+class TestKafkaReader(SharedReaderContract):
     """The contract."""
 
     @pytest.fixture
@@ -94,7 +94,7 @@ class TestKafkaReader(ReaderContract):
         return Place()
 
 
-class TestKafkaReaderByPortions(ReaderContract):
+class TestKafkaReaderByPortions(SharedReaderContract):
     """The contract, where no message is kept in memory."""
 
     @pytest.fixture

@@ -258,4 +258,9 @@ async def _folder(options: FileOptions, given: Surroundings) -> Folder:
     return ObjectFolder(ObjectLocation(url, options.storage), pattern, f"s3a{url.removeprefix(S3)}")
 
 
-KIND: Final = ReaderKind("files", FileOptions, _open, discovery=DISCOVERY)
+def _shared(options: FileOptions) -> bool:
+    """Files that may go when one process has them may be gone before another one knows that it had them."""
+    return options.stays
+
+
+KIND: Final = ReaderKind("files", FileOptions, _open, discovery=DISCOVERY, shared=_shared)

@@ -22,7 +22,7 @@ from strandline.options import COUNT, DURATION_MS, option
 from strandline.persist.handles.contents import Rows
 from strandline.plane.staging import Staging
 from strandline.sources.kinds import Discovered, Discovery
-from strandline.sources.reader import Plain, ReaderKind, Records, Surroundings, TakenBack
+from strandline.sources.reader import Plain, ReaderKind, Records, Surroundings, TakenBack, side_by_side
 from strandline.sources.readers.recorded import note
 from strandline.sources.readers.tabular.gathered import Gathering, Piece
 from strandline.sources.reclock import NOTHING_READ, Slice
@@ -108,6 +108,10 @@ class LoadReader:
     async def snapshot(self, table: str) -> Offsets | None:
         """Every event can be read by range."""
         return None
+
+    def bound(self, offsets: Offsets) -> None:
+        """See `TakesBounds`: another process, whose clock is ahead, may have bound more than has happened here."""
+        self._reached = self._reached.join(offsets)
 
     async def upstream_frontier(self) -> Offsets:
         """Return how many events have happened; a clock that steps back stands still."""
@@ -209,4 +213,5 @@ def kind_of(name: str, options: type[O], load_of: Callable[[O], Load], *, tables
         tables=tables,
         check_table=check,
         discovery=Discovery(options, find) if tables else None,
+        shared=side_by_side,
     )

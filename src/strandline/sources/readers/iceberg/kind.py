@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from strandline.sources.kinds import ConnectionKind, Discovered, Discovery
-from strandline.sources.reader import ReaderKind, SourceReader, Surroundings
+from strandline.sources.reader import ReaderKind, SourceReader, Surroundings, side_by_side
 from strandline.sources.readers.iceberg.options import IcebergCatalog, IcebergLooked, IcebergOptions
 
 
@@ -33,4 +33,5 @@ KIND: Final = ReaderKind(
     _open,
     connections={"connection": ConnectionKind("iceberg", IcebergCatalog)},
     discovery=Discovery(IcebergLooked, _find),
+    shared=side_by_side,
 )

@@ -9,7 +9,7 @@ from strandline.algebra import messages
 from strandline.algebra.schema import Schema
 from strandline.errors import DefinitionError
 from strandline.sources.kinds import ConnectionKind
-from strandline.sources.reader import ReaderKind, Surroundings
+from strandline.sources.reader import ReaderKind, Surroundings, side_by_side
 from strandline.sources.readers.kafka.beginnings import Beginnings
 from strandline.sources.readers.kafka.client import KafkaBroker
 from strandline.sources.readers.kafka.discovery import DISCOVERY
@@ -49,5 +49,5 @@ KIND: Final = ReaderKind(
         "registry_connection": ConnectionKind("registry", RegistryConnection),
     },
     discovery=DISCOVERY,
-    shared=True,
+    shared=side_by_side,
 )

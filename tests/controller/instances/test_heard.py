@@ -1,0 +1,129 @@
+"""What a controller hears of a replica is of that replica alone, of what it runs now, and by the controller's clock."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import msgspec
+import pytest
+from tests.controller.instances.apart import TOTALS, held, replica_of, run, site
+from tests.controller.instances.pairs import Pair
+
+from strandline.controller.instances import link
+from strandline.controller.instances.link import Heard
+from strandline.instance.protocol.codec import encode
+from strandline.instance.protocol.messages import Create, CreateInstance, InitializationComplete, Refused, Status
+
+
+def test_a_refused_command_keeps_no_tick_from_waiting_for_the_rest() -> None:
+    """Damage: one item that an older replica does not know, and every answer of the instance is of an earlier time."""
+
+    async def body() -> None:
+        async with site("a") as at:
+            await at.agree(await at.tick(2))
+            replica = replica_of(at, "a")
+            assert replica._connection is not None
+            await replica._send(replica._connection, Refused("Fancy", "this version does not know this command"))
+            await at.core.assembly.clock.sleep(0.1)
+            go_on = replica._go_on
+
+            async def slow() -> None:
+                await at.core.assembly.clock.sleep(0.3)
+                await go_on()
+
+            replica._go_on = slow  # type: ignore[method-assign]
+            await at.agree(await at.tick())
+
+    run(body())
+
+
+def test_a_command_with_fields_that_a_replica_cannot_read_costs_its_item_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Damage: one plan of a later version, and nothing runs in the instance any longer."""
+
+    def later(command: Any) -> bytes:
+        frame = encode(command)
+        if not (isinstance(command, Create) and command.id == "odd"):
+            return frame
+        sent = msgspec.msgpack.decode(frame)
+        sent["fields"]["what"]["stages"][-1]["kind"] = "clairvoyant"
+        return msgspec.msgpack.encode(sent)
+
+    monkeypatch.setattr(link, "encode", later)
+
+    async def body() -> None:
+        async with site("a") as at:
+            await at.execute(TOTALS.replace("totals", "odd"))
+            time = await at.tick(2)
+            assert await held(at.core, "totals", time)
+            problems = at.core.health.problems()
+            assert problems.keys() == {"odd"}
+            assert "does not obey Create" in problems["odd"]
+            assert "clairvoyant" in problems["odd"]
+
+    run(body())
+
+
+def test_what_upkeep_of_a_replica_fails_at_is_shown() -> None:
+    """Damage: the shards that a replica writes grow without end, and `status` shows nothing."""
+
+    async def body() -> None:
+        async with site("a") as at:
+            await at.agree(await at.tick(2))
+            client = replica_of(at, "a")._equipment.client
+            client.problems = lambda: {"s-7": "merge failed: the disk is full"}  # type: ignore[method-assign]
+            await at.agree(await at.tick())
+            shown = at.core.require_writing().running.replicas()["x"]["a"].problem
+            assert shown == "shard 's-7': merge failed: the disk is full"
+
+    run(body())
+
+
+def test_a_replica_forgets_the_shards_of_what_was_dropped() -> None:
+    """Damage: a replica whose views come and go grows without end."""
+
+    async def body() -> None:
+        async with site("a") as at:
+            await at.execute(TOTALS.replace("totals", "more"))
+            await at.agree(await at.tick(2))
+            replica = replica_of(at, "a")
+            shard = at.core.catalog.collection("more").shard
+            client = replica._equipment.client
+            assert client.known(shard) is not None
+            await at.execute("DROP MATERIALIZED VIEW more")
+            await at.agree(await at.tick(2))
+            assert client.known(shard) is None
+            assert client.known(at.core.catalog.collection("totals").shard) is not None
+
+    run(body())
+
+
+def test_nothing_of_before_counts_once_everything_was_said_anew() -> None:
+    """Damage: a tick ends because a replica had done another one, when it ran something else."""
+
+    async def body() -> None:
+        found = Pair()
+        await found.begin()
+        known = found.replicas.links["a"]
+        assert known.obeys
+        assert known.heard.advanced is not None
+        found.held["a:1"] = asyncio.Event()
+        for command in (CreateInstance("x", "a"), InitializationComplete()):
+            known.say(command)
+        await found.clock.sleep(0.05)
+        assert not known.obeys
+        found.held["a:1"].set()
+        await found.clock.sleep(0.05)
+        assert known.obeys
+        assert known.heard.advanced is None
+        await found.replicas.close()
+
+    run(body())
+
+
+def test_how_long_something_takes_is_counted_by_one_clock() -> None:
+    """Damage: the clock of a replica is a minute behind, and each of its steps is said to take long at once."""
+    heard = Heard()
+    heard.learn(Status(under_way={"v": 10**15, "w": 3}), 5)
+    heard.learn(Status(under_way={"w": None}), 6)
+    assert heard.under_way == {"v": 5}

@@ -1,0 +1,104 @@
+"""What different views append is appended side by side, and each append waits for its own upkeep alone."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from strandline.bench.environment import ITEMS, VIEWS, _change, over_lists
+from strandline.controller.core import Core
+from strandline.controller.defining.creating import create
+from strandline.controller.language.statements import parse
+from strandline.controller.location.config import Config, Mode
+from strandline.frontier.antichain import Frontier
+from strandline.store.consensus import CompareAndSet
+from strandline.store.system import SystemClock
+from strandline.wiring.loop import RunningTask, side_by_side
+
+NAMES = ("one", "two", "three")
+
+
+class Watched:
+    """A consensus store that takes a moment for each append; it knows of how many shards some were under way."""
+
+    def __init__(self, store: Any) -> None:
+        self._store = store
+        self.under_way: list[str] = []
+        self.seen: list[frozenset[str]] = []
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+    async def compare_and_set(self, request: CompareAndSet) -> Any:
+        """Append, a moment later."""
+        self.under_way.append(request.key)
+        self.seen.append(frozenset(self.under_way))
+        await asyncio.sleep(0.005)  # noqa: TID251 - the time that a store takes
+        self.under_way.remove(request.key)
+        return await self._store.compare_and_set(request)
+
+
+@asynccontextmanager
+async def three_views() -> AsyncIterator[tuple[Core, Watched]]:
+    """Open a location with a table and three views of it, which have had their first contents."""
+    place, clock = over_lists(), SystemClock()
+    store = Watched(place.assembly.consensus)
+    assembly = replace(
+        place.assembly, consensus=store, clock=clock, together=side_by_side, beside=partial(RunningTask, clock)
+    )
+    core = await Core.open(assembly, Config(), Mode.FULL)
+    try:
+        await create(core, parse(f"CREATE TABLE items ({ITEMS})"))  # type: ignore[arg-type]
+        for name in NAMES:
+            text = VIEWS["totals"].replace("count(*)", f"count(*) + {NAMES.index(name)}")
+            await create(core, parse(f"CREATE MATERIALIZED VIEW {name} AS {text}"))  # type: ignore[arg-type]
+        await _change(core, 0)
+        await core.tick()
+        yield core, store
+    finally:
+        await core.close()
+
+
+def test_what_different_views_append_is_under_way_at_once() -> None:
+    """Damage: a tick takes as long as the appends of all its views together."""
+
+    async def body() -> None:
+        async with three_views() as (core, store):
+            store.seen.clear()
+            await _change(core, 1)
+            await core.tick()
+            shards = {core.catalog.collection(name).shard for name in NAMES}
+            most = max(len({key for key in keys if any(shard in key for shard in shards)}) for keys in store.seen)
+            assert most == len(NAMES)
+
+    asyncio.run(body())
+
+
+def test_upkeep_that_one_append_caused_keeps_no_other_append_waiting() -> None:
+    """Damage: one view is merged for a minute, and all others are a minute old."""
+
+    async def body() -> None:
+        async with three_views() as (core, _):
+            merged = asyncio.Event()
+
+            async def long_merge() -> bool:
+                await merged.wait()
+                return True
+
+            first, *others = [core.catalog.collection(name).shard for name in NAMES]
+            core.client._machines[first].upkeep.add("a long merge", long_merge)
+            await _change(core, 1)
+            ticking = asyncio.create_task(core.tick())
+            before = {shard: core.client.state_of(shard).upper for shard in others}
+            async with asyncio.timeout(20):
+                while any(core.client.state_of(shard).upper <= before[shard] for shard in others):
+                    await core.assembly.clock.sleep(0.01)
+            assert not ticking.done()
+            merged.set()
+            assert Frontier(await ticking) < core.client.state_of(first).upper
+
+    asyncio.run(body())
