@@ -461,6 +461,7 @@ def test_a_cut_before_everything_is_said_drops_nothing() -> None:
         b> CreateInstance
         b> Create other: SELECT grp FROM items
         b> Schedule other
+        b> AllowCompaction large []
         b< Welcome r1
         * b is cut
         * items 2: +c,9
