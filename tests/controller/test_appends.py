@@ -92,7 +92,7 @@ def test_upkeep_that_one_append_caused_keeps_no_other_append_waiting() -> None:
             first, *others = [core.catalog.collection(name).shard for name in NAMES]
             core.client._machines[first].upkeep.add("a long merge", long_merge)
             await _change(core, 1)
-            ticking = asyncio.create_task(core.tick())
+            ticking = asyncio.get_running_loop().create_task(core.tick())
             before = {shard: core.client.state_of(shard).upper for shard in others}
             async with asyncio.timeout(20):
                 while any(core.client.state_of(shard).upper <= before[shard] for shard in others):

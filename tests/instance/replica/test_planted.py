@@ -142,7 +142,7 @@ def ended_with_the_first_export(self: Wanted, export: str) -> None:
 
 @mistake(replica_module.Replica, "_left")
 async def alone_for_good(self: Replica, connection: Connection) -> None:
-    """Go on with what only one may run, whoever else has begun it."""
+    """Go on with what only one may run, though another one may begin it."""
     if connection is self._connection:
         self._connection = None
 
