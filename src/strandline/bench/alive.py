@@ -2,19 +2,25 @@
 
 Files of rows come into a folder at a steady rate, and some views follow them.  Ticks come every second, and wait for
 nothing that takes longer.  After a while of that, one more view is defined, over a large table that is joined with
-itself: it hydrates for a minute or more, on the same processors.  A row is readable once every view that follows has a
-complete time that holds it.
+itself: it hydrates for a minute or more, on the same processors.  Later an endpoint is silent for a while, because
+another process has locked its file, and then a source, whose server takes connections and says nothing.  A row is
+readable once every view that follows has a complete time that holds it.
 
-``p99_ratio``: the freshness of rows that came while the large view hydrated ÷ of those that came before.
+``p99_ratio``: the freshness of rows that came while something was late ÷ of those that came before.
 """
 
 from __future__ import annotations
 
 import asyncio
+import socket
+import sys
 import time
+from collections.abc import Iterator
 from concurrent.futures import Executor, ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from subprocess import PIPE, Popen
 from typing import TYPE_CHECKING, Any, Final
 
 from strandline.bench.feed import FILE_ROWS, HEADER, Feed, event, events, following
@@ -36,11 +42,18 @@ ROWS: Final = 300_000
 """How many rows the large view joins with each other."""
 MATCHES: Final = 700
 """With how many of them each."""
+SILENT_SECONDS: Final = 60.0
+"""How long an endpoint, and then a source, says nothing."""
 LARGE: Final = "large"
+ENDPOINT: Final = "slow_endpoint"
+SOURCE: Final = "gone_source"
+LATE: Final = (LARGE, ENDPOINT, SOURCE)
+"""What may have a problem: it says how long it takes."""
 INTERVAL_S: Final = 1.0
 POLL_S: Final = 0.02
 LONGEST_S: Final = 600.0
 """How long the large view may take."""
+_LOCK: Final = "import duckdb, sys; held = duckdb.connect(sys.argv[1]); print('locked', flush=True); sys.stdin.read()"
 
 
 def measure_alive(
@@ -53,18 +66,20 @@ def measure_alive(
     views: int = VIEWS,
     rows: int = ROWS,
     matches: int = MATCHES,
+    silent_seconds: float = SILENT_SECONDS,
 ) -> dict[str, Any]:
     """Measure in ``directory`` and return every figure.
 
-    ``before`` and ``beside``: ``p50_ms``, ``p99_ms``, ``max_ms`` of the rows' freshness, and how often in a second
-    upstream was told what it may forget; ``p99_ratio``; ``hydrated_s``: how long the large view took.
+    ``before``, and beside what is late (``beside``: the large view; ``endpoint_silent``; ``source_gone``): ``p50_ms``,
+    ``p99_ms``, ``max_ms`` of the rows' freshness, and how often in a second upstream was told what it may forget;
+    ``p99_ratio`` of each to before; ``hydrated_s``: how long the large view took.
     """
     directory.mkdir(exist_ok=True)
     folder = directory / "events"
     folder.mkdir()
-    feed = Feed(folder, HEADER, event, rate, seconds + warm_seconds + LONGEST_S)
+    feed = Feed(folder, HEADER, event, rate, seconds + warm_seconds + LONGEST_S + 2 * silent_seconds)
     with ThreadPoolExecutor(1) as pool:
-        run = _Run(feed, views, rows, matches)
+        run = _Run(feed, views, rows, matches, silent_seconds)
         asyncio.run(run.go(session, directory / "location", pool, warm_seconds, seconds))
     return run.figures()
 
@@ -92,9 +107,12 @@ class _Run:
     views: int
     rows: int
     matches: int
+    silent_s: float
     readable: list[float] = field(default_factory=list)
     before: _Phase = field(default_factory=_Phase)
     beside: _Phase = field(default_factory=_Phase)
+    endpoint_silent: _Phase = field(default_factory=_Phase)
+    source_gone: _Phase = field(default_factory=_Phase)
     _phase: _Phase = field(default_factory=_Phase)
 
     async def go(self, session: SparkSession, location: Path, pool: Executor, warm_s: float, seconds: float) -> None:
@@ -114,8 +132,11 @@ class _Run:
                 while self._upper(env, LARGE) == MINIMUM:
                     assert time.perf_counter() - self.beside.begun < LONGEST_S, "the large view takes too long"
                     await self._ticks(env, INTERVAL_S)
-                self._enter(_Phase())
-                while len(self.readable) < sum(came < self.beside.ended for came in list(self.feed.durable)):
+                await env.execute(f"DROP MATERIALIZED VIEW {LARGE}")
+                await self._silent_endpoint(env, location.parent / "slow.duckdb")
+                await self._gone_source(env)
+                ended = self._enter(_Phase())
+                while len(self.readable) < sum(came < ended for came in list(self.feed.durable)):
                     await self._ticks(env, INTERVAL_S)
             finally:
                 self.feed.stop()
@@ -125,11 +146,12 @@ class _Run:
     def figures(self) -> dict[str, Any]:
         """Return all figures."""
         before = self.before.figures(self.feed.durable, self.readable)
-        beside = self.beside.figures(self.feed.durable, self.readable)
+        found: dict[str, Any] = {"before": before}
+        for name in ("beside", "endpoint_silent", "source_gone"):
+            each: dict[str, Any] = getattr(self, name).figures(self.feed.durable, self.readable)
+            found[name] = {**each, "p99_ratio": round(each["p99_ms"] / before["p99_ms"], 2)}
         return {
-            "before": before,
-            "beside": beside,
-            "p99_ratio": round(beside["p99_ms"] / before["p99_ms"], 2),
+            **found,
             "hydrated_s": round(self.beside.ended - self.beside.begun, 1),
             "views": self.views,
             "rows_per_s": self.feed.rate,
@@ -144,13 +166,33 @@ class _Run:
             await env.execute(f"CREATE MATERIALIZED VIEW {name} AS {query}")
         await env.tick()
 
+    async def _silent_endpoint(self, env: Measured, file: Path) -> None:
+        """Tick while an endpoint does not answer."""
+        options = f"path '{file}'"
+        await env.execute(f"CREATE MATERIALIZATION {ENDPOINT} INTO duckdb OPTIONS ({options}) AS v0 KEY (kind)")
+        await self._ticks(env, 3 * INTERVAL_S)
+        with _locked(file):
+            self._enter(self.endpoint_silent)
+            await self._ticks(env, self.silent_s)
+            self._enter(_Phase())
+        await env.execute(f"DROP MATERIALIZATION {ENDPOINT}")
+
+    async def _gone_source(self, env: Measured) -> None:
+        """Tick while a source's server takes connections and says nothing."""
+        with socket.create_server(("127.0.0.1", 0)) as server:
+            options = f"servers '127.0.0.1:{server.getsockname()[1]}', topic 't', format 'json'"
+            await env.execute(f"CREATE SOURCE {SOURCE} (n BIGINT) USING kafka OPTIONS ({options})")
+            self._enter(self.source_gone)
+            await self._ticks(env, self.silent_s)
+            self._enter(_Phase())
+            await env.execute(f"DROP SOURCE {SOURCE}")
+
     async def _ticks(self, env: Measured, seconds: float) -> None:
         """Tick every second for so many seconds, as `strandline run` does."""
         clock, until = env.core.client.clock, time.perf_counter() + seconds
         while (begun := time.perf_counter()) < until:
             await env.core.tick(deadline=Deadline(clock, INTERVAL_S))
-            problems = dict(env.core.health.problems())
-            problems.pop(LARGE, None)  # it says how long it takes
+            problems = {name: why for name, why in env.core.health.problems().items() if name not in LATE}
             assert not problems, f"there are problems: {problems}"
             await clock.sleep(max(0.0, INTERVAL_S - (time.perf_counter() - begun)))
 
@@ -177,6 +219,18 @@ class _Run:
         state = env.core.client.known(env.core.catalog.collection(name).shard)
         return MINIMUM if state is None else state.upper
 
-    def _enter(self, phase: _Phase) -> None:
+    def _enter(self, phase: _Phase) -> float:
+        """Begin a part of the run, and end the one before; return when that was."""
         phase.begun = self._phase.ended = time.perf_counter()
         self._phase = phase
+        return phase.begun
+
+
+@contextmanager
+def _locked(file: Path) -> Iterator[None]:
+    """Have another process hold the lock of a DuckDB file."""
+    with Popen([sys.executable, "-c", _LOCK, file], stdin=PIPE, stdout=PIPE) as locking:  # noqa: S603 - ours
+        assert locking.stdout is not None
+        locking.stdout.readline()
+        yield
+        locking.communicate()

@@ -175,14 +175,26 @@ def alive(
     views: Annotated[int, typer.Option(metavar="N", min=1, help="How many views follow.")] = 10,
     rows: Annotated[int, typer.Option(metavar="N", min=1, help="How many rows the large view joins.")] = 300_000,
     matches: Annotated[int, typer.Option(metavar="N", min=1, help="With how many of them each.")] = 700,
+    silent: Annotated[
+        float, typer.Option(metavar="S", min=1.0, help="For how long an endpoint, then a source, says nothing.")
+    ] = 60.0,
     directory: DirectoryOption = None,
     json: JsonOption = True,
 ) -> None:
-    """Measure how fresh views are while another one is computed for the first time."""
+    """Measure how fresh views are while another one is computed, an endpoint is silent, a source is gone."""
     from strandline.bench.alive import measure_alive
 
     def measure(session: SparkSession, place: Path) -> dict[str, Any]:
-        return measure_alive(session, place, rate=rate, seconds=seconds, views=views, rows=rows, matches=matches)
+        return measure_alive(
+            session,
+            place,
+            rate=rate,
+            seconds=seconds,
+            views=views,
+            rows=rows,
+            matches=matches,
+            silent_seconds=silent,
+        )
 
     _bench(context, "alive", directory, measure, json=json)
 
