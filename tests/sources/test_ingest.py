@@ -464,3 +464,36 @@ def test_any_grouping_of_ticks_into_steps_gives_the_definition(moves):
         assert await world.updates() == await world.expected()
 
     run(body)
+
+
+class Forgetful(ListReader):
+    """A reader that refuses to go on where upstream forgot what it does not know to be durable."""
+
+    forgotten = 0
+    durable = NOTHING_READ
+
+    async def upstream_frontier(self):
+        if not self.durable.covers("p", self.forgotten - 1) and self.forgotten:
+            raise SourceError(f"messages before {self.forgotten} were deleted before they were read")
+        return await super().upstream_frontier()
+
+    async def commit(self, resume):
+        self.durable = self.durable.join(resume)
+
+
+def test_what_another_replica_made_durable_is_not_missed_when_upstream_answers_again():
+    """Damage: a replica that was cut off from the brokers for a day refuses a source that misses nothing."""
+
+    async def body():
+        world = World()
+        world.upstream.produce("p", "a")
+        first, second = await world.open(), await world.open(reader=Forgetful(world.upstream))
+        for time in (1, 2):
+            await first.tick(time)
+            await first.catch_up()
+        second.reader.forgotten = 1
+        world.clock.now += PERIOD_MS
+        assert isinstance(await second.tick(3), Stalled)
+        assert isinstance(await second.tick(4), Advanced)
+
+    asyncio.run(body())

@@ -183,6 +183,7 @@ def test_what_another_instance_made_durable_and_forgot_meanwhile_is_no_damage():
         refresh = place.remap.refresh
 
         async def slow():
+            place.remap.refresh = refresh
             for name in OUTPUTS:
                 await place.durable(name, 8)
             hold = await place.client().since("remap", "history", 1)
@@ -192,6 +193,35 @@ def test_what_another_instance_made_durable_and_forgot_meanwhile_is_no_damage():
         place.remap.refresh = slow
         await frontier.advance()
         assert frontier.offsets == Offsets({"p": 7})
+
+    run(body)
+
+
+def test_what_another_instance_bound_and_made_durable_meanwhile_is_no_damage():
+    """Damage: one of two replicas calls a shard a copy of another moment because the other one is faster."""
+
+    async def body(place):
+        frontier = await place.open()
+        for name in OUTPUTS:
+            await place.durable(name, 3)
+        refresh = place.remap.refresh
+
+        async def slow():
+            place.remap.refresh = refresh
+            for name in OUTPUTS:
+                await place.durable(name, 8)
+            await (await place.client().since("remap", "history", 1)).downgrade(Frontier(7))
+            seen = await refresh()
+            other = await RemapShard.open(await place.client().records("remap", 1), 1)
+            for time in range(9, 12):
+                await other.mint(time, Offsets({"p": time}))
+            for name in OUTPUTS:
+                await place.durable(name, 12)
+            return seen
+
+        place.remap.refresh = slow
+        await frontier.advance()
+        assert frontier.offsets == Offsets({"p": 11})
 
     run(body)
 

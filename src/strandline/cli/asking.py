@@ -69,9 +69,14 @@ def _instance(name: str, found: Mapping[str, Any]) -> Iterator[str]:
     """Yield what an instance runs and how each of its replicas is, for people."""
     yield f"instance {name}: {', '.join(found['items']) or 'nothing runs in it'}"
     for replica, each in found["replicas"].items():
-        went = sum(each.get("replaced", {}).values())
-        kept = f"it kept {each.get('reused', 0)} of what ran, began {each.get('created', 0)} and replaced {went}"
-        yield f"instance {name}, replica {replica} at {each['address']}: {each.get('problem') or f'it obeys; {kept}'}"
+        went, reused, created = sum(each.get("replaced", {}).values()), each.get("reused", 0), each.get("created", 0)
+        kept = f"connected; at the last connection {reused} items were kept, {created} begun, {went} replaced"
+        here = f"instance {name}, replica {replica} at {each['address']}"
+        yield f"{here}: {kept if each.get('obeys') else each.get('problem')}"
+        if each.get("obeys") and each.get("problem"):
+            yield f"{here}: {each['problem']}"
+        for item, why in each.get("problems", {}).items():
+            yield f"{here}, {item}: {why}"
 
 
 def _next(found: Mapping[str, Any]) -> Iterator[str]:

@@ -124,7 +124,7 @@ class Writing:
 
     @property
     def instance(self) -> Instance:
-        """What runs in this process: all tables and sources, and what is in no instance of its own."""
+        """What runs in this process: all tables, and what is in no instance of its own."""
         return self.running.here
 
     @property

@@ -105,7 +105,8 @@ def last_step(counted: Mapping[str, int], stage: str) -> Done | None:
 def together(counted: Sequence[Mapping[str, int]]) -> dict[str, int]:
     """Return the counters of processes that run the same things: of each the greatest.
 
-    Those of last steps come from the one process that has most of them, because they hold texts that belong together.
+    What is made durable of a source is made so by one process each time: these add up.  Counters of last steps come
+    from the one process that has most of them, because they hold texts that belong together.
 
     >>> together([{"sink/v/rows": 3, "step/v/plan/a": 1}, {"sink/v/rows": 2, "step/v/plan/b": 1, "step/v/ms": 5}])
     {'sink/v/rows': 3, 'step/v/plan/b': 1, 'step/v/ms': 5}
@@ -115,8 +116,24 @@ def together(counted: Sequence[Mapping[str, int]]) -> dict[str, int]:
     for each, apart in zip(counted, steps, strict=True):
         for name, count in each.items():
             if name not in apart:
-                found[name] = max(count, found.get(name, count))
+                known = found.get(name, 0)
+                found[name] = known + count if _adds_up(name) else max(known, count)
     return found | max(steps, key=len, default={})
+
+
+def _adds_up(name: str) -> bool:
+    return name.startswith(f"{SOURCE}/") and name.endswith(("/durable_records", "/error_records"))
+
+
+def arrived(counted: Mapping[str, int], now_ms: int) -> dict[str, int]:
+    """Return counters of another process that have come at ``now_ms``: since when something goes on is counted from it.
+
+    The clock of that process may be another one.
+    """
+    return {
+        name: now_ms if name.startswith(f"{FIRST}/") and name.endswith("/since_ms") else count
+        for name, count in counted.items()
+    }
 
 
 def sendable(counted: Mapping[str, int]) -> dict[str, int]:

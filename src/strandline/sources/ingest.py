@@ -130,8 +130,13 @@ class Ingestion:
         try:
             known = (await self._remap.refresh()).frontier
             covered = await self._upstream.ask("how far it can be read", partial(self._probe, known), wait=wait)
-        except (SourceError, Unavailable) as error:
+        except Unavailable as error:
             self._stalled = str(error)
+            return Stalled(error)
+        except SourceError as error:
+            self._stalled = str(error)
+            # The reader may not know what another process has made durable meanwhile, and miss what upstream forgot.
+            await self._resumption.follow(wait=wait)
             return Stalled(error)
         remap = await self._remap.mint(time, covered)
         self._stalled = ""

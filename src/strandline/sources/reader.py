@@ -186,7 +186,7 @@ def any_schema(options: object, schema: Schema) -> None:
 
 
 def one_at_a_time(_: object) -> bool:
-    """Have one process at a time read a source: upstream has one reader, or forgets what that one has."""
+    """Have one process at a time read a source: upstream allows one reader, or deletes what that one has confirmed."""
     return False
 
 
@@ -218,7 +218,7 @@ class ReaderKind(Generic[O]):
     keeps still, why, and what to do: empty if that is nothing.  ``clash`` says why a source with the first options
     cannot be beside one with the second, which is there: empty if it can.  None: it always can.  ``shared`` says of a
     source with these options whether several processes may read it at once, under one epoch: what one of them has bound
-    or made durable, the others read the same (`SharedReaderContract`).
+    or made durable, the others find and read the same (`SharedReaderContract`).
     """
 
     name: str

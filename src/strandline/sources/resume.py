@@ -102,14 +102,23 @@ class ResumptionFrontier:
         """Return the timestamp resumption frontier."""
         for data in self._data:
             await data.refresh()  # before the remap, so that the remap cannot seem to be behind
-        since = (await self._remap.refresh()).since
+        await self._remap.refresh()
+        while behind := self._behind():  # another instance went on, and forgot, between the two
+            before = [data.state.upper for data in behind]
+            for data in behind:
+                await data.refresh()
+            if [data.state.upper for data in behind] == before:
+                break
+            await self._remap.refresh()
         self._remap.refuse_fenced()
         for data in self._data:
-            if MINIMUM < data.state.upper <= since:  # another instance went on, and forgot, between the two
-                await data.refresh()
             data.refuse_fenced()
             self._check(data.shard, data.state.upper)
         return self._meet()
+
+    def _behind(self) -> list[WriteHandle]:
+        since = self._remap.remap.since
+        return [data for data in self._data if MINIMUM < data.state.upper <= since]
 
     def _meet(self) -> Frontier:
         return meet([self._remap.remap.upper, *(data.state.upper for data in self._data)])

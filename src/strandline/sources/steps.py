@@ -162,19 +162,7 @@ class Steps:
             FencedError: a newer epoch has taken over.
             Indeterminate: they may be withdrawn; look before you ask again.
         """
-        lower, upper = self.upper, Frontier(time + 1)
-        if self._remap.remap.slices(lower, upper):
-            raise Unavailable(f"another instance has bound messages by {time}; ask again")
-        left = await self._engine.union(self._schema, [errors], advance=time, negate=[True])
-        staged = await self._engine.stage(left, self._request(lower, upper))
-        match await self._data.compare_and_append([staged], lower, upper):
-            case Appended():
-                return
-            case UpperMismatch():
-                await self._discard([staged])
-                raise Unavailable(f"another instance has appended to shard {self._data.shard!r} meanwhile; ask again")
-            case Fenced() as outcome:
-                raise fenced(self._data.shard, outcome, self._data.epoch)
+        await withdraw(errors, time, self._schema, self._data, self._remap, self._engine)
 
     async def _take_snapshot(self) -> None:
         """Have upstream open a snapshot, or keep it open, if the output needs one.  Nothing of it is durable."""
@@ -258,7 +246,7 @@ class Steps:
         records = await self._reader.read(slices, table=self.table, locate=locate)
         envelope = self._settle()
         rows = await envelope.updates(records, slices, lower, located=locate)
-        request = self._request(lower, upper)
+        request = _request(self._data, self._schema, lower, upper)
         staged = await self._engine.stage(
             rows,
             structs.replace(request, small=self._reader.likely_small(slices), normalised=envelope.settled),
@@ -270,18 +258,6 @@ class Steps:
                 await self._engine.discard(staged)
                 raise
         return staged
-
-    def _request(self, lower: Frontier, upper: Frontier) -> StageRequest:
-        return StageRequest(
-            self._data.shard,
-            self._schema,
-            as_time(lower),
-            as_time(upper),
-            self._data.stage_prefix(),
-            sort=self._data.state.sort,
-            small=True,
-            inline_bytes_max=self._data.inline_room,
-        )
 
     async def _append(self, staged: list[Staged], lower: Frontier, upper: Frontier) -> Stepped:
         match await self._data.compare_and_append(staged, lower, upper):
@@ -316,3 +292,35 @@ class Steps:
 def _progress(frontier: Frontier) -> tuple[bool, int]:
     """A sort key in the order of frontiers."""
     return frontier.empty, as_time(frontier)
+
+
+async def withdraw(
+    errors: Rows, time: int, schema: Schema, data: WriteHandle, remap: RemapShard, engine: Engine
+) -> None:
+    """Withdraw ``errors``, rows of the err half of ``data``, at ``time``; see `Steps.dismiss`."""
+    lower, upper = data.state.upper, Frontier(time + 1)
+    if remap.remap.slices(lower, upper):
+        raise Unavailable(f"another instance has bound messages by {time}; ask again")
+    left = await engine.union(schema, [errors], advance=time, negate=[True])
+    staged = await engine.stage(left, _request(data, schema, lower, upper))
+    match await data.compare_and_append([staged], lower, upper):
+        case Appended():
+            return
+        case UpperMismatch():
+            await engine.discard(staged)
+            raise Unavailable(f"another instance has appended to shard {data.shard!r} meanwhile; ask again")
+        case Fenced() as outcome:
+            raise fenced(data.shard, outcome, data.epoch)
+
+
+def _request(data: WriteHandle, schema: Schema, lower: Frontier, upper: Frontier) -> StageRequest:
+    return StageRequest(
+        data.shard,
+        schema,
+        as_time(lower),
+        as_time(upper),
+        data.stage_prefix(),
+        sort=data.state.sort,
+        small=True,
+        inline_bytes_max=data.inline_room,
+    )

@@ -143,7 +143,13 @@ def known() -> Known:
         "instances": {
             "X": {
                 "replicas": {
-                    "a": {"address": "a:1", "incarnation": "i", "reused": 4, "replaced": {"its plan changed": 2}},
+                    "a": {
+                        "address": "a:1",
+                        "incarnation": "i",
+                        "obeys": True,
+                        "reused": 4,
+                        "replaced": {"its plan changed": 2},
+                    },
                     "b": {"address": "b:1", "problem": "it was not seen yet"},
                 }
             }

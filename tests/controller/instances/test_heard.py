@@ -3,17 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from typing import Any
 
 import msgspec
 import pytest
 from tests.controller.instances.apart import TOTALS, held, replica_of, run, site
-from tests.controller.instances.pairs import Pair
+from tests.controller.instances.pairs import OUT, Pair
 
 from strandline.controller.instances import link
 from strandline.controller.instances.link import Heard
+from strandline.errors import Unavailable
 from strandline.instance.protocol.codec import encode
-from strandline.instance.protocol.messages import Create, CreateInstance, InitializationComplete, Refused, Status
+from strandline.instance.protocol.messages import (
+    Create,
+    CreateInstance,
+    InitializationComplete,
+    Refused,
+    Status,
+)
 
 
 def test_a_refused_command_keeps_no_tick_from_waiting_for_the_rest() -> None:
@@ -60,6 +68,9 @@ def test_a_command_with_fields_that_a_replica_cannot_read_costs_its_item_alone(m
             assert problems.keys() == {"odd"}
             assert "does not obey Create" in problems["odd"]
             assert "clairvoyant" in problems["odd"]
+            await at.execute("DROP MATERIALIZED VIEW odd")
+            await at.agree(await at.tick(2))
+            assert at.core.require_writing().running.replicas()["x"]["a"].problem == ""
 
     run(body())
 
@@ -69,6 +80,8 @@ def test_what_upkeep_of_a_replica_fails_at_is_shown() -> None:
 
     async def body() -> None:
         async with site("a") as at:
+            await at.agree(await at.tick(2))
+            await at.execute("CREATE INDEX i ON totals (grp) IN INSTANCE x")
             await at.agree(await at.tick(2))
             client = replica_of(at, "a")._equipment.client
             client.problems = lambda: {"s-7": "merge failed: the disk is full"}  # type: ignore[method-assign]
@@ -116,6 +129,50 @@ def test_nothing_of_before_counts_once_everything_was_said_anew() -> None:
         await found.clock.sleep(0.05)
         assert known.obeys
         assert known.heard.advanced is None
+        await found.replicas.close()
+
+    run(body())
+
+
+def test_what_stands_in_the_way_in_one_replica_is_shown_though_another_one_goes_on() -> None:
+    """Damage: an operator believes in two replicas, one of which never does anything, until the other one dies."""
+
+    async def body() -> None:
+        async with site("a", "b") as at:
+            await at.agree(await at.tick(2))
+            instance = replica_of(at, "b")._instance
+            assert instance is not None
+            reader = instance._reader
+
+            async def away(collection: Any) -> Any:
+                if collection.name == "items":
+                    raise Unavailable("there is no credential here")
+                return await reader(collection)
+
+            instance._reader = away  # type: ignore[method-assign]
+            await at.execute(TOTALS.replace("totals", "more"))
+            await at.agree(await at.tick(2))
+            shown = at.core.require_writing().running.replicas()["x"]
+            assert (shown["a"].problems, shown["b"].problems) == ({}, {"more": "there is no credential here"})
+            assert (shown["a"].obeys, shown["b"].obeys) == (True, True)
+
+    run(body())
+
+
+def test_a_problem_of_one_replica_is_none_while_another_one_is_at_work() -> None:
+    """Damage: status says that a source stands still, and each second that it does not."""
+
+    async def body() -> None:
+        found = Pair()
+        await found.begin()
+        found.replicas.start("n", replace(OUT, log="log-n"))
+        await found.bring()
+        busy = found.replicas.links["b"].heard
+        busy.advanced = None
+        found.replicas.links["a"].heard.problems["n"] = "no credential"
+        assert "n" not in found.replicas.problems()
+        busy.problems["n"] = "no credential"
+        assert found.replicas.problems()["n"] == "no credential"
         await found.replicas.close()
 
     run(body())

@@ -49,7 +49,7 @@ from strandline.instance.protocol.messages import (
 NAMED: Final = frozenset(
     (
         *("shards", "conf", "options", "settings", "replaced"),
-        *("writes", "needs", "problems", "under_way", "counters", "disagreements", "writers", "vanished"),
+        *("writes", "needs", "problems", "under_way", "counters", "disagreements", "writers", "notices", "vanished"),
     )
 )
 """The fields that hold values by name: there each name counts."""

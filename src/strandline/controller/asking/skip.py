@@ -10,6 +10,7 @@ later stays.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, Final
 
 from strandline.algebra.nodes import Get
@@ -19,12 +20,22 @@ from strandline.controller.commanded import runs_in
 from strandline.controller.core import Core
 from strandline.controller.holding import Hold
 from strandline.controller.location.catalog import unknown
-from strandline.controller.location.items import Fed
+from strandline.controller.location.items import Fed, SharedSource, Source
 from strandline.errors import InvalidUsage, Unavailable
 from strandline.frontier.antichain import Frontier, as_time
 from strandline.instance import error_half
 from strandline.persist.handles.contents import Half
 from strandline.persist.handles.read import ReadHandle
+from strandline.persist.handles.write import WriteHandle
+from strandline.persist.shard.patience import Deadline
+from strandline.sources.reclock import NOTHING_READ
+from strandline.sources.remap import RemapShard
+from strandline.sources.steps import withdraw
+from strandline.store.clock import Clock
+
+CATCHES_UP_S: Final = 10.0
+"""How long replicas may take to make durable what is bound."""
+POLL_S: Final = 0.1
 
 _TEXT: Final = "error"
 _TEXTS: Final = Schema((Column(_TEXT, "string"),))
@@ -57,12 +68,42 @@ async def skip(core: Core, name: str, as_of: int | None, *, apply: bool) -> dict
     return {"source": source.name, "as_of": time, **seen, "applied": apply, "dismissed_at": dismissed}
 
 
+@dataclass(frozen=True)
+class _Elsewhere:
+    """A source that replicas run: its remap, and one of its outputs, as this process writes them beside them."""
+
+    remap: RemapShard
+    data: WriteHandle
+
+    @classmethod
+    async def of(cls, core: Core, source: Fed) -> _Elsewhere:
+        """Open both under the epoch that the replicas write under."""
+        feeding, epoch, client = core.catalog.items[runs_in(source)], core.catalog.writes, core.client
+        assert isinstance(feeding, Source | SharedSource), "that is what runs for a collection that is fed"
+        remap = await RemapShard.open(await client.records(feeding.remap, epoch), epoch)
+        return cls(remap, await client.writer(source.shard, epoch, schema=source.schema.ddl))
+
+    async def catch_up(self, clock: Clock) -> Frontier | None:
+        """Return how far it is, once all that is bound is durable; None if replicas do not come there in time."""
+        deadline = Deadline(clock, CATCHES_UP_S)
+        while True:
+            bound, upper = (await self.remap.refresh()).upper, (await self.data.refresh()).upper
+            if upper == bound:
+                return upper
+            if deadline.left_s() <= 0:
+                return None
+            await clock.sleep(POLL_S)
+
+
 async def _caught_up(core: Core, source: Fed) -> Frontier:
     """Return how far the source is, all that it has bound being durable."""
-    name = source.name.lower()
-    upper = await core.require_writing().instance.catch_up(name)
+    name, writing = source.name.lower(), core.require_writing()
+    if writing.running.elsewhere(runs_in(source)):
+        upper = await (await _Elsewhere.of(core, source)).catch_up(core.assembly.clock)
+    else:
+        upper = await writing.instance.catch_up(name)
     if upper is None:
-        problem = core.problems.get(name) or core.problems.get(runs_in(source)) or "it is not open"
+        problem = core.problems.get(name) or core.problems.get(runs_in(source)) or "what it has bound is not durable"
         raise Unavailable(f"source {source.name!r} stands still: {problem}")
     return upper
 
@@ -85,7 +126,13 @@ async def _dismiss(
             raise InvalidUsage(
                 f"some errors that {reader.name!r} had at {seen_at} were withdrawn since; look at its present errors"
             )
-        await writing.instance.dismiss(reader.name.lower(), seen, at)
+        source = core.catalog.items[reader.name.lower()]
+        if isinstance(source, Fed) and writing.running.elsewhere(runs_in(source)):
+            found = await _Elsewhere.of(core, source)
+            await found.remap.mint(at, NOTHING_READ)
+            await withdraw(seen, at, source.schema, found.data, found.remap, engine)
+        else:
+            await writing.instance.dismiss(reader.name.lower(), seen, at)
     finally:
         hold.give_back()
     return at

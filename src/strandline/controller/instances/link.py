@@ -16,9 +16,10 @@ from typing import Final, TypeVar
 from strandline.compute.sink.disagreement import Disagreement
 from strandline.errors import reason
 from strandline.frontier.antichain import MINIMUM, Frontier
+from strandline.instance import live
 from strandline.instance.commands import Advance
 from strandline.instance.loop import Loop
-from strandline.instance.protocol.carrier import ALONE_S, Carrier, Dial
+from strandline.instance.protocol.carrier import ALONE_S, NOTICED_S, Carrier, Dial
 from strandline.instance.protocol.codec import decode, encode
 from strandline.instance.protocol.messages import (
     REPLICA,
@@ -44,10 +45,11 @@ T = TypeVar("T")
 
 RETRY_S_MIN: Final = 0.2
 RETRY_S_MAX: Final = 5.0
+"""How long after a connection could not be made the next one is tried: at first, and after back-off."""
 DISMISSED_WITHIN_S: Final = 1.0
 """How long a replica that is dropped may take to hear it; then it learns it from the connection that ends."""
-MOVES_AFTER_S: Final = 2 * ALONE_S
-"""How long after a connection could not be made the next one is tried: at first, and after back-off."""
+MOVES_AFTER_S: Final = ALONE_S + NOTICED_S + 3.0
+"""How long after a connection was lost another replica begins what only one may run: the one before has let go."""
 
 
 @dataclass
@@ -55,7 +57,7 @@ class Heard:
     """What a replica has said over the present connection.
 
     ``reconciled``: None until it has compared what it runs with what it is to run: then nothing else is believed yet.
-    ``owed``: how often it was told since that everything was said anew, and has not said that it has compared.
+    ``owed``: how many `InitializationComplete` were sent that the replica has not answered with `Reconciled`.
     ``under_way``: since when by the clock of this process, as it was heard; that of a replica may be another one.
     """
 
@@ -70,8 +72,9 @@ class Heard:
     counters: dict[str, int] = field(default_factory=dict)
     disagreements: dict[str, Disagreement] = field(default_factory=dict)
     writers: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    notices: dict[str, tuple[str, ...]] = field(default_factory=dict)
     refused: dict[str, str] = field(default_factory=dict)
-    """Why commands were not obeyed, by their kind."""
+    """Why commands were not obeyed, by what they were about; where that has no name, by their kind in brackets."""
 
     @property
     def failing(self) -> str:
@@ -81,8 +84,16 @@ class Heard:
     @property
     def trouble(self) -> str:
         """What an operator should know of the replica as a whole; empty: nothing."""
-        refused = (f"it does not obey {command}: {why}" for command, why in self.refused.items())
-        return "; ".join(filter(None, (self.failing, self.problems.get(UPKEEP, ""), *refused)))
+        return "; ".join(filter(None, (self.failing, self.problems.get(UPKEEP, ""), *self.refused.values())))
+
+    def problem(self, name: str) -> str:
+        """Return what stands in the way of what runs as ``name`` in the replica; empty: nothing that is known."""
+        return self.problems.get(name) or self.refused.get(name) or self.failing
+
+    @property
+    def items(self) -> dict[str, str]:
+        """What stands in the way of things that run in the replica, by their names."""
+        return {name: why for name, why in (self.problems | self.refused).items() if not name.startswith("(")}
 
     def upper(self, name: str) -> Frontier:
         """Return how far the replica says that ``name`` is; the minimum where it has not said it."""
@@ -96,21 +107,23 @@ class Heard:
             case Reconciled():
                 self.reconciled, self.owed = said, self.owed - 1
                 self.advanced = None  # it counts turns anew: what it runs is something else now
-            case Refused(command, why):
-                self.refused[command] = why
+            case Refused(command, why, id=about):
+                self.refused[about or f"({command})"] = f"it does not obey {command}: {why}"
             case Frontiers(writes, needs, advanced, gone):
                 self.writes = _without(self.writes | writes, gone)
                 self.needs |= {shard: needed for shard, needed in needs.items() if not needed.empty}
                 for shard in [shard for shard, needed in needs.items() if needed.empty]:
                     self.needs.pop(shard, None)
                 self.advanced = self.advanced if advanced is None else advanced
-            case Status(problems, under_way, counters, disagreements, writers, vanished):
+            case Status(problems, under_way, counters, disagreements, writers, notices, vanished):
                 self.problems = {name: text for name, text in (self.problems | problems).items() if text}
                 begun = {name: now_ms for name, since in under_way.items() if since is not None}
                 self.under_way = _without(self.under_way, tuple(under_way)) | begun
-                self.counters = _without(self.counters | counters, vanished.get("counters", ()))
+                counted = self.counters | live.arrived(counters, now_ms)
+                self.counters = _without(counted, vanished.get("counters", ()))
                 self.disagreements = _without(self.disagreements | disagreements, vanished.get("disagreements", ()))
                 self.writers = _without(self.writers | writers, vanished.get("writers", ()))
+                self.notices = _without(self.notices | notices, vanished.get("notices", ()))
             case _:
                 pass
 

@@ -52,7 +52,9 @@ Placeable = RunDataflow | RunIngestion | RunMaterialization | RunIndex
 class ReplicaStatus(msgspec.Struct, frozen=True, omit_defaults=True):
     """How a replica is: its address, why it does not obey (empty: it does), its incarnation, what it kept of what ran.
 
-    ``reused``, ``replaced`` (by reason), ``dropped`` and ``created`` are of the last connection.
+    ``reused``, ``replaced`` (by reason), ``dropped`` and ``created`` are of the last connection.  ``obeys``: it is
+    connected, and runs what it is to run.  ``problems``: what stands in the way of items in it, by their names, also
+    where another replica brings them on.
     """
 
     address: str
@@ -62,6 +64,8 @@ class ReplicaStatus(msgspec.Struct, frozen=True, omit_defaults=True):
     replaced: dict[str, int] = {}
     dropped: int = 0
     created: int = 0
+    obeys: bool = False
+    problems: dict[str, str] = {}
 
 
 class Replicas:
@@ -192,6 +196,8 @@ class Replicas:
         """Have ``name`` run no more."""
         known = self._runs.pop(name, None)
         self._places.pop(name, None)
+        for link in self.links.values():
+            link.heard.refused.pop(name, None)
         unsaid = self._unsaid.pop(name, None)
         for export in () if known is None or unsaid is not None else known.exports:
             self._say(AllowCompaction(export, EMPTY))
@@ -311,15 +317,14 @@ class Replicas:
             away = "; ".join(f"{name} at {why}" for name, why in sorted(said.items()))
             why = f"no replica of instance {self.name!r} is connected ({away or 'it has none'})"
             return dict.fromkeys(self.frontiers(), why)
-        asked, names = self._done or obeying, self.frontiers()
         found = dict(self._unsaid)
-        for name, upper in names.items():
+        for name, upper in self.frontiers().items():
             if name in self._unsaid:
                 continue
             if name in self._runs and isinstance(self._runs[name].what, RunDataflow) and self._time < upper:
                 continue  # another replica has brought it there
-            runs_it = [link for link in asked if self._runs_in(name, link)]
-            told = [link.heard.problems.get(name, "") or link.heard.trouble for link in runs_it]
+            runs_it = [link for link in obeying if self._runs_in(name, link)]
+            told = [link.heard.problem(name) for link in runs_it]
             if all(told) and runs_it:
                 found[name] = told[0]
             elif not runs_it and name in self._places and not self._obeys(self._places[name]):
@@ -367,7 +372,17 @@ class Replicas:
                 kept.replaced,
                 kept.dropped,
                 kept.created,
+                name not in self.trust.bars and link.obeys,
+                link.heard.items,
             )
+        return found
+
+    def notices(self) -> dict[str, list[str]]:
+        """Return what is worth knowing of sources that go on, by name: as any replica says it."""
+        found: dict[str, list[str]] = {}
+        for link in self.obeying:
+            for name, said in link.heard.notices.items():
+                found[name] = [*found.get(name, ()), *(each for each in said if each not in found.get(name, ()))]
         return found
 
     def counters(self) -> dict[str, int]:

@@ -224,7 +224,9 @@ class Running:
         """Return how far everything that runs is."""
         report = self.here.report()
         elsewhere = [instance.frontiers() for instance in self.instances.values()]
-        return replace(report, frontiers={**report.frontiers, **ChainMap(*elsewhere)})
+        notices = [instance.notices() for instance in self.instances.values()]
+        frontiers = {**report.frontiers, **ChainMap(*elsewhere)}
+        return replace(report, frontiers=frontiers, notices={**report.notices, **ChainMap(*notices)})
 
     def upper(self, name: str) -> Frontier:
         """Return how far the replicas that run an item have said that it is; the minimum if none has."""

@@ -112,7 +112,7 @@ def _replicas(known: Known) -> Iterator[Row]:
     """The replicas: whether each is connected and runs what it is to run, and if not, why."""
     for instance, replica, found in _each_replica(known):
         problem = found.get("problem") or None
-        yield instance, replica, found["address"], problem is None, problem, found.get("incarnation") or None
+        yield instance, replica, found["address"], bool(found.get("obeys")), problem, found.get("incarnation") or None
 
 
 def _reconciliations(known: Known) -> Iterator[Row]:

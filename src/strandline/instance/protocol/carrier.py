@@ -14,6 +14,8 @@ FRAME_BYTES_MAX: Final = 64 << 20
 ALONE_S: Final = 5.0
 """A replica that has had no controller for so long stops what only one replica may run: by then another one begins it
 at the soonest."""
+NOTICED_S: Final = 7.0
+"""By then both ends of a connection that was cut have noticed it."""
 
 
 class Carrier(Protocol):

@@ -145,19 +145,21 @@ class Welcome(msgspec.Struct, frozen=True):
 REPLICA: Final = "(replica)"
 """In the place of an item's name: the replica as a whole does not go on."""
 UPKEEP: Final = "(upkeep)"
-"""In the place of an item's name: merges and collections of the replica."""
+"""In the place of an item's name: merges and garbage collection that have failed in the replica."""
 
 
 class Refused(msgspec.Struct, frozen=True):
     """A command was not obeyed, and why.
 
     The connection ends if it was `Hello`; what is of another format is refused as `Hello`, too.
-    ``succeeded``: the controller was, by a newer one.
+    ``succeeded``: the controller was, by a newer one.  ``id``: what the command was about; empty: the replica as a
+    whole.
     """
 
     command: str
     why: str
     succeeded: bool = False
+    id: str = ""
 
 
 class Frontiers(msgspec.Struct, frozen=True):
@@ -181,8 +183,9 @@ class Status(msgspec.Struct, frozen=True):
     ``problems``: by id, or by what else they are noted under; empty: it has none now.  ``under_way``: by id, since when
     (milliseconds) something is done for it; None: no more.  ``counters``: live ones (`instance/live.py`) that changed.
     ``disagreements``: by shard, also of internal stages, the last race in which another replica's rows were others.
-    ``writers``: by shard, the names by which the shard knows what this replica appends.  ``vanished``: by the name of
-    one of the last three, the names in it that there are no more.
+    ``writers``: by shard, the names by which the shard knows what this replica appends.  ``notices``: by id, what is
+    worth knowing of a source, though it goes on.  ``vanished``: by the name of one of the last four, the names in it
+    that there are no more.
     """
 
     problems: dict[str, str] = {}
@@ -190,6 +193,7 @@ class Status(msgspec.Struct, frozen=True):
     counters: dict[str, int] = {}
     disagreements: dict[str, Disagreement] = {}
     writers: dict[str, tuple[str, ...]] = {}
+    notices: dict[str, tuple[str, ...]] = {}
     vanished: dict[str, tuple[str, ...]] = {}
 
 

@@ -261,10 +261,10 @@ class Replica:
     async def _obey(self, connection: Connection, command: Command | Unknown) -> None:
         wanted = connection.wanted or self._wanted
         match command:
-            case Unknown(name, why=why):
-                await self._send(
-                    connection, Refused(name, why or "this version of the replica does not know this command")
-                )
+            case Unknown(name, fields, why):
+                about, unknown = fields.get("id"), "this version of the replica does not know this command"
+                said = Refused(name, why or unknown, id=about if isinstance(about, str) else "")
+                await self._send(connection, said)
             case Hello():
                 await self._send(connection, Refused("Hello", "this connection was greeted already"))
             case CreateInstance():
@@ -414,6 +414,7 @@ class Replica:
             instance.counters(),
             instance.disagreements(),
             instance.writers(),
+            {name: tuple(said) for name, said in instance.report().notices.items()},
         )
 
     def _upkeep(self) -> dict[str, str]:

@@ -29,6 +29,7 @@ class Standing:
     counters: Mapping[str, int] = field(default_factory=dict)
     disagreements: Mapping[str, Disagreement] = field(default_factory=dict)
     writers: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    notices: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
 
 @dataclass
@@ -59,13 +60,15 @@ class Reporter:
             _changed(before.disagreements, now.disagreements),
             _changed(before.writers, now.writers),
         )
+        notices = _changed(before.notices, now.notices)
         ended = {
             "counters": _gone(before.counters, now.counters),
             "disagreements": _gone(before.disagreements, now.disagreements),
             "writers": _gone(before.writers, now.writers),
+            "notices": _gone(before.notices, now.notices),
         }
         vanished = {kind: names for kind, names in ended.items() if names}
-        status = Status(problems, under_way, counters, disagreements, writers, vanished)
+        status = Status(problems, under_way, counters, disagreements, writers, notices, vanished)
         gone = _gone(before.writes, now.writes)
         found: list[Response] = []
         if status != Status():

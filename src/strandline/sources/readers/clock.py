@@ -24,7 +24,7 @@ from strandline.frontier.gauge import Offsets
 from strandline.options import DURATION_MS, option
 from strandline.persist.handles.contents import Rows
 from strandline.plane.staging import Staging
-from strandline.sources.reader import ReaderKind, Records, Surroundings, TakenBack
+from strandline.sources.reader import ReaderKind, Records, Surroundings, TakenBack, side_by_side
 from strandline.sources.reclock import NOTHING_READ, Slice
 from strandline.store.clock import Clock
 
@@ -65,6 +65,10 @@ class ClockReader:
     async def snapshot(self, table: str) -> Offsets | None:
         """Return None: any time of the clock can be asked for."""
         return None
+
+    def bound(self, offsets: Offsets) -> None:
+        """See `TakesBounds`: the clock of another process may be ahead."""
+        self._reached = self._reached.join(offsets)
 
     async def upstream_frontier(self) -> Offsets:
         """Return the number of whole intervals that are over; a clock that steps back stands still."""
@@ -114,4 +118,4 @@ async def _open(options: ClockOptions, given: Surroundings) -> ClockReader:
     return ClockReader(given.clock, given.engine, given.schema, options.every)
 
 
-KIND: Final = ReaderKind("clock", ClockOptions, _open, _check)
+KIND: Final = ReaderKind("clock", ClockOptions, _open, _check, shared=side_by_side)

@@ -259,8 +259,11 @@ async def _folder(options: FileOptions, given: Surroundings) -> Folder:
 
 
 def _shared(options: FileOptions) -> bool:
-    """Files that may go when one process has them may be gone before another one knows that it had them."""
-    return options.stays
+    """Return whether several replicas may read the files: if all find the same ones, and none is deleted or moved.
+
+    A path of this machine may lead elsewhere on another one; what is numbered there is missing here for ever.
+    """
+    return options.in_s3 and options.stays
 
 
 KIND: Final = ReaderKind("files", FileOptions, _open, discovery=DISCOVERY, shared=_shared)
