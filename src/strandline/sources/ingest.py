@@ -197,7 +197,6 @@ class Ingestion:
         An operator withdraws them, and no message of upstream does, so the time is bound to nothing new.  All that is
         bound must be durable already (`catch_up`).  Raises what `Steps.dismiss` raises.
         """
-        await self._remap.mint(time, NOTHING_READ)
         await self._steps[table].dismiss(errors, time)
 
 

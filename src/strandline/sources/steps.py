@@ -153,7 +153,7 @@ class Steps:
         return self._rest() if made is None else await self._append(made[0], lower, made[1])
 
     async def dismiss(self, errors: Rows, time: int) -> None:
-        """Withdraw ``errors``, rows of the err half as they are held, at ``time``, which is bound to nothing new.
+        """Withdraw ``errors``, rows of the err half as they are held, at ``time``, which is bound to nothing new here.
 
         All that is bound before must be durable already.
 
@@ -297,7 +297,11 @@ def _progress(frontier: Frontier) -> tuple[bool, int]:
 async def withdraw(
     errors: Rows, time: int, schema: Schema, data: WriteHandle, remap: RemapShard, engine: Engine
 ) -> None:
-    """Withdraw ``errors``, rows of the err half of ``data``, at ``time``; see `Steps.dismiss`."""
+    """Bind ``time`` to nothing new, and withdraw ``errors``, rows of the err half of ``data``, at it.
+
+    All that is bound before must be durable already.  Raises as `Steps.dismiss`.
+    """
+    await remap.mint(time, NOTHING_READ)
     lower, upper = data.state.upper, Frontier(time + 1)
     if remap.remap.slices(lower, upper):
         raise Unavailable(f"another instance has bound messages by {time}; ask again")

@@ -28,7 +28,6 @@ from strandline.persist.handles.contents import Half
 from strandline.persist.handles.read import ReadHandle
 from strandline.persist.handles.write import WriteHandle
 from strandline.persist.shard.patience import Deadline
-from strandline.sources.reclock import NOTHING_READ
 from strandline.sources.remap import RemapShard
 from strandline.sources.steps import withdraw
 from strandline.store.clock import Clock
@@ -129,7 +128,6 @@ async def _dismiss(
         source = core.catalog.items[reader.name.lower()]
         if isinstance(source, Fed) and writing.running.elsewhere(runs_in(source)):
             found = await _Elsewhere.of(core, source)
-            await found.remap.mint(at, NOTHING_READ)
             await withdraw(seen, at, source.schema, found.data, found.remap, engine)
         else:
             await writing.instance.dismiss(reader.name.lower(), seen, at)

@@ -84,7 +84,8 @@ class Heard:
     @property
     def trouble(self) -> str:
         """What an operator should know of the replica as a whole; empty: nothing."""
-        return "; ".join(filter(None, (self.failing, self.problems.get(UPKEEP, ""), *self.refused.values())))
+        refused = (why for about, why in self.refused.items() if about.startswith("("))
+        return "; ".join(filter(None, (self.failing, self.problems.get(UPKEEP, ""), *refused)))
 
     def problem(self, name: str) -> str:
         """Return what stands in the way of what runs as ``name`` in the replica; empty: nothing that is known."""

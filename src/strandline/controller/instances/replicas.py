@@ -50,7 +50,7 @@ Placeable = RunDataflow | RunIngestion | RunMaterialization | RunIndex
 
 
 class ReplicaStatus(msgspec.Struct, frozen=True, omit_defaults=True):
-    """How a replica is: its address, why it does not obey (empty: it does), its incarnation, what it kept of what ran.
+    """How a replica is: its address, what stands in its way as a whole, its incarnation, what it kept of what ran.
 
     ``reused``, ``replaced`` (by reason), ``dropped`` and ``created`` are of the last connection.  ``obeys``: it is
     connected, and runs what it is to run.  ``problems``: what stands in the way of items in it, by their names, also

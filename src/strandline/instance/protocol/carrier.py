@@ -12,8 +12,7 @@ from typing import Final, Protocol, TypeAlias
 FRAME_BYTES_MAX: Final = 64 << 20
 """A longer frame is refused by both ends: a command that is larger is a mistake, and rows come in several answers."""
 ALONE_S: Final = 5.0
-"""A replica that has had no controller for so long stops what only one replica may run: by then another one begins it
-at the soonest."""
+"""A replica without a controller for so long stops what only one replica may run, before another one begins it."""
 NOTICED_S: Final = 7.0
 """By then both ends of a connection that was cut have noticed it."""
 
