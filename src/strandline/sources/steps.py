@@ -153,7 +153,7 @@ class Steps:
         return self._rest() if made is None else await self._append(made[0], lower, made[1])
 
     async def dismiss(self, errors: Rows, time: int) -> None:
-        """Withdraw ``errors``, rows of the err half as they are held, at ``time``, which is bound to nothing new here.
+        """Withdraw ``errors``, rows of the err half as they are held, at ``time``, which is bound to nothing new for that.
 
         All that is bound before must be durable already.
 

@@ -102,7 +102,7 @@ def decode(frame: bytes) -> Command | Response | Unknown:
     """Return the message of ``frame``.
 
     >>> decode(encode(Unknown("Dance", {"steps": 3})))
-    Unknown(name='Dance', fields={'steps': 3})
+    Unknown(name='Dance', fields={'steps': 3}, why='')
 
     Raises:
         ProtocolViolation: it is no frame, or one of another format, or its fields are not those of its kind.
