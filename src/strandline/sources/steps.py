@@ -153,7 +153,7 @@ class Steps:
         return self._rest() if made is None else await self._append(made[0], lower, made[1])
 
     async def dismiss(self, errors: Rows, time: int) -> None:
-        """Withdraw ``errors``, rows of the err half as they are held, at ``time``, which is bound to nothing new for that.
+        """Withdraw ``errors``, rows of the err half as they are held, at ``time``, which is bound for that.
 
         All that is bound before must be durable already.
 
@@ -303,8 +303,8 @@ async def withdraw(
     """
     await remap.mint(time, NOTHING_READ)
     lower, upper = data.state.upper, Frontier(time + 1)
-    if remap.remap.slices(lower, upper):
-        raise Unavailable(f"another instance has bound messages by {time}; ask again")
+    if not lower < upper or remap.remap.slices(lower, upper):
+        raise Unavailable(f"another instance has bound messages by {time}, or made it durable; ask again")
     left = await engine.union(schema, [errors], advance=time, negate=[True])
     staged = await engine.stage(left, _request(data, schema, lower, upper))
     match await data.compare_and_append([staged], lower, upper):

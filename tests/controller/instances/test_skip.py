@@ -13,8 +13,10 @@ from strandline.controller.core import Core
 from strandline.controller.defining import definitions
 from strandline.controller.location.items import Source
 from strandline.errors import Unavailable
+from strandline.frontier.antichain import Frontier
 from strandline.sources.reclock import NOTHING_READ
 from strandline.sources.remap import RemapShard
+from strandline.sources.steps import withdraw
 from strandline.testing.lists.list_source import SCHEMA, ListReader, Upstream
 
 
@@ -75,6 +77,35 @@ def test_errors_of_a_source_in_an_instance_are_dismissed(shared: bool) -> None:
         assert at.core.health.problems() == {}
         assert at.core.require_writing().running.upper("s").at == time + 1
         assert await errors(at.core) == 1
+        await at.core.close()
+
+    run(body())
+
+
+def test_a_replica_that_is_faster_costs_another_try(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Damage: errors cannot be dismissed as long as replicas are at work."""
+
+    async def body() -> None:
+        upstream = Upstream()
+        upstream.produce("p", None)
+        at = await defined(upstream, shared=True)
+        for _ in range(2):
+            await at.core.tick()
+        epoch, lost = at.core.catalog.writes, 2
+        data = await at.core.client.writer("data", epoch, schema=SCHEMA.ddl)
+
+        async def faster(*given: Any) -> None:
+            nonlocal lost
+            if lost:
+                lost -= 1
+                await data.compare_and_append([], data.state.upper, Frontier(given[1] + 1))
+            await withdraw(*given)
+
+        monkeypatch.setattr("strandline.controller.asking.skip.withdraw", faster)
+        await skip(at.core, "s", None, apply=True)
+        assert (lost, await errors(at.core)) == (0, 0)
+        await at.core.tick()
+        assert at.core.health.problems() == {}
         await at.core.close()
 
     run(body())

@@ -24,7 +24,7 @@ from strandline.controller.location.items import Fed, SharedSource, Source
 from strandline.errors import InvalidUsage, Unavailable
 from strandline.frontier.antichain import Frontier, as_time
 from strandline.instance import error_half
-from strandline.persist.handles.contents import Half
+from strandline.persist.handles.contents import Half, Rows
 from strandline.persist.handles.read import ReadHandle
 from strandline.persist.handles.write import WriteHandle
 from strandline.persist.shard.patience import Deadline
@@ -35,6 +35,8 @@ from strandline.store.clock import Clock
 CATCHES_UP_S: Final = 10.0
 """How long replicas may take to make durable what is bound."""
 POLL_S: Final = 0.1
+TRIES: Final = 5
+"""How often errors are withdrawn in a race with the replicas that ingest."""
 
 _TEXT: Final = "error"
 _TEXTS: Final = Schema((Column(_TEXT, "string"),))
@@ -107,6 +109,22 @@ async def _caught_up(core: Core, source: Fed) -> Frontier:
     return upper
 
 
+async def _dismiss_elsewhere(core: Core, source: Fed, errors: Rows, at: int) -> int:
+    """Withdraw errors at ``at`` or later, and return when: a replica may make the time durable first that was bound."""
+    oracle, found = core.require_writing().oracle, await _Elsewhere.of(core, source)
+    for left in reversed(range(TRIES)):
+        try:
+            await withdraw(errors, at, source.schema, found.data, found.remap, core.engine)
+        except Unavailable:
+            if not left:
+                raise
+            oracle.passed(as_time(await _caught_up(core, source)))
+            at = oracle.next()
+        else:
+            break
+    return at
+
+
 async def _dismiss(
     core: Core, reader: ReadHandle, upper: Frontier, seen_at: int, latest: int, *, count: int
 ) -> int | None:
@@ -127,10 +145,8 @@ async def _dismiss(
             )
         source = core.catalog.items[reader.name.lower()]
         if isinstance(source, Fed) and writing.running.elsewhere(runs_in(source)):
-            found = await _Elsewhere.of(core, source)
-            await withdraw(seen, at, source.schema, found.data, found.remap, engine)
-        else:
-            await writing.instance.dismiss(reader.name.lower(), seen, at)
+            return await _dismiss_elsewhere(core, source, seen, at)
+        await writing.instance.dismiss(reader.name.lower(), seen, at)
     finally:
         hold.give_back()
     return at
