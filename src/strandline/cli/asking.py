@@ -72,7 +72,7 @@ def _instance(name: str, found: Mapping[str, Any]) -> Iterator[str]:
         went, reused, created = sum(each.get("replaced", {}).values()), each.get("reused", 0), each.get("created", 0)
         kept = f"connected; at the last connection {reused} items were kept, {created} begun, {went} replaced"
         here = f"instance {name}, replica {replica} at {each['address']}"
-        yield f"{here}: {kept if each.get('obeys') else each.get('problem', 'it is told what to run')}"
+        yield f"{here}: {kept if each.get('obeys') else each.get('problem', 'it compares what it runs')}"
         if each.get("obeys") and each.get("problem"):
             yield f"{here}: {each['problem']}"
         for item, why in each.get("problems", {}).items():
