@@ -14,6 +14,8 @@ from tests.controller.instances.pairs import OUT, Pair
 from strandline.controller.instances import link
 from strandline.controller.instances.link import Heard
 from strandline.errors import Unavailable
+from strandline.frontier.antichain import Frontier
+from strandline.instance.commands import Advance
 from strandline.instance.protocol.codec import encode
 from strandline.instance.protocol.messages import (
     Create,
@@ -184,3 +186,31 @@ def test_how_long_something_takes_is_counted_by_one_clock() -> None:
     heard.learn(Status(under_way={"v": 10**15, "w": 3}), 5)
     heard.learn(Status(under_way={"w": None}), 6)
     assert heard.under_way == {"v": 5}
+
+
+def test_what_is_late_and_moves_is_not_said_to_hang() -> None:
+    """Damage: under load every view is said to wait since the controller began, and a real hang looks like the rest."""
+
+    async def body() -> None:
+        found = Pair()
+        found.replicas.start("n", replace(OUT, log="log-n"))
+        await found.replicas.follow({"a": "a:1"})
+        await found.bring()
+        heard, begun = found.replicas.links["a"].heard, []
+        for time in range(3, 9):
+            heard.writes["log-n"] = Frontier(time)
+            found.replicas.aim(Advance(time + 1))
+            await found.clock.sleep(0.02)
+            heard.advanced = None
+            begun.append(found.replicas.going_on()["n"])
+        assert len(set(begun)) > 1
+        assert sorted(set(begun)) == begun, "since it moved last"
+        for time in (20, 21, 22):
+            found.replicas.aim(Advance(time))
+            await found.clock.sleep(0.02)
+            heard.advanced = None
+            begun.append(found.replicas.going_on()["n"])
+        assert len(set(begun[-2:])) == 1, "it stands"
+        await found.replicas.close()
+
+    run(body())

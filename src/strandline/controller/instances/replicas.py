@@ -90,7 +90,7 @@ class Replicas:
         self._turn = 0
         self._alone = False  # whether the last turn ended without a replica
         self._time = MINIMUM  # where everything was brought to last
-        self._behind: dict[str, int] = {}  # since when (milliseconds) each thing has not been where it was brought to
+        self._behind: dict[str, tuple[Frontier, int]] = {}  # where each thing that is late stands, and since when (ms)
         self._unsaid: dict[str, str] = {}  # by name, why what is to run cannot be said
         self._asked = Asked(self._history, self._say, lambda: self.obeying)
 
@@ -249,8 +249,11 @@ class Replicas:
         """Have all that runs be brought to ``aim``: see `arrive`."""
         self._move()
         now, frontiers = self._clock.now_ms(), self.frontiers()
-        still = {name for name, at in frontiers.items() if at <= self._time and name in self._behind}
-        self._behind = {name: self._behind[name] if name in still else now for name in frontiers}
+        before = self._behind
+        self._behind = {}
+        for name, at in frontiers.items():
+            stood, since = before.get(name, (at, now))
+            self._behind[name] = (at, since if stood == at and at <= self._time else now)
         self._turn, self._time = self._turn + 1, Frontier(aim.time)
         self._alone = False
         self._say(replace(aim, turn=self._turn))
@@ -355,7 +358,7 @@ class Replicas:
         found: dict[str, int | None] = {}
         for link in self.obeying:
             if link.heard.advanced != self._turn:
-                begun = self._behind | link.heard.under_way
+                begun = {name: since for name, (_, since) in self._behind.items()} | link.heard.under_way
                 found |= {name: begun.get(name) for name in frontiers if name not in settled}
         return found
 

@@ -80,7 +80,10 @@ class FlightListener:
         try:
             self._server = _Server(self, _uri(self._address, tls=bool(certificates)), certificates)
         except (pa.ArrowException, OSError) as error:
-            raise ConfigError(f"cannot listen on {self._address}: {first_line(error)}") from error
+            why = first_line(error)
+            if "did not start properly" in why:  # gRPC says no more
+                why = "another process listens there, or it is no address of this machine; choose another port"
+            raise ConfigError(f"cannot listen on {self._address}: {why}") from error
         _listening.add(self)
 
     async def close(self) -> None:
