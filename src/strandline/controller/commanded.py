@@ -122,6 +122,11 @@ def runs_in(item: Item) -> str:
     return item.source if isinstance(item, SourceTable) else item.name.lower()
 
 
+def place_of(item: Item, catalog: Catalog) -> str:
+    """Return the instance in which ``item`` runs, or its source does; empty: in the process of the environment."""
+    return instance_of(catalog.items[runs_in(item)])
+
+
 def _ingestion(item: Source | SharedSource, outputs: tuple[Output, ...], catalog: Catalog) -> RunIngestion:
     options = on_error.others(item.name, catalog.source_options(item), on_error.SourceOptions)
     return RunIngestion(item.name, outputs, item.connector, options, item.remap, item.progress)

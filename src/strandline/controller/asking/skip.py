@@ -11,7 +11,7 @@ later stays.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from strandline.algebra.nodes import Get
 from strandline.algebra.schema import ERROR, Column, Schema
@@ -24,13 +24,13 @@ from strandline.controller.location.items import Fed, SharedSource, Source
 from strandline.errors import InvalidUsage, Unavailable
 from strandline.frontier.antichain import Frontier, as_time
 from strandline.instance import error_half
+from strandline.instance.instance import Instance
 from strandline.persist.handles.contents import Half, Rows
 from strandline.persist.handles.read import ReadHandle
 from strandline.persist.handles.write import WriteHandle
 from strandline.persist.shard.patience import Deadline
 from strandline.sources.remap import RemapShard
 from strandline.sources.steps import withdraw
-from strandline.store.clock import Clock
 
 CATCHES_UP_S: Final = 10.0
 """How long replicas may take to make durable what is bound."""
@@ -58,34 +58,57 @@ async def skip(core: Core, name: str, as_of: int | None, *, apply: bool) -> dict
     if not isinstance(source, Fed):
         core.catalog.collection(name)  # which says what the tables of a source are, if it has some
         raise unknown("source", name, (n for n, item in core.catalog.items.items() if isinstance(item, Fed)))
-    upper = await _caught_up(core, source) if apply else None
+    feeding = await _feeding(core, source) if apply else None
+    upper = None if feeding is None else await _caught_up(core, source, feeding)
     reader = await core.readers.of(source.name)
     latest = await reads.latest(core, [reader])
     time = latest if as_of is None else as_of
     seen = await error_half.tally(core.engine, reader, time)
     dismissed = None
-    if upper is not None and seen["rows"]:
-        dismissed = await _dismiss(core, reader, upper, time, latest, count=seen["rows"])
+    if feeding is not None and upper is not None and seen["rows"]:
+        dismissed = await _dismiss(core, feeding, reader, upper, time, latest, count=seen["rows"])
     return {"source": source.name, "as_of": time, **seen, "applied": apply, "dismissed_at": dismissed}
+
+
+class _Feeding(Protocol):
+    """What feeds a collection, as it is asked to dismiss errors."""
+
+    async def catch_up(self) -> Frontier | None:
+        """Return how far the collection is, once all that is bound is durable; None: it does not come there."""
+
+    async def dismiss(self, errors: Rows, at: int) -> int:
+        """Withdraw errors at ``at``, or later, and return when."""
+
+
+@dataclass(frozen=True)
+class _Here:
+    """A source that runs in this process."""
+
+    instance: Instance
+    item: str
+
+    async def catch_up(self) -> Frontier | None:
+        """See `_Feeding`."""
+        return await self.instance.catch_up(self.item)
+
+    async def dismiss(self, errors: Rows, at: int) -> int:
+        """See `_Feeding`."""
+        await self.instance.dismiss(self.item, errors, at)
+        return at
 
 
 @dataclass(frozen=True)
 class _Elsewhere:
     """A source that replicas run: its remap, and one of its outputs, as this process writes them beside them."""
 
+    core: Core
+    source: Fed
     remap: RemapShard
     data: WriteHandle
 
-    @classmethod
-    async def of(cls, core: Core, source: Fed) -> _Elsewhere:
-        """Open both under the epoch that the replicas write under."""
-        feeding, epoch, client = core.catalog.items[runs_in(source)], core.catalog.writes, core.client
-        assert isinstance(feeding, Source | SharedSource), "that is what runs for a collection that is fed"
-        remap = await RemapShard.open(await client.records(feeding.remap, epoch), epoch)
-        return cls(remap, await client.writer(source.shard, epoch, schema=source.schema.ddl))
-
-    async def catch_up(self, clock: Clock) -> Frontier | None:
-        """Return how far it is, once all that is bound is durable; None if replicas do not come there in time."""
+    async def catch_up(self) -> Frontier | None:
+        """See `_Feeding`: replicas make it durable."""
+        clock = self.core.assembly.clock
         deadline = Deadline(clock, CATCHES_UP_S)
         while True:
             bound, upper = (await self.remap.refresh()).upper, (await self.data.refresh()).upper
@@ -95,38 +118,45 @@ class _Elsewhere:
                 return None
             await clock.sleep(POLL_S)
 
+    async def dismiss(self, errors: Rows, at: int) -> int:
+        """See `_Feeding`: a replica may make the time durable first that was bound for it."""
+        oracle = self.core.require_writing().oracle
+        for left in reversed(range(TRIES)):
+            try:
+                await withdraw(errors, at, self.source.schema, self.data, self.remap, self.core.engine)
+            except Unavailable:
+                if not left:
+                    raise
+                oracle.passed(as_time(await _caught_up(self.core, self.source, self)))
+                at = oracle.next()
+            else:
+                break
+        return at
 
-async def _caught_up(core: Core, source: Fed) -> Frontier:
+
+async def _feeding(core: Core, source: Fed) -> _Feeding:
+    """Return what feeds ``source``, wherever it runs; in replicas it is opened under the epoch of their writes."""
+    writing, client = core.require_writing(), core.client
+    if not writing.running.elsewhere(runs_in(source)):
+        return _Here(writing.instance, source.name.lower())
+    feeding, epoch = core.catalog.items[runs_in(source)], core.catalog.writes
+    assert isinstance(feeding, Source | SharedSource), "that is what runs for a collection that is fed"
+    remap = await RemapShard.open(await client.records(feeding.remap, epoch), epoch)
+    return _Elsewhere(core, source, remap, await client.writer(source.shard, epoch, schema=source.schema.ddl))
+
+
+async def _caught_up(core: Core, source: Fed, feeding: _Feeding) -> Frontier:
     """Return how far the source is, all that it has bound being durable."""
-    name, writing = source.name.lower(), core.require_writing()
-    if writing.running.elsewhere(runs_in(source)):
-        upper = await (await _Elsewhere.of(core, source)).catch_up(core.assembly.clock)
-    else:
-        upper = await writing.instance.catch_up(name)
+    upper = await feeding.catch_up()
     if upper is None:
+        name = source.name.lower()
         problem = core.problems.get(name) or core.problems.get(runs_in(source)) or "what it has bound is not durable"
         raise Unavailable(f"source {source.name!r} stands still: {problem}")
     return upper
 
 
-async def _dismiss_elsewhere(core: Core, source: Fed, errors: Rows, at: int) -> int:
-    """Withdraw errors at ``at`` or later, and return when: a replica may make the time durable first that was bound."""
-    oracle, found = core.require_writing().oracle, await _Elsewhere.of(core, source)
-    for left in reversed(range(TRIES)):
-        try:
-            await withdraw(errors, at, source.schema, found.data, found.remap, core.engine)
-        except Unavailable:
-            if not left:
-                raise
-            oracle.passed(as_time(await _caught_up(core, source)))
-            at = oracle.next()
-        else:
-            break
-    return at
-
-
 async def _dismiss(
-    core: Core, reader: ReadHandle, upper: Frontier, seen_at: int, latest: int, *, count: int
+    core: Core, feeding: _Feeding, reader: ReadHandle, upper: Frontier, seen_at: int, latest: int, *, count: int
 ) -> int | None:
     """Withdraw the ``count`` errors of ``seen_at`` at a new time, and return that; None if all have left already."""
     hold, engine, writing = Hold(), core.engine, core.require_writing()
@@ -143,10 +173,6 @@ async def _dismiss(
             raise InvalidUsage(
                 f"some errors that {reader.name!r} had at {seen_at} were withdrawn since; look at its present errors"
             )
-        source = core.catalog.items[reader.name.lower()]
-        if isinstance(source, Fed) and writing.running.elsewhere(runs_in(source)):
-            return await _dismiss_elsewhere(core, source, seen, at)
-        await writing.instance.dismiss(reader.name.lower(), seen, at)
+        return await feeding.dismiss(seen, at)
     finally:
         hold.give_back()
-    return at

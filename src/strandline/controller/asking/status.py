@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from strandline.controller.asking.freshness import freshness, lag_ms
-from strandline.controller.commanded import instance_of, log_key, runs_in, spec_of
+from strandline.controller.commanded import log_key, place_of, spec_of
 from strandline.controller.core import Core
 from strandline.controller.instances.replicas import ReplicaStatus
 from strandline.controller.location import on_error
@@ -168,8 +168,7 @@ async def _next(core: Core) -> dict[str, Any] | None:
 
 def _place(catalog: Catalog, item: Item) -> dict[str, str]:
     """Return the instance that an item runs in; nothing if it runs in the process of the environment."""
-    source = catalog.items.get(runs_in(item))
-    instance = "" if source is None else instance_of(source)
+    instance = place_of(item, catalog)
     return {"instance": instance} if instance else {}
 
 

@@ -48,7 +48,8 @@ RETRY_S_MAX: Final = 5.0
 """How long after a connection could not be made the next one is tried: at first, and after back-off."""
 DISMISSED_WITHIN_S: Final = 1.0
 """How long a replica that is dropped may take to hear it; then it learns it from the connection that ends."""
-MOVES_AFTER_S: Final = ALONE_S + NOTICED_S + 3.0
+SPARE_S: Final = 3.0
+MOVES_AFTER_S: Final = NOTICED_S + ALONE_S + SPARE_S
 """How long after a connection was lost another replica begins what only one may run: the one before has let go."""
 
 

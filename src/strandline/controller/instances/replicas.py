@@ -385,7 +385,7 @@ class Replicas:
         found: dict[str, list[str]] = {}
         for link in self.obeying:
             for name, said in link.heard.notices.items():
-                found[name] = [*found.get(name, ()), *(each for each in said if each not in found.get(name, ()))]
+                found[name] = list(dict.fromkeys((*found.get(name, ()), *said)))
         return found
 
     def counters(self) -> dict[str, int]:

@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from strandline.algebra.schema import Column, Schema
 from strandline.compute.lookups import Access
-from strandline.controller.commanded import instance_of, runs_in
+from strandline.controller.commanded import place_of
 from strandline.controller.location.catalog import Catalog
 from strandline.controller.location.items import Collected, Item, Materialization, View, kind_of
 from strandline.instance import live
@@ -133,7 +133,7 @@ def _each_replica(known: Known) -> Iterator[tuple[str, str, Mapping[str, Any]]]:
 
 def _instance(item: Item, catalog: Catalog) -> str | None:
     """Return the instance that ``item`` runs in, as it was defined; None: the process of the environment."""
-    instance = catalog.find(instance_of(catalog.items[runs_in(item)]))
+    instance = catalog.find(place_of(item, catalog))
     return None if instance is None else instance.name
 
 

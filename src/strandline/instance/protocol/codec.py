@@ -107,20 +107,7 @@ def decode(frame: bytes) -> Command | Response | Unknown:
     Raises:
         ProtocolViolation: it is no frame, or one of another format, or its fields are not those of its kind.
     """
-    _refuse_long(frame)
-    try:
-        kind, fields = _opened(_decode(frame))
-        known = MESSAGES.get(kind)
-        message: Command | Response | Unknown = (
-            Unknown(kind, fields) if known is None else Record(known).unpacked(fields)
-        )
-    except ProtocolViolation:
-        raise
-    except Exception as error:  # a text goes to sqlglot's parser, which fails in ways of its own
-        raise ProtocolViolation(
-            f"a frame of {len(frame)} bytes is no message: {type(error).__name__}: {error}"
-        ) from error
-    return message
+    return _message(frame, *_parts(frame))
 
 
 def understood(frame: bytes) -> Command | Response | Unknown:
@@ -128,15 +115,39 @@ def understood(frame: bytes) -> Command | Response | Unknown:
 
     Raises `ProtocolViolation` if it is no frame, or one of another format.
     """
+    kind, fields = _parts(frame)
     try:
-        return decode(frame)
+        return _message(frame, kind, fields)
     except ProtocolViolation as error:
-        try:
-            _refuse_long(frame)
-            kind, fields = _opened(_decode(frame))
-        except (ProtocolViolation, ValueError, msgspec.DecodeError, RecursionError):
-            raise error from None
         return Unknown(kind, fields, first_line(error))
+
+
+def _parts(frame: bytes) -> tuple[str, dict[str, Any]]:
+    """Return the kind and the fields of a frame."""
+    _refuse_long(frame)
+    try:
+        return _opened(_decode(frame))
+    except ProtocolViolation:
+        raise
+    except Exception as error:
+        raise _no_message(frame, error) from error
+
+
+def _message(frame: bytes, kind: str, fields: dict[str, Any]) -> Command | Response | Unknown:
+    known = MESSAGES.get(kind)
+    if known is None:
+        return Unknown(kind, fields)
+    try:
+        message: Command | Response = Record(known).unpacked(fields)
+    except ProtocolViolation:
+        raise
+    except Exception as error:  # a text goes to sqlglot's parser, which fails in ways of its own
+        raise _no_message(frame, error) from error
+    return message
+
+
+def _no_message(frame: bytes, error: Exception) -> ProtocolViolation:
+    return ProtocolViolation(f"a frame of {len(frame)} bytes is no message: {type(error).__name__}: {error}")
 
 
 def _opened(frame: Any) -> tuple[str, dict[str, Any]]:

@@ -16,7 +16,7 @@ Long because obeying one controller at a time is one subject.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final
@@ -130,7 +130,6 @@ class Replica:
         self._aim: Advance | None = None
         self._begun: int | None = None  # the turn of the last aim that everything was brought to
         self._advanced: int | None = None
-        self._used: frozenset[str] = frozenset()  # the shards of what runs or is to run, as last looked at
         self._turns = Loop(equipment.patience.beside, self._turn)
 
     # ---- connections -------------------------------------------------------------------------------------------------
@@ -305,11 +304,12 @@ class Replica:
             return
         epoch_over = self._instance is None or hello.writes != self._writes
         found = reconcile(self._runs, said.created, epoch_over=epoch_over)
+        self._wanted = said
         await self._end(found)
         if epoch_over:
             await self._renew(hello.writes)
         self._runs |= {each: said.created[each] for each in found.keep}  # kept as commanded now: readable from later on
-        connection.wanted, connection.reconciled, self._wanted = None, True, said
+        connection.wanted, connection.reconciled = None, True
         self._alone = True
         self._aim, self._begun, self._advanced = None, None, None  # turns are counted anew by each controller
         connection.reporter.begin_turns()
@@ -330,11 +330,15 @@ class Replica:
         self._writes = writes
 
     async def _stop(self, each: str) -> None:
-        self._runs.pop(each, None)
-        if self._instance is not None:
-            instance = self._instance
+        ran, instance = self._runs.pop(each, None), self._instance
+        if instance is not None:
             await self._ended(lambda: instance.stop(each))
         self._problems.pop(each, None)
+        if ran is None or instance is None:
+            return
+        left = (*self._runs.values(), *self._wanted.created.values())
+        for shard in shards_of(ran.what) - {shard for other in left for shard in shards_of(other.what)}:
+            instance.forget(shard)  # nothing reads or writes it any longer: it may be dropped
 
     async def _ended(self, end: Callable[[], Awaitable[None]]) -> None:
         """Have something end; what an upstream or endpoint raises then is noted, and stops nothing."""
@@ -356,7 +360,6 @@ class Replica:
                 await self._begin(instance, self._wanted.created[each])
                 if instance.runs(each):
                     self._begun, self._advanced = None, None  # it was not there when the rest was brought to the aim
-        self._forget(instance)
         aim = self._aim
         if aim is None or self._advanced == aim.turn:
             return
@@ -370,14 +373,6 @@ class Replica:
         instance.ended()  # sessions that a newer one has ended are opened anew, if they are to run here
         if aim is self._aim and not instance.going_on():
             self._advanced = aim.turn
-
-    def _forget(self, instance: Instance) -> None:
-        """Forget what is known of shards that nothing reads or writes any longer: they may be dropped."""
-        of = (*self._runs.values(), *self._wanted.created.values())
-        used = frozenset(shard for each in of for shard in shards_of(each.what))
-        for shard in self._used - used:
-            instance.forget(shard)
-        self._used = used
 
     def _may_run(self, wanted: Create) -> bool:
         """Return whether what is wanted may run here now.
@@ -405,8 +400,9 @@ class Replica:
         instance = self._instance
         if instance is None:
             return Standing()
+        report = instance.report()
         return Standing(
-            self._written(instance),
+            self._written(report.frontiers),
             instance.needed(),
             self._advanced,
             {**self._problems, **self._upkeep()},
@@ -414,7 +410,7 @@ class Replica:
             instance.counters(),
             instance.disagreements(),
             instance.writers(),
-            {name: tuple(said) for name, said in instance.report().notices.items()},
+            {name: tuple(said) for name, said in report.notices.items()},
         )
 
     def _upkeep(self) -> dict[str, str]:
@@ -422,9 +418,9 @@ class Replica:
         said = "; ".join(f"shard {shard!r}: {why}" for shard, why in sorted(found.items()))
         return {UPKEEP: said} if said else {}
 
-    def _written(self, instance: Instance) -> dict[str, Frontier]:
-        """Return how far each export is of what runs here."""
-        frontiers, found = instance.report().frontiers, dict[str, Frontier]()
+    def _written(self, frontiers: Mapping[str, Frontier]) -> dict[str, Frontier]:
+        """Return how far each export is of what runs here; ``frontiers``: how far each item is, by its name."""
+        found: dict[str, Frontier] = {}
         for each in self._runs.values():
             names = [output.name.lower() for output in outputs_of(each.what)] or [each.id]
             found |= {e: frontiers[name] for e, name in zip(each.exports, names, strict=True) if name in frontiers}
