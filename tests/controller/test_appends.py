@@ -6,18 +6,13 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
-from strandline.bench.environment import ITEMS, VIEWS, _change, over_lists
-from strandline.controller.core import Core
-from strandline.controller.defining.creating import create
-from strandline.controller.language.statements import parse
-from strandline.controller.location.config import Config, Mode
+from tests.controller.instances.apart import TABLE, Site, run
+
+from strandline.bench.environment import VIEWS
 from strandline.frontier.antichain import Frontier
 from strandline.store.consensus import CompareAndSet
-from strandline.store.system import SystemClock
-from strandline.wiring.loop import RunningTask, side_by_side
 
 NAMES = ("one", "two", "three")
 
@@ -43,47 +38,43 @@ class Watched:
 
 
 @asynccontextmanager
-async def three_views() -> AsyncIterator[tuple[Core, Watched]]:
+async def three_views() -> AsyncIterator[tuple[Site, Watched]]:
     """Open a location with a table and three views of it, which have had their first contents."""
-    place, clock = over_lists(), SystemClock()
-    store = Watched(place.assembly.consensus)
-    assembly = replace(
-        place.assembly, consensus=store, clock=clock, together=side_by_side, beside=partial(RunningTask, clock)
-    )
-    core = await Core.open(assembly, Config(), Mode.FULL)
+    at = Site()
+    store = Watched(at.place.assembly.consensus)
+    watched: Any = store
+    at.place = replace(at.place, assembly=replace(at.place.assembly, consensus=watched))
+    await at.open()
     try:
-        await create(core, parse(f"CREATE TABLE items ({ITEMS})"))  # type: ignore[arg-type]
-        for name in NAMES:
-            text = VIEWS["totals"].replace("count(*)", f"count(*) + {NAMES.index(name)}")
-            await create(core, parse(f"CREATE MATERIALIZED VIEW {name} AS {text}"))  # type: ignore[arg-type]
-        await _change(core, 0)
-        await core.tick()
-        yield core, store
+        texts = [VIEWS["totals"].replace("count(*)", f"count(*) + {number}") for number, _ in enumerate(NAMES)]
+        views = [f"CREATE MATERIALIZED VIEW {name} AS {text}" for name, text in zip(NAMES, texts, strict=True)]
+        await at.execute(TABLE, *views)
+        await at.tick()
+        yield at, store
     finally:
-        await core.close()
+        await at.core.close()
 
 
 def test_what_different_views_append_is_under_way_at_once() -> None:
     """Damage: a tick takes as long as the appends of all its views together."""
 
     async def body() -> None:
-        async with three_views() as (core, store):
+        async with three_views() as (at, store):
             store.seen.clear()
-            await _change(core, 1)
-            await core.tick()
-            shards = {core.catalog.collection(name).shard for name in NAMES}
+            await at.tick()
+            shards = {at.core.catalog.collection(name).shard for name in NAMES}
             most = max(len({key for key in keys if any(shard in key for shard in shards)}) for keys in store.seen)
             assert most == len(NAMES)
 
-    asyncio.run(body())
+    run(body())
 
 
 def test_upkeep_that_one_append_caused_keeps_no_other_append_waiting() -> None:
     """Damage: one view is merged for a minute, and all others are a minute old."""
 
     async def body() -> None:
-        async with three_views() as (core, _):
-            merged = asyncio.Event()
+        async with three_views() as (at, _):
+            core, merged = at.core, asyncio.Event()
 
             async def long_merge() -> bool:
                 await merged.wait()
@@ -91,8 +82,7 @@ def test_upkeep_that_one_append_caused_keeps_no_other_append_waiting() -> None:
 
             first, *others = [core.catalog.collection(name).shard for name in NAMES]
             core.client._machines[first].upkeep.add("a long merge", long_merge)
-            await _change(core, 1)
-            ticking = asyncio.get_running_loop().create_task(core.tick())
+            ticking = asyncio.get_running_loop().create_task(at.tick())
             before = {shard: core.client.state_of(shard).upper for shard in others}
             async with asyncio.timeout(20):
                 while any(core.client.state_of(shard).upper <= before[shard] for shard in others):
@@ -101,4 +91,4 @@ def test_upkeep_that_one_append_caused_keeps_no_other_append_waiting() -> None:
             merged.set()
             assert Frontier(await ticking) < core.client.state_of(first).upper
 
-    asyncio.run(body())
+    run(body())

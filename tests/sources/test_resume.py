@@ -173,26 +173,35 @@ def test_the_remap_forgets_in_memory_what_every_output_has():
     run(body)
 
 
+async def overtaken(place, then):
+    """Advance while another instance makes outputs durable, and forgets; ``then``: what it does once that was seen."""
+    frontier = await place.open()
+    for name in OUTPUTS:
+        await place.durable(name, 3)
+    refresh = place.remap.refresh
+
+    async def slow():
+        place.remap.refresh = refresh
+        for name in OUTPUTS:
+            await place.durable(name, 8)
+        await (await place.client().since("remap", "history", 1)).downgrade(Frontier(7))
+        seen = await refresh()
+        await then()
+        return seen
+
+    place.remap.refresh = slow
+    await frontier.advance()
+    return frontier.offsets
+
+
 def test_what_another_instance_made_durable_and_forgot_meanwhile_is_no_damage():
     """Damage: a source does not open because another instance goes on while it does."""
 
     async def body(place):
-        frontier = await place.open()
-        for name in OUTPUTS:
-            await place.durable(name, 3)
-        refresh = place.remap.refresh
+        async def nothing():
+            pass
 
-        async def slow():
-            place.remap.refresh = refresh
-            for name in OUTPUTS:
-                await place.durable(name, 8)
-            hold = await place.client().since("remap", "history", 1)
-            await hold.downgrade(Frontier(7))
-            return await refresh()
-
-        place.remap.refresh = slow
-        await frontier.advance()
-        assert frontier.offsets == Offsets({"p": 7})
+        assert await overtaken(place, nothing) == Offsets({"p": 7})
 
     run(body)
 
@@ -201,27 +210,14 @@ def test_what_another_instance_bound_and_made_durable_meanwhile_is_no_damage():
     """Damage: one of two replicas calls a shard a copy of another moment because the other one is faster."""
 
     async def body(place):
-        frontier = await place.open()
-        for name in OUTPUTS:
-            await place.durable(name, 3)
-        refresh = place.remap.refresh
-
-        async def slow():
-            place.remap.refresh = refresh
-            for name in OUTPUTS:
-                await place.durable(name, 8)
-            await (await place.client().since("remap", "history", 1)).downgrade(Frontier(7))
-            seen = await refresh()
+        async def go_on():
             other = await RemapShard.open(await place.client().records("remap", 1), 1)
             for time in range(9, 12):
                 await other.mint(time, Offsets({"p": time}))
             for name in OUTPUTS:
                 await place.durable(name, 12)
-            return seen
 
-        place.remap.refresh = slow
-        await frontier.advance()
-        assert frontier.offsets == Offsets({"p": 11})
+        assert await overtaken(place, go_on) == Offsets({"p": 11})
 
     run(body)
 

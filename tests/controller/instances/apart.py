@@ -22,6 +22,7 @@ from strandline.controller.location.config import Config, Mode
 from strandline.errors import Disconnected
 from strandline.instance.carriers.queues import QueueCarrier, pair
 from strandline.instance.equipment import Equipment
+from strandline.instance.protocol.messages import Refused
 from strandline.instance.replica.replica import Replica
 from strandline.persist.client import PersistClient
 from strandline.persist.shard.patience import Deadline
@@ -189,6 +190,15 @@ def replica_of(at: Site, name: str) -> Replica:
     found = at.processes[f"{name}:1"].replica
     assert found is not None
     return found
+
+
+async def refusing(at: Site) -> Replica:
+    """Return the replica ``a``, once it has refused a command that it does not know, and all else is where it was."""
+    await at.agree(await at.tick(2))
+    replica = replica_of(at, "a")
+    assert replica._connection is not None
+    await replica._send(replica._connection, Refused("Fancy", "this version does not know this command"))
+    return replica
 
 
 async def held(core: Core, name: str, time: int) -> Counter[tuple[Any, ...]]:

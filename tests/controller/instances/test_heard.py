@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from tests.controller.instances.apart import TOTALS, held, replica_of, run, site
+from tests.controller.instances.apart import TOTALS, held, refusing, replica_of, run, site
 from tests.controller.instances.pairs import OUT, Pair
 
 from strandline.controller.instances import link
@@ -21,7 +21,6 @@ from strandline.instance.protocol.messages import (
     Create,
     CreateInstance,
     InitializationComplete,
-    Refused,
     Status,
 )
 
@@ -31,10 +30,7 @@ def test_a_refused_command_keeps_no_tick_from_waiting_for_the_rest() -> None:
 
     async def body() -> None:
         async with site("a") as at:
-            await at.agree(await at.tick(2))
-            replica = replica_of(at, "a")
-            assert replica._connection is not None
-            await replica._send(replica._connection, Refused("Fancy", "this version does not know this command"))
+            replica = await refusing(at)
             await at.core.assembly.clock.sleep(0.1)
             go_on = replica._go_on
 

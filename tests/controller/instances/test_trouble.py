@@ -7,16 +7,13 @@ import time
 from typing import Any, NoReturn
 
 import pytest
-from tests.controller.instances.apart import TOTALS, Site, held, replica_of, run, site
+from tests.controller.instances.apart import TOTALS, Site, held, refusing, replica_of, run, site
 from tests.controller.instances.pairs import Pair
 
 from strandline.controller.asking.peeking import peek
 from strandline.errors import ConfigError, CorruptionError
 from strandline.instance import problems
 from strandline.instance.commands import Advance
-from strandline.instance.protocol.messages import (
-    Refused,
-)
 
 INDEX = "CREATE INDEX i ON totals (grp) IN INSTANCE x"
 
@@ -97,10 +94,7 @@ def test_a_command_that_a_replica_does_not_know_is_its_problem() -> None:
 
     async def body() -> None:
         async with site("a") as at:
-            await at.agree(await at.tick(2))
-            replica = replica_of(at, "a")
-            assert replica._connection is not None
-            await replica._send(replica._connection, Refused("Fancy", "this version does not know this command"))
+            await refusing(at)
             await passes(at, 2)
             assert "Fancy" in at.core.require_writing().running.replicas()["x"]["a"].problem
 
