@@ -124,7 +124,7 @@ class Writing:
 
     @property
     def instance(self) -> Instance:
-        """What runs in this process: all tables, and what is in no instance of its own."""
+        """The instance of this process: it runs all tables, and the items that name no instance."""
         return self.running.here
 
     @property

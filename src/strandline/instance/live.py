@@ -105,7 +105,7 @@ def last_step(counted: Mapping[str, int], stage: str) -> Done | None:
 def together(counted: Sequence[Mapping[str, int]]) -> dict[str, int]:
     """Return the counters of processes that run the same things: of each the greatest.
 
-    What is made durable of a source is made so by one process each time: these add up.  Counters of last steps come
+    Each record of a source is made durable by one process: these counts add up.  Counters of last steps come
     from the one process that has most of them, because they hold texts that belong together.
 
     >>> together([{"sink/v/rows": 3, "step/v/plan/a": 1}, {"sink/v/rows": 2, "step/v/plan/b": 1, "step/v/ms": 5}])

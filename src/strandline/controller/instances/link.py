@@ -75,7 +75,7 @@ class Heard:
     writers: dict[str, tuple[str, ...]] = field(default_factory=dict)
     notices: dict[str, tuple[str, ...]] = field(default_factory=dict)
     refused: dict[str, str] = field(default_factory=dict)
-    """Why commands were not obeyed, by what they were about; where that has no name, by their kind in brackets."""
+    """Why commands were not obeyed, by the item that each names; one that names none by its kind in brackets."""
 
     @property
     def failing(self) -> str:

@@ -50,11 +50,11 @@ Placeable = RunDataflow | RunIngestion | RunMaterialization | RunIndex
 
 
 class ReplicaStatus(msgspec.Struct, frozen=True, omit_defaults=True):
-    """How a replica is: its address, what stands in its way as a whole, its incarnation, what it kept of what ran.
+    """How a replica is: its address, a problem of the whole process, its incarnation, its last reconciliation.
 
     ``reused``, ``replaced`` (by reason), ``dropped`` and ``created`` are of the last connection.  ``obeys``: it is
-    connected, and runs what it is to run.  ``problems``: what stands in the way of items in it, by their names, also
-    where another replica brings them on.
+    connected and has reconciled.  ``problems``: those of items in this replica, by name, also where another replica
+    brings the item on.
     """
 
     address: str
@@ -381,7 +381,7 @@ class Replicas:
         return found
 
     def notices(self) -> dict[str, list[str]]:
-        """Return what is worth knowing of sources that go on, by name: as any replica says it."""
+        """Return the notices of sources, by the source's name: those of all replicas, each once."""
         found: dict[str, list[str]] = {}
         for link in self.obeying:
             for name, said in link.heard.notices.items():

@@ -151,7 +151,7 @@ UPKEEP: Final = "(upkeep)"
 class Refused(msgspec.Struct, frozen=True):
     """A command was not obeyed, and why.
 
-    The connection ends if it was `Hello`; what is of another format is refused as `Hello`, too.
+    The connection ends if it was `Hello`; a frame of another format is refused as `Hello`, too.
     ``succeeded``: the controller was, by a newer one.  ``id``: what the command was about; empty: the replica as a
     whole.
     """
@@ -183,8 +183,8 @@ class Status(msgspec.Struct, frozen=True):
     ``problems``: by id, or by what else they are noted under; empty: it has none now.  ``under_way``: by id, since when
     (milliseconds) something is done for it; None: no more.  ``counters``: live ones (`instance/live.py`) that changed.
     ``disagreements``: by shard, also of internal stages, the last race in which another replica's rows were others.
-    ``writers``: by shard, the names by which the shard knows what this replica appends.  ``notices``: by id, what is
-    worth knowing of a source, though it goes on.  ``vanished``: by the name of one of the last four, the names in it
+    ``writers``: by shard, the names by which the shard knows what this replica appends.  ``notices``: by id, remarks
+    about a source that goes on.  ``vanished``: by the name of one of the last four, the names in it
     that there are no more.
     """
 

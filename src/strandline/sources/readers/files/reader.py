@@ -261,7 +261,7 @@ async def _folder(options: FileOptions, given: Surroundings) -> Folder:
 def _shared(options: FileOptions) -> bool:
     """Return whether several replicas may read the files: if all find the same ones, and none is deleted or moved.
 
-    A path of this machine may lead elsewhere on another one; what is numbered there is missing here for ever.
+    A local path may lead elsewhere on another machine: a file that was numbered there would be missing here for ever.
     """
     return options.in_s3 and options.stays
 
