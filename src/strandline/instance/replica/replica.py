@@ -337,7 +337,7 @@ class Replica:
         if ran is None or instance is None:
             return
         left = (*self._runs.values(), *self._wanted.created.values())
-        for shard in shards_of(ran.what) - {shard for other in left for shard in shards_of(other.what)}:
+        for shard in sorted(shards_of(ran.what) - {shard for other in left for shard in shards_of(other.what)}):
             instance.forget(shard)  # nothing reads or writes it any longer: it may be dropped
 
     async def _ended(self, end: Callable[[], Awaitable[None]]) -> None:
