@@ -51,7 +51,7 @@ INNER = {
         ("beside", "clock", "consensus", "keys", "seal", "secret", "blob"),
         ("blob_kinds", "consensus_kinds", "memory", "system", "unreliable"),
     ),
-    "materialize": (("protocol",), ("driver", "feed", "log", "spool", "stores"), ("drivers", "runtime")),
+    "materialize": (("protocol",), ("driver", "feed", "log", "spool", "stores"), ("reduce",), ("drivers", "runtime")),
     "engine": (
         ("session", "frames"),
         ("arrangements", "sql"),
