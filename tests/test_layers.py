@@ -51,7 +51,12 @@ INNER = {
         ("beside", "clock", "consensus", "keys", "seal", "secret", "blob"),
         ("blob_kinds", "consensus_kinds", "memory", "system", "unreliable"),
     ),
-    "materialize": (("protocol",), ("driver", "feed", "log", "spool", "stores"), ("reduce",), ("drivers", "runtime")),
+    "materialize": (
+        ("protocol",),
+        ("driver", "feed", "log", "spool", "stores"),
+        ("reduce", "wire"),
+        ("drivers", "runtime"),
+    ),
     "engine": (
         ("session", "frames"),
         ("arrangements", "sql"),

@@ -45,7 +45,13 @@ OPTIMISED = re.compile(r"\bpython[\d.]*\s+(?:-\w+\s+)*-[O]|PYTHON[O]PTIMIZE")
 ORDER_FREE = frozenset({"sorted", "set", "frozenset", "any", "all", "sum", "len", "min", "max"})
 
 #: Runtime dependencies whose module has another name, or that are needed without being imported.
-MODULE_OF = {"google-crc32c": "google_crc32c", "protobuf": "google", "pyyaml": "yaml"}
+MODULE_OF = {
+    "foundationdb": "fdb",
+    "google-crc32c": "google_crc32c",
+    "highwayhash-cffi": "highwayhash",
+    "protobuf": "google",
+    "pyyaml": "yaml",
+}
 NEEDED_BY_OTHERS = frozenset({"pandas"})  # by PySpark
 
 
