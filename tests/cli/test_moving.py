@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from strandline.cli.terminal.moving import Pace, Pacer
-from strandline.materialize.runtime import Counts, Moving, Status
+from strandline.materialize.status import Counts, Moving, Status
 
 
 def status(phase: str, moving: Moving, name: str = "out") -> Status:

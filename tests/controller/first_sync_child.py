@@ -18,7 +18,7 @@ import duckdb
 
 import strandline
 from strandline.engine.session.start import build
-from strandline.materialize.runtime import Status
+from strandline.materialize.status import Status
 
 ROWS_OF_AN_INSERT = 1_000_000
 KIB = 1024

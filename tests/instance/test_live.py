@@ -18,7 +18,7 @@ from strandline.controller.location.items import Table
 from strandline.errors import DefinitionError
 from strandline.instance import live
 from strandline.instance.tables import Change
-from strandline.materialize.runtime import Moving, Status
+from strandline.materialize.status import Moving, Status
 from strandline.persist.notices.push import PushClient
 from strandline.store.memory import MemoryBlob, MemoryConsensus
 from strandline.testing.doubles import CountingIds, HandClock

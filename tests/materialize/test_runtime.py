@@ -26,8 +26,9 @@ from strandline.materialize.protocol.fsm import QUIET_TIMES_MAX
 from strandline.materialize.protocol.messages import Flush, Loaded, Request, Response, Store
 from strandline.materialize.protocol.state import StateUpdate
 from strandline.materialize.protocol.task import Binding, MaterializationSpec
-from strandline.materialize.runtime import APPLY_ROUNDS_MAX, Counts, Moving, Status, Task
+from strandline.materialize.runtime import APPLY_ROUNDS_MAX, Task
 from strandline.materialize.spool import Spool
+from strandline.materialize.status import Counts, Moving, Status
 from strandline.store.memory import MemoryConsensus
 from strandline.testing.contracts.driver_contract import (
     KEYED,
@@ -311,7 +312,7 @@ def test_a_driver_that_breaks_the_protocol_is_stopped() -> None:
     class Chatty(KeyValueSession):
         def answers(self, message: Request) -> list[Response]:
             if isinstance(message, Flush):
-                self._answers.append(Loaded(0, pa.table({})))
+                self._answers.put(Loaded(0, pa.table({})))
             return super().answers(message)
 
     world = world_of(Chatty)

@@ -40,7 +40,7 @@ from strandline.controller.defining.project import Project
 from strandline.engine.session.start import spark_is_gone
 from strandline.errors import FencedError, StoreError, Unavailable
 from strandline.instance.beginnings import Beginning
-from strandline.materialize.runtime import Status
+from strandline.materialize.status import Status
 
 IDLE_TICKS_MAX: Final = 4
 """So many ticks are left out in a row where nothing is new: the next says that all is complete as it was."""

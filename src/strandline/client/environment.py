@@ -40,7 +40,7 @@ from strandline.errors import (
 from strandline.frontier.antichain import MINIMUM, Frontier
 from strandline.instance.beginnings import Beginning
 from strandline.instance.loop import Loop
-from strandline.materialize.runtime import Status
+from strandline.materialize.status import Status
 from strandline.persist.shard.patience import Deadline
 
 if TYPE_CHECKING:

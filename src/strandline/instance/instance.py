@@ -51,7 +51,7 @@ from strandline.instance.running.sources import Sources
 from strandline.instance.running.views import Views
 from strandline.instance.tables import Change, OpenTable, Statement, Times, commit
 from strandline.instance.tasks import start_task
-from strandline.materialize.runtime import Status, unwatched
+from strandline.materialize.status import Status, unwatched
 from strandline.persist.handles.contents import Rows
 from strandline.persist.handles.read import ReadHandle
 from strandline.persist.shard.patience import Deadline
@@ -217,7 +217,14 @@ class Instance:
         self._deliveries.add(
             name,
             await start_task(
-                command, readers, self._client, self._equipment.engine, endpoint, self._epoch, self._watched
+                command,
+                readers,
+                self._client,
+                self._equipment.engine,
+                endpoint,
+                self._epoch,
+                self._watched,
+                self._equipment.patience.beside,
             ),
         )
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from strandline.frontier.antichain import Frontier
-from strandline.materialize.runtime import Status as TaskStatus
+from strandline.materialize.status import Status as TaskStatus
 from strandline.sources.status import Status as SourceStatus
 
 

@@ -12,10 +12,12 @@ from strandline.instance.running.feeds import CollectionFeed
 from strandline.materialize.driver import Driver
 from strandline.materialize.log import RecoveryLog, peek, register_of
 from strandline.materialize.protocol.task import MaterializationSpec
-from strandline.materialize.runtime import Status, Task
+from strandline.materialize.runtime import Task
+from strandline.materialize.status import Status
 from strandline.persist.client import PersistClient
 from strandline.persist.handles.read import ReadHandle
 from strandline.plane.engine import Engine
+from strandline.store.beside import Beside
 
 
 async def start_task(
@@ -26,6 +28,7 @@ async def start_task(
     endpoint: Driver,
     epoch: int,
     watch: Callable[[Status], None],
+    beside: Beside,
 ) -> Task:
     """Return the task, its collections held and its log ready to be taken over under ``epoch``."""
     feeds = []
@@ -33,7 +36,7 @@ async def start_task(
         since = await client.since(reader.state.shard, command.log, epoch)
         feeds.append(CollectionFeed(reader, since, engine, continues=command.continues))
     log = RecoveryLog(client.clock, client.ids, client.consensus, command.log, epoch)
-    return Task(command.spec, endpoint, log, feeds, watch)
+    return Task(command.spec, endpoint, log, feeds, watch, beside)
 
 
 async def reached(log: str, spec: MaterializationSpec, client: PersistClient) -> int:

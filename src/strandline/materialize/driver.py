@@ -9,7 +9,7 @@ shape: unary calls, then one session.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
 from dataclasses import dataclass
 from enum import IntEnum, unique
 from typing import Any, Generic, Protocol, TypeVar
@@ -76,14 +76,31 @@ class Applied:
     state: StateUpdate | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Contents:
+    """What a resource holds at one moment, which can be read once.
+
+    ``checkpoint``: what the endpoint holds for the task at that moment; None if it keeps none.  It may be beyond that
+    of the recovery log.  ``tables``: bounded tables of the binding's columns, in their order.  A reader that stops
+    early must close them (`aclosing`).
+    """
+
+    checkpoint: Checkpoint | None
+    tables: AsyncGenerator[pa.Table, None]
+
+
 class Session(Protocol):
     """One conversation with the endpoint.
 
-    The first message is `Open`; messages are sent and received one at a time.
+    The first message is `Open`.  One message at a time is sent, and one at a time received, but both at once: while
+    `send` waits, `receive` may be waiting, too.
     """
 
     async def send(self, message: Request) -> None:
         """Send the driver a message.
+
+        It may take as long as the driver works on it: a driver that commits in here answers `StartedCommit` first, so
+        that the runtime reads the next transaction meanwhile.
 
         Raises:
             ProtocolViolation: the grammar does not allow it here.
@@ -93,11 +110,17 @@ class Session(Protocol):
         ...
 
     async def receive(self) -> Response:
-        """Return the driver's next message, waiting for it.  Raises as `send` does."""
+        """Return the driver's next message, waiting for it.  Raises as `send` does.
+
+        It may be cancelled; a message that was not returned is returned by the next call.
+        """
         ...
 
     async def close(self) -> None:
-        """End the conversation; uncommitted rows are dropped.  May be called at any moment, and twice."""
+        """End the conversation; uncommitted rows are dropped.  May be called at any moment, and twice.
+
+        No `send` or `receive` is waiting then.
+        """
         ...
 
 
@@ -134,15 +157,10 @@ class Driver(Protocol):
         """Start a conversation."""
         ...
 
-    async def contents(self, task: str, binding: Binding, take: Callable[[pa.Table], None]) -> Checkpoint | None:
-        """Hand all rows that the binding's resource holds now to ``take``, for verification.
+    async def contents(self, task: str, binding: Binding) -> Contents:
+        """Return all rows that the binding's resource holds now, for verification.
 
-        Returns the checkpoint that the endpoint holds for the materialization ``task`` at the same moment; None if it
-        keeps none.  It may be beyond that of the recovery log, since the endpoint commits first.
-
-        ``take`` is called with a bounded table at a time, the columns in the order of the schema, perhaps in a worker
-        thread.
-        Raises `InvalidUsage` if this endpoint cannot be read back, and what ``take`` raises.
+        Raises `InvalidUsage` if this endpoint cannot be read back.
         """
         ...
 

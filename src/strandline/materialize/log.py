@@ -13,6 +13,7 @@ Law: M3.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -26,6 +27,8 @@ from strandline.store.consensus import Consensus
 from strandline.store.seal import Kind
 
 FORMAT: Final = 1
+RESTART: Final = "restart"
+"""Under this name a driver's state may hold the text of an earlier checkpoint (`Checkpoint.encode`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +39,15 @@ class Record:
     token: str = ""
     progress: Progress = field(default_factory=Progress)
     state: Any = field(default_factory=dict)
+
+    @property
+    def restart(self) -> Checkpoint | None:
+        """The checkpoint that the driver's state names under `RESTART`, to begin from after a crash.
+
+        Until the state names another one, nothing that changed after it is released.
+        """
+        named = self.state.get(RESTART) if isinstance(self.state, Mapping) else None
+        return None if named is None else Checkpoint.decode(named)
 
 
 class _ExtentForm(msgspec.Struct, forbid_unknown_fields=True):

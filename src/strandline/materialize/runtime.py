@@ -1,8 +1,9 @@
 """The runtime of one materialization: the actor that performs the actions of `fsm`; only it awaits I/O.
 
 `Task.advance` moves the endpoint to the newest time that every bound collection is complete up to, in one
-transaction, or finds that there is nothing to do.  It starts no coroutine: a loop of the instance calls it.  It
-returns when the transaction is acknowledged, so its rows are durable and readable at the endpoint.
+transaction, or finds that there is nothing to do.  A loop of the instance calls it.  It returns when the transaction is
+acknowledged, so its rows are durable and readable at the endpoint.  While the endpoint commits, the next transaction is
+read, and its keys are asked for; so it may be under way when `advance` returns, and the next call goes on with it.
 
 A window is read in batches of bounded size, checked, and kept in a `Spool`; when all batches are checked, the extent
 becomes durable and the batches are sent.  So neither side ever holds a whole first sync in memory.
@@ -18,7 +19,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final, TypeVar
 
 import pyarrow as pa
@@ -26,69 +27,25 @@ import pyarrow.compute as pc
 
 from strandline.errors import FencedError, InvalidUsage, Unavailable
 from strandline.frontier.antichain import TIME_MAX, Frontier, meet
-from strandline.materialize.driver import Driver, Session, require_all
+from strandline.materialize.driver import Driver, require_all
 from strandline.materialize.feed import Feed
+from strandline.materialize.line import Line
 from strandline.materialize.log import RecoveryLog
 from strandline.materialize.protocol import messages, states
 from strandline.materialize.protocol.fsm import step
 from strandline.materialize.protocol.state import StateUpdate
 from strandline.materialize.protocol.task import WHOLE, MaterializationSpec, Progress
 from strandline.materialize.spool import Spool
+from strandline.materialize.status import Counts, Moving, Status, unwatched
 from strandline.materialize.stores import Stores, keys_of, second_row, with_existence
+from strandline.store.beside import Beside, Inline
 
 Answer = TypeVar("Answer")
 
 APPLY_ROUNDS_MAX: Final = 100
 """If a driver still returns a state after this many rounds of Apply, Apply counts as failed."""
-
-
-@dataclass(frozen=True, slots=True)
-class Counts:
-    """Transactions, and the rows in them."""
-
-    transactions: int = 0
-    stored: int = 0
-    deleted: int = 0
-
-    def __add__(self, other: Counts) -> Counts:
-        return Counts(self.transactions + other.transactions, self.stored + other.stored, self.deleted + other.deleted)
-
-
-@dataclass(frozen=True, slots=True)
-class Moving:
-    """The transaction in flight: rows ``read``, of about ``about`` updates, and rows ``sent`` to the endpoint.
-
-    ``about`` is an upper bound, because updates that cancel give no rows.
-    """
-
-    read: int = 0
-    about: int = 0
-    sent: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Status:
-    """The status for people.
-
-    ``checkpoint``: the time before which everything is in the endpoint, as the endpoint or the log says
-    it.  ``position``: the same or later; nothing changed in between, so the endpoint is right up to
-    here.  ``committed``: by this runtime.  ``moving``: in the transaction under way, or that failed.
-    """
-
-    name: str
-    phase: str
-    checkpoint: int
-    position: int
-    committed: Counts
-    moving: Moving
-    applied: tuple[str, ...]
-    error: str | None
-    waits: str = ""
-    """What its collections wait for; empty if they wait for nothing."""
-
-
-def unwatched(status: Status) -> None:
-    """Ignore a status: the default ``watch`` of a task."""
+LOOK_S: Final = 0.1
+"""How often is looked, while an endpoint commits, whether there is a next transaction to read."""
 
 
 class Task:
@@ -104,6 +61,7 @@ class Task:
         log: RecoveryLog,
         feeds: Sequence[Feed],
         watch: Callable[[Status], None] = unwatched,
+        beside: Beside = Inline,
     ) -> None:
         names = [(f.name, f.schema) for f in feeds]
         if names != [(b.collection, b.schema) for b in spec.bindings]:
@@ -114,11 +72,12 @@ class Task:
         self._driver = driver
         self._log = log
         self._feeds = tuple(feeds)
-        self._machine = states.Machine(spec.state_keys)
+        self._machine = self._closed()
         self._watch = watch
-        self._session: Session | None = None
+        self._beside = beside
+        self._line: Line | None = None
         self._spools: dict[int, Spool] = {}
-        self._loaded: dict[int, list[pa.Table]] = {}
+        self._loaded: dict[int, Spool] = {}
         self._failure: BaseException | None = None
         self._position = 0
         self._checkpoint = 0
@@ -143,6 +102,11 @@ class Task:
             waits="; ".join(feed.waits for feed in self._feeds if feed.waits),
         )
 
+    @property
+    def under_way(self) -> bool:
+        """Whether a transaction is, which the next `advance` goes on with."""
+        return self._line is not None and not self._machine.rests
+
     async def open(self) -> None:
         """Recover: take the log over, apply the spec to the endpoint, begin a session.  `advance` calls it if needed.
 
@@ -154,7 +118,7 @@ class Task:
         await self._guarded(self._open)
 
     async def advance(self) -> bool:
-        """Run at most one transaction; return whether the position moved.
+        """Run one transaction to its end, if there is one; return whether the position moved.
 
         Raises:
             FencedError: a newer runtime has the task; stop.
@@ -162,6 +126,11 @@ class Task:
             Unavailable: the endpoint or the log does not answer; committed rows stay committed, call again later.
         """
         return await self._guarded(self._advance)
+
+    async def halt(self) -> None:
+        """End what goes on beside the caller: the next `advance` fails, and that after it opens a new session."""
+        if self._line is not None:
+            await self._line.halt()
 
     async def close(self) -> None:
         """End the session.  Nothing that was acknowledged is lost."""
@@ -181,23 +150,29 @@ class Task:
         self._failure = None
         return answer
 
+    def _closed(self) -> states.Machine:
+        deltas = frozenset(place for place, binding in enumerate(self._spec.bindings) if binding.delta)
+        return states.Machine(self._spec.state_keys, deltas)
+
     async def _drop(self) -> None:
-        session, self._session = self._session, None
-        self._machine = states.Machine(self._spec.state_keys)
-        for spool in self._spools.values():
+        line, self._line = self._line, None
+        self._machine = self._closed()
+        for spool in (*self._spools.values(), *self._loaded.values()):
             spool.close()
         self._spools.clear()
         self._loaded.clear()
-        if session is not None:
-            await session.close()
+        if line is not None:
+            await line.close()
 
     async def _open(self) -> None:
         await self._drop()
         record = await self._log.open()
         require_all(self._spec, await self._driver.validate(self._spec))
         self._applied = await self._apply()
-        self._session = await self._driver.open()
-        await self._run(states.Start(record.progress))
+        self._line = Line(await self._driver.open(), self._beside, self._kept)
+        await self._step(states.Start(record.progress, self._log.record.restart))
+        while not self._machine.rests:
+            await self._answered()
 
     async def _apply(self) -> tuple[str, ...]:
         done: list[str] = []
@@ -211,19 +186,26 @@ class Task:
         raise Unavailable(f"materialization {self._spec.name!r}: the driver's Apply does not come to an end")
 
     async def _advance(self) -> bool:
-        if self._session is None:
+        if self._line is None:
             await self._open()
-        upper = meet([await feed.upper() for feed in self._feeds])
-        due = self._machine.due(TIME_MAX if upper.at is None else upper.at)
-        if due is None:
-            return False
-        self._sent, self._moving = Counts(transactions=1), Moving()
-        await self._run(states.Extend(due))
-        self._moving = Moving()
+        before = self._position
+        while self._position == before:
+            due = await self._due() if isinstance(self._machine.head, states.Idle) else None
+            if due is not None:
+                self._sent, self._moving = Counts(transactions=1), Moving()
+                await self._step(states.Extend(due))
+            elif self._machine.rests:
+                return False
+            else:
+                await self._answered(LOOK_S if isinstance(self._machine.head, states.Idle) else None)
         return True
 
-    async def _run(self, first: states.Event) -> None:
-        """Step and act until no action is left and no answer of the driver is outstanding."""
+    async def _due(self) -> int | None:
+        upper = meet([await feed.upper() for feed in self._feeds])
+        return self._machine.due(TIME_MAX if upper.at is None else upper.at)
+
+    async def _step(self, first: states.Event) -> None:
+        """Step and act until only an answer of the driver, or another window, can bring it on."""
         events = deque([first])
         while events:
             self._machine, actions = step(self._machine, events.popleft())
@@ -231,24 +213,42 @@ class Task:
                 event = await self._perform(action)
                 if event is not None:
                     events.append(event)
-            if not events and self._machine.awaits_driver:
-                events.append(await self._receive())
-        assert isinstance(self._machine.head, states.Idle), "a run ends between transactions"
-        keys = self._spec.state_keys
-        self._position = self._machine.head.position.time(keys)
-        self._checkpoint = self._machine.head.progress.checkpoint.time(keys)
+        self._reached()
 
-    async def _receive(self) -> messages.Response:
-        assert self._session is not None
-        response = await self._session.receive()
-        if isinstance(response, messages.Loaded) and response.binding in self._loaded:
-            # Only the keys are used, and a replay may load as many as the transaction has.
-            self._loaded[response.binding].append(keys_of(self._spec.bindings[response.binding], response.rows))
-        return response
+    def _reached(self) -> None:
+        """Note how far the endpoint is, once what it was given before is acknowledged."""
+        match self._machine.head:
+            case states.Idle(progress, position) if isinstance(self._machine.tail, states.Done):
+                self._moving = Moving()
+            case states.Extending(progress, position) | states.Flushing(progress, position):
+                if not isinstance(self._machine.tail, states.Done):
+                    return
+            case _:
+                return
+        keys = self._spec.state_keys
+        self._position, self._checkpoint = position.time(keys), progress.checkpoint.time(keys)
+
+    async def _answered(self, seconds: float | None = None) -> None:
+        """Go on with the driver's next answer, if it comes within ``seconds``."""
+        assert self._line is not None, "a session is open"
+        response = await self._line.receive(seconds)
+        if response is not None:
+            await self._step(response)
+
+    def _kept(self, response: messages.Response) -> messages.Response:
+        """Put the keys of loaded rows aside, if they tell which rows exist: a replay may load as many as it has."""
+        if not isinstance(response, messages.Loaded) or response.binding not in self._loaded:
+            return response
+        self._loaded[response.binding].add(keys_of(self._spec.bindings[response.binding], response.rows))
+        return replace(response, rows=response.rows.slice(0, 1))
 
     async def _send(self, message: messages.Request) -> None:
-        assert self._session is not None
-        await self._session.send(message)
+        assert self._line is not None, "a session is open"
+        await self._line.send(message)
+
+    async def _post(self, message: messages.Request) -> None:
+        assert self._line is not None, "a session is open"
+        await self._line.post(message)
 
     async def _persist(self, progress: Progress, update: StateUpdate | None) -> None:
         state = self._log.record.state
@@ -260,7 +260,7 @@ class Task:
             case states.SendOpen():
                 await self._send(messages.Open(self._spec, "1", WHOLE, self._log.record.state))
             case states.SendAcknowledge():
-                await self._send(messages.Acknowledge())
+                await self._post(messages.Acknowledge())
             case states.ReadChanges(binding, lower, upper):
                 await self._read(binding, lower, upper)
                 return states.Read(binding, self._spools[binding].rows)
@@ -276,7 +276,7 @@ class Task:
                 await self._store(binding)
                 return states.Sent(binding)
             case states.SendStartCommit(checkpoint):
-                await self._send(messages.StartCommit(checkpoint))
+                await self._post(messages.StartCommit(checkpoint))
             case states.PersistQuiet(progress):
                 await self._persist(progress, None)
                 return states.QuietPersisted()
@@ -291,6 +291,9 @@ class Task:
                 await self._persist(self._log.record.progress, state)
                 return states.StatePersisted()
             case states.Hold(binding, time):
+                restart = self._log.record.restart
+                if restart is not None:
+                    time = min(time, restart.of(self._spec.bindings[binding].state_key) or 0)
                 # One time earlier: with a hold at T, T - 1 could not be distinguished from T.
                 await self._feeds[binding].hold(Frontier(max(0, time - 1)))
         return None
@@ -313,7 +316,7 @@ class Task:
     async def _load(self, binding: int, *, new: bool) -> None:
         """Ask for the keys in the spool; ``new``: for those that are said to be new, and none may be there."""
         if not new:
-            self._loaded[binding] = []
+            self._loaded[binding] = Spool()
         for rows in self._spools[binding].tables():
             asked = rows.filter(pc.invert(rows[messages.EXISTS])) if new else rows
             if asked.num_rows:
@@ -325,9 +328,10 @@ class Task:
         loaded = self._loaded.pop(binding, None)
         bound = self._spec.bindings[binding]
         try:
+            known = list(loaded.tables()) if loaded is not None else []
             for rows in spool.tables():
                 if loaded is not None:
-                    rows = with_existence(bound, rows, pa.concat_tables(loaded) if loaded else rows[:0])  # noqa: PLW2901
+                    rows = with_existence(bound, rows, pa.concat_tables(known) if known else rows[:0])  # noqa: PLW2901
                 if rows.num_rows:
                     await self._send(messages.Store(binding, rows))
                     deleted = int(pc.sum(rows[messages.DELETE]).as_py() or 0)
@@ -335,6 +339,8 @@ class Task:
                     self._moved(sent=len(rows))
         finally:
             spool.close()
+            if loaded is not None:
+                loaded.close()
 
     def _moved(self, read: int = 0, about: int = 0, sent: int = 0) -> None:
         now = self._moving

@@ -7,12 +7,12 @@ applying is idempotent by name.  Both insist on exact `EXISTS` flags and, by `Co
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from strandline.errors import CorruptionError
+from strandline.materialize.answers import Answers
 from strandline.materialize.driver import Applied, Constraint, ConstraintKind, DriverSpec, Validated
 from strandline.materialize.protocol.grammar import Conversation
 from strandline.materialize.protocol.messages import (
@@ -138,7 +138,7 @@ class MemorySession:
         self.bindings: tuple[Binding, ...] = ()
         self.state: dict[str, Any] = {}
         self._said = Conversation()
-        self._answers: deque[Response] = deque()
+        self._answers = Answers()
 
     async def send(self, message: Request) -> None:
         """Check the grammar, process the message, and answer."""
@@ -146,16 +146,19 @@ class MemorySession:
         if isinstance(message, Open):
             self.bindings, self.state, self.name = message.spec.bindings, dict(message.state), message.spec.name
         for answer in await self.ask(message):
-            self._said = self._said.then(answer)
-            self._answers.append(answer)
+            self.say(answer)
+
+    def say(self, answer: Response) -> None:
+        """Give an answer."""
+        self._said = self._said.then(answer)
+        self._answers.put(answer)
 
     async def receive(self) -> Response:
         """Return the next answer."""
-        return self._answers.popleft()
+        return await self._answers.take()
 
     async def close(self) -> None:
-        """Forget the conversation."""
-        self._answers.clear()
+        """Do nothing: a conversation leaves nothing behind."""
 
     async def ask(self, message: Request) -> list[Response]:
         """Have the endpoint process ``message``, and return the answers."""

@@ -172,7 +172,8 @@ def test_a_backfill_that_dies_in_the_middle_is_finished_or_never_began(
                 await core.require_writing().reconcile()
                 task = core.require_writing().instance._deliveries.tasks["out"]
                 await task.open()
-                patched.setattr(task._session, "_commit", dies(when.startswith("before"), task._session._commit))
+                session = task._line._session
+                patched.setattr(session, "_commit", dies(when.startswith("before"), session._commit))
                 await core.tick()
         again = await place.open()
         for _ in range(2):

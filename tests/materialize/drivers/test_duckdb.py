@@ -21,6 +21,7 @@ from strandline.algebra.schema import Column, Schema
 from strandline.errors import ConfigError, CorruptionError, DefinitionError, FencedError, Unavailable
 from strandline.frontier.antichain import Frontier
 from strandline.materialize.driver import require_all
+from strandline.materialize.drivers import duckdb_checkpoints
 from strandline.materialize.drivers.duckdb import DuckDBDriver
 from strandline.materialize.drivers.duckdb_file import LOCK_WAIT_S, DuckDBFile
 from strandline.materialize.drivers.duckdb_tables import CONTENTS_ROWS
@@ -262,8 +263,8 @@ def test_a_file_that_was_deleted_is_filled_again(tmp_path: Path) -> None:
     asyncio.run(body())
 
 
-def test_a_commit_that_outlives_its_session_stores_its_rows_or_nothing(tmp_path: Path) -> None:
-    """Damage: the call is cancelled and the session closed; its thread then commits the checkpoint without the rows."""
+def test_a_session_that_was_closed_commits_nothing_any_longer(tmp_path: Path) -> None:
+    """Damage: the call is cancelled and the session closed; its thread commits once its successor has begun."""
     gate = threading.Event()
     gate.set()
 
@@ -276,15 +277,16 @@ def test_a_commit_that_outlives_its_session_stores_its_rows_or_nothing(tmp_path:
     async def body() -> None:
         session, _ = await opened(endpoint)
         gate.clear()
+        threading.Timer(0.3, gate.set).start()
         with pytest.raises(TimeoutError):
             await asyncio.wait_for(commit(session, 5, changes((7, "first", 1))), 0.1)
         await session.close()
-        gate.set()
+        stored = endpoint.checkpoint(SPEC.name)
+        assert stored == NOTHING.advance(SPEC.state_keys, 5), "what was begun has ended, whole"
+        assert len(endpoint.rows("t")) == 1
 
-    asyncio.run(body())  # its end waits for the thread
-    stored = endpoint.checkpoint(SPEC.name)
-    assert stored is not None
-    assert len(endpoint.rows("t")) == (stored != NOTHING)
+    asyncio.run(body())
+    endpoint.kept.close()
 
 
 def test_a_second_row_of_a_key_is_an_error_that_names_the_key(endpoint: DuckDBEndpoint) -> None:
@@ -384,7 +386,12 @@ def test_a_large_table_is_handed_over_some_rows_at_a_time(tmp_path: Path) -> Non
     driver, taken = endpoint.driver(), list[pa.Table]()
     asyncio.run(driver.apply(SPEC, {}))
     endpoint.kept.execute(f"INSERT INTO t SELECT i, 'row ' || i FROM range({many}) r (i)")
-    asyncio.run(driver.contents(SPEC.name, SPEC.bindings[0], taken.append))
+
+    async def read() -> None:
+        held = await driver.contents(SPEC.name, SPEC.bindings[0])
+        taken.extend([table async for table in held.tables])
+
+    asyncio.run(read())
     assert sorted(pa.concat_tables(taken)["k"].to_pylist()) == list(range(many))
     assert max(table.num_rows for table in taken) <= CONTENTS_ROWS + 2048, "one vector of DuckDB's more at most"
     endpoint.kept.close()
@@ -525,3 +532,20 @@ def test_a_collection_made_again_fills_its_table_anew_whatever_its_columns(endpo
         assert endpoint.rows("t") == [{"k": 7, "y": 1}]
 
     asyncio.run(body())
+
+
+def test_a_commit_that_ends_while_another_session_opens_is_seen_or_refused(endpoint: DuckDBEndpoint) -> None:
+    """Damage: the new session begins before rows that the old one has committed, and fills them in twice (law M3)."""
+
+    async def body() -> None:
+        await opened(endpoint)
+
+    asyncio.run(body())
+    older, newer = (duckdb.connect(str(endpoint.path)) for _ in range(2))
+    with older, newer:
+        held, _ = duckdb_checkpoints.claim(older, "m", WHOLE)
+        newer.begin()
+        newer.execute("SELECT count(*) FROM strandline_checkpoints").fetchall()  # its snapshot is of before the commit
+        duckdb_checkpoints.advance(older, held, NOTHING.advance(SPEC.state_keys, 2))
+        with pytest.raises(duckdb.TransactionException, match="[Cc]onflict"):
+            duckdb_checkpoints.claim(newer, "m", WHOLE)

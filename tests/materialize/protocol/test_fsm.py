@@ -278,7 +278,7 @@ def test_an_endpoint_without_a_checkpoint_is_asked_for_the_keys_that_are_new() -
     assert actions == (states.SendFlush(),)
     known = Loaded(0, ROWS)
     assert step(machine, known)[1] == (states.Refuse(known),)
-    for start, opened in ((begun, Opened(at(2))), (states.Start(Progress()), Opened(None))):
+    for start, opened in ((begun, Opened(at(2), refuses=True)), (states.Start(Progress()), Opened(None))):
         machine, _ = run(Machine(KEYS), start, opened, Acknowledged(), states.Extend(4))
         assert step(machine, states.Read(0, 1))[1] == (), "the endpoint refuses by itself; or it has no row yet"
 
@@ -288,7 +288,7 @@ def test_flush_waits_for_acknowledged() -> None:
     machine, _ = run(Machine(KEYS), states.Start(Progress()), Opened(None), states.Extend(4))
     machine, actions = run(machine, states.Read(0, 1), states.Read(1, 1))
     assert actions == ()
-    assert machine.awaits_driver
+    assert not machine.rests
     assert step(machine, Acknowledged())[1] == (states.SendFlush(),)
 
 
@@ -339,6 +339,6 @@ def test_states_are_values() -> None:
 def test_an_endpoint_that_keeps_its_checkpoint_is_not_tied_to_the_extent_in_flight() -> None:
     """Damage: a binding added after the crash, whose history begins later, can never be read that far back."""
     log = Progress(at(2), at(2), Extent(at(2), at(2), 5))
-    machine, _ = run(Machine(KEYS), states.Start(log), Opened(at(2)), Acknowledged())
+    machine, _ = run(Machine(KEYS), states.Start(log), Opened(at(2), refuses=True), Acknowledged())
     assert machine.due(9) == 9
     assert run(machine, states.Extend(9), states.Read(0, 1))[1] == ()

@@ -8,7 +8,7 @@ say.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeAlias, TypeVar
 
@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 
 from strandline.errors import Determinate, FencedError, StoreError, Unavailable
 from strandline.frontier.gauge import Offsets
-from strandline.materialize.driver import Applied
+from strandline.materialize.driver import Applied, Contents
 from strandline.materialize.protocol.messages import (
     EXISTS,
     Acknowledge,
@@ -49,7 +49,7 @@ from strandline.testing.endpoints import (
     key_of,
 )
 from strandline.testing.lists.list_source import ListReader, Upstream, Withdrawn, undecodable
-from strandline.testing.simulation.kernel import CHANGE, READ, Fate, IoPoint, run_sync
+from strandline.testing.simulation.kernel import CHANGE, NEVER_MS, READ, Fate, IoPoint, nothing, run_sync
 
 T = TypeVar("T")
 Row = dict[str, Any]
@@ -208,11 +208,14 @@ class SimDriver(MemoryDriver):
             return Applied()
         return await asked(f"{self._kind}.apply", fit, (spec.name,), AT_ONCE)
 
-    async def contents(self, task: str, binding: Binding, take: Callable[[pa.Table], None]) -> Checkpoint | None:
-        """Hand over what the binding's resource holds."""
+    async def contents(self, task: str, binding: Binding) -> Contents:
+        """Return what the binding's resource holds."""
         rows = self._place.rows(binding.resource)
-        take(pa.table({name: [row[name] for row in rows] for name in binding.schema.names}))
-        return self._place.checkpoints.get(task)
+
+        async def tables() -> AsyncGenerator[pa.Table, None]:
+            yield pa.table({name: [row[name] for row in rows] for name in binding.schema.names})
+
+        return Contents(self._place.checkpoints.get(task), tables())
 
 
 class SimSession(MemorySession):
@@ -238,6 +241,15 @@ class SimSession(MemorySession):
         fates = READ if isinstance(message, Load) else self.fates
         return await asked(f"{self.kind}.{type(message).__name__}", do, (self.name,), fates)
 
+    async def receive(self) -> Response:
+        """Return the next answer, as soon as the driver has given it."""
+        if not self._answers:
+            await IoPoint(f"{self.kind}.receive", (), nothing, (Fate.DONE,), NEVER_MS, ready=self._answered)
+        return await super().receive()
+
+    def _answered(self) -> bool:
+        return len(self._answers) > 0
+
     def reaches(self, message: Request) -> bool:
         """Tell whether ``message`` goes to the endpoint now."""
         return True
@@ -262,7 +274,7 @@ class CheckpointSession(SimSession):
         match message:
             case Open():
                 self._fence = self.place.fences[self.name] = self.place.fences.get(self.name, 0) + 1
-                return [Opened(self.place.checkpoints.get(self.name, NOTHING)), Acknowledged()]
+                return [Opened(self.place.checkpoints.get(self.name, NOTHING), refuses=True), Acknowledged()]
             case Acknowledge():
                 return []
             case Load():
@@ -274,7 +286,13 @@ class CheckpointSession(SimSession):
                 return []
             case StartCommit(checkpoint):
                 self._commit(checkpoint)
-                return [StartedCommit(), Acknowledged()]
+                return [Acknowledged()]
+
+    async def ask(self, message: Request) -> list[Response]:
+        """See `SimSession.ask`; that a commit has begun is answered before it has ended."""
+        if isinstance(message, StartCommit):
+            self.say(StartedCommit())
+        return await super().ask(message)
 
     def _commit(self, checkpoint: Checkpoint) -> None:
         if self.place.fences[self.name] != self._fence:

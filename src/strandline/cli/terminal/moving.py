@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from strandline.materialize.runtime import Status
+from strandline.materialize.status import Status
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass
 from functools import partial
 
@@ -201,8 +202,12 @@ async def verify_endpoint(core: Core, name: str) -> Verification:
     for binding in bindings(item, core.catalog):
         reader = await core.readers.of(binding.collection)
         with core.engine.aside(reader.schema, time=position - 1) as aside:
-            committed = await endpoint.contents(item.name, binding, aside.add)
-            time = max(position, 0 if committed is None else committed.time((binding.state_key,))) - 1
+            held = await endpoint.contents(item.name, binding)
+            async with aclosing(held.tables) as tables:
+                async for table in tables:
+                    aside.add(table)
+            reached = 0 if held.checkpoint is None else held.checkpoint.time((binding.state_key,))
+            time = max(position, reached) - 1
             wanted = await updates(core, reader, time, Hold())
             of = f"{item.name}/{binding.resource}"
             found.append(await _compare(core, of, reader.schema, aside.rows(), wanted, time))

@@ -40,8 +40,9 @@ class Deliveries:
 
     async def halt(self) -> None:
         """End all turns."""
-        for loop in self._loops.values():
+        for name, loop in self._loops.items():
             await loop.end()
+            await self.tasks[name].halt()
 
     async def close(self) -> None:
         """End all.  Raises what an endpoint raises, once all are ended."""
@@ -72,3 +73,5 @@ class Deliveries:
                 self.problems.note(name, f"the endpoint ended the session ({error}); the next tick opens another")
             else:
                 self.problems.note(name, task.status.waits)
+                if task.under_way and name in self._loops:
+                    self._loops[name].wake()  # the next transaction was begun while the endpoint committed this one

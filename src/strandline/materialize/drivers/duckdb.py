@@ -20,9 +20,8 @@ Laws: M2, M3.
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable, Mapping
-from contextlib import ExitStack
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -32,11 +31,13 @@ import pyarrow as pa
 
 from strandline.algebra.schema import Column
 from strandline.algebra.types import parse
-from strandline.errors import DefinitionError, ProtocolViolation, Unavailable
+from strandline.errors import DefinitionError, Unavailable
+from strandline.materialize.answers import Answers
 from strandline.materialize.driver import (
     Applied,
     Constraint,
     ConstraintKind,
+    Contents,
     DriverKind,
     DriverSpec,
     Session,
@@ -84,7 +85,7 @@ class DuckDBResource:
 
 
 class _OutcomeUnknownError(Exception):
-    """COMMIT failed: the transaction may be in the file or not."""
+    """Whether the transaction is in the file, and whose the file is, has to be looked up."""
 
 
 class DuckDBDriver:
@@ -132,16 +133,23 @@ class DuckDBDriver:
         """Start a conversation; the file is not touched before `Open`."""
         return DuckDBSession(self._file)
 
-    async def contents(self, task: str, binding: Binding, take: Callable[[pa.Table], None]) -> Checkpoint | None:
-        """Hand over the rows of the binding's table; the file is locked meanwhile."""
+    async def contents(self, task: str, binding: Binding) -> Contents:
+        """Return the rows of the binding's table, which are copied first: the file is locked no longer than that."""
+        copied = Spool()
 
         def work(connection: duckdb.DuckDBPyConnection) -> Checkpoint | None:
             connection.begin()  # both are of one moment, also where this process has another connection
-            duckdb_tables.contents(connection, binding, take)
+            duckdb_tables.contents(connection, binding, copied.add)
             held = duckdb_checkpoints.of_task(connection, task)
             return held[0] if len(set(held)) == 1 else None
 
-        return await self._file.run(work)
+        return Contents(await self._file.run(work), _tables(copied))
+
+
+async def _tables(spool: Spool) -> AsyncGenerator[pa.Table, None]:
+    with closing(spool):
+        for table in spool.tables():
+            yield table
 
 
 def _verdict(binding: Binding, column: Column) -> Constraint:
@@ -160,7 +168,7 @@ class DuckDBSession:
     def __init__(self, file: DuckDBFile) -> None:
         self._file = file
         self._said = Conversation()
-        self._answers: deque[Response] = deque()
+        self._answers = Answers()
         self._bindings: tuple[Binding, ...] = ()
         self._held: Claim | None = None
         self._stores: dict[int, Spool] = {}
@@ -172,7 +180,7 @@ class DuckDBSession:
             case Open(spec=spec, range=range_):
                 self._bindings = spec.bindings
                 self._held, committed = await self._claim(spec.name, range_)
-                self._answer(Opened(committed))
+                self._answer(Opened(committed, refuses=True))
                 self._answer(Acknowledged())  # this driver never leaves rows staged
             case Acknowledge():
                 pass
@@ -183,26 +191,23 @@ class DuckDBSession:
             case Store(binding, rows):
                 self._stores.setdefault(binding, Spool()).add(duckdb_tables.placed(self._bindings[binding], rows))
             case StartCommit(checkpoint):
-                await self._commit(checkpoint)
                 self._answer(StartedCommit())
+                await self._commit(checkpoint)
                 self._answer(Acknowledged())
 
     async def receive(self) -> Response:
         """Return the next answer."""
-        if not self._answers:
-            raise ProtocolViolation("an answer was waited for that the protocol does not give here")
-        return self._answers.popleft()
+        return await self._answers.take()
 
     async def close(self) -> None:
         """Drop uncommitted rows."""
         for spool in self._stores.values():
             spool.close()
         self._stores.clear()
-        self._answers.clear()
 
     def _answer(self, message: Response) -> None:
         self._said = self._said.then(message)
-        self._answers.append(message)
+        self._answers.put(message)
 
     async def _claim(self, name: str, wanted: KeyRange) -> tuple[Claim, Checkpoint]:
         def work(connection: duckdb.DuckDBPyConnection) -> tuple[Claim, Checkpoint]:
@@ -215,7 +220,7 @@ class DuckDBSession:
             connection.commit()
             return claimed
 
-        return await self._file.run(work)
+        return await self._file.run(work, again=True)
 
     async def _load(self, message: Load) -> None:
         binding = self._bindings[message.binding]
@@ -230,7 +235,6 @@ class DuckDBSession:
     async def _commit(self, checkpoint: Checkpoint) -> None:
         held = self._held
         assert held is not None, "the grammar lets nothing be committed before Open"
-        # From here on they are the worker thread's: it may outlive this call, if that is cancelled, and the session.
         stores, self._stores = self._stores, {}
         try:
             await self._file.run(lambda connection: self._transact(connection, held, stores, checkpoint))
@@ -268,6 +272,9 @@ class DuckDBSession:
                     duckdb_tables.empty(connection, target)
             for binding, rows in stores.items():
                 duckdb_tables.store(connection, targets[binding], rows)
+        except duckdb.TransactionException as error:  # another session has raised the fence, or is about to
+            connection.rollback()
+            raise _OutcomeUnknownError(sentence(error)) from error
         except BaseException:
             connection.rollback()
             raise

@@ -32,8 +32,9 @@ WHERE materialization = ? AND key_begin <= ? AND key_end >= ?
 ORDER BY key_end - key_begin, key_begin"""
 _INSERT: Final = "INSERT INTO strandline_checkpoints VALUES (?, ?, ?, ?, ?)"
 _ADVANCE: Final = """
-UPDATE strandline_checkpoints SET checkpoint = ?
+UPDATE strandline_checkpoints SET checkpoint = ?, fence = fence
 WHERE materialization = ? AND key_begin = ? AND key_end = ? AND fence = ?"""
+"""It writes the fence too, because two transactions conflict in DuckDB only if they change the same column."""
 _LOOK: Final = """
 SELECT fence, checkpoint FROM strandline_checkpoints
 WHERE materialization = ? AND key_begin = ? AND key_end = ?"""

@@ -15,6 +15,7 @@ import asyncio
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Final, Generic, TypeVar
 
@@ -66,8 +67,10 @@ class DuckDBFile:
     def __str__(self) -> str:
         return f"DuckDB file {self._path}"
 
-    async def run(self, work: Callable[[duckdb.DuckDBPyConnection], T]) -> T:
+    async def run(self, work: Callable[[duckdb.DuckDBPyConnection], T], *, again: bool = False) -> T:
         """Return what ``work`` returns, given a connection that is closed afterwards.
+
+        ``again``: if another transaction of this process changes the same rows, it is begun anew.
 
         Raises:
             ConfigError: the file cannot be opened at all.
@@ -76,7 +79,7 @@ class DuckDBFile:
         """
         waited, pause = 0.0, PAUSE_FIRST_S
         while True:
-            outcome = await asyncio.to_thread(self._attempt, work)
+            outcome = await _to_its_end(partial(self._attempt, work, again))
             if isinstance(outcome, _Done):
                 return outcome.value
             if waited >= self._lock_wait_s:
@@ -84,7 +87,7 @@ class DuckDBFile:
             await self._clock.sleep(pause)
             waited, pause = waited + pause, min(2 * pause, PAUSE_MAX_S)
 
-    def _attempt(self, work: Callable[[duckdb.DuckDBPyConnection], T]) -> _Done[T] | _Locked:
+    def _attempt(self, work: Callable[[duckdb.DuckDBPyConnection], T], again: bool) -> _Done[T] | _Locked:
         try:
             connection = self._connect(str(self._path))
         except duckdb.ConnectionException:
@@ -101,9 +104,24 @@ class DuckDBFile:
         except (duckdb.ProgrammingError, duckdb.DataError, duckdb.IntegrityError) as error:
             raise DefinitionError(f"{self} refused what it was given: {sentence(error)}") from error
         except duckdb.Error as error:
+            if again and isinstance(error, duckdb.TransactionException):
+                return _Locked("another transaction of this process")
             raise Unavailable(f"{self} failed: {sentence(error)}") from error
         finally:
             connection.close()
+
+
+async def _to_its_end(call: Callable[[], T]) -> T:
+    """Return what ``call`` returns, made in a thread; if this is cancelled, once the thread has come to its end.
+
+    So when a session is closed, nothing of it can still be committed.
+    """
+    future = asyncio.get_running_loop().run_in_executor(None, call)
+    try:
+        return await asyncio.shield(future)
+    except asyncio.CancelledError:
+        await asyncio.wait([future])
+        raise
 
 
 def sentence(error: Exception) -> str:

@@ -1,10 +1,9 @@
 """The runtime's state machine as a pure function: which message to send, and what to make durable.
 
 Two machines run side by side.  The *head* takes one transaction from reading its extent to the log's commit; the *tail*
-waits until the previous one is acknowledged.  The machine lets the head extend the next transaction while the tail is
-still busy, and not close it before (law M5).  `runtime.Task` does not use that: it begins a transaction once the
-previous one is acknowledged.  A state holds only data that is valid in it, an action is one I/O, and every event that
-is not in `RULES` is a `ProtocolViolation`.
+waits until the previous one is acknowledged.  The head extends the next transaction while the tail is still busy, and
+does not close it before (law M5).  A state holds only data that is valid in it, an action is one I/O, and every event
+that is not in `RULES` is a `ProtocolViolation`.
 
     head   Closed > Opening > Idle > Extending > Flushing > PersistingExtent > Storing > StartingCommit >
            PersistingCommit > Idle
@@ -76,7 +75,7 @@ from strandline.materialize.protocol.states import (
     Storing,
     Tail,
 )
-from strandline.materialize.protocol.task import Extent, Progress
+from strandline.materialize.protocol.task import Checkpoint, Extent, Progress
 
 Step: TypeAlias = tuple[Machine, tuple[Action, ...]]
 
@@ -106,18 +105,30 @@ def _violation(state: Head | Tail, event: Event) -> ProtocolViolation:
 
 
 def _start(machine: Machine, _head: Closed, event: Start) -> Step:
-    return replace(machine, head=Opening(event.logged)), (SendOpen(),)
+    return replace(machine, head=Opening(event.logged, event.restart)), (SendOpen(),)
 
 
 def _opened(machine: Machine, head: Opening, event: Opened) -> Step:
-    logged = head.logged
-    base = logged.checkpoint if event.checkpoint is None else event.checkpoint
-    begun = logged.extent if logged.extent is not None and logged.extent.base == base else None
-    reached = logged.position if logged.checkpoint == base else base
+    base, begun = _recovered(machine, head, event)
+    reached = head.logged.position if head.logged.checkpoint == base else base
     position = reached if begun is None else begun.start
     replay = begun if event.checkpoint is None else None  # an endpoint that keeps a checkpoint has kept nothing else
     idle = Idle(Progress(base, position, replay), position)
-    return replace(machine, asks=event.checkpoint is None, head=idle, tail=Acknowledging()), (SendAcknowledge(),)
+    return replace(machine, asks=not event.refuses, head=idle, tail=Acknowledging()), (SendAcknowledge(),)
+
+
+def _recovered(machine: Machine, head: Opening, event: Opened) -> tuple[Checkpoint, Extent | None]:
+    """Return the checkpoint to go on from, and the changes after it whose rows may be in the endpoint already."""
+    logged, extent = head.logged, head.logged.extent
+    base = next(each for each in (event.checkpoint, head.restart, logged.checkpoint) if each is not None)
+    if extent is not None and extent.base == base:
+        return base, extent
+    stored = (logged.checkpoint if extent is None else extent.base.advance(machine.state_keys, extent.upper)).time(
+        machine.state_keys
+    )
+    if base == head.restart and stored > base.time(machine.state_keys):
+        return base, Extent(base, base, stored)  # all that was committed after what the driver's state names
+    return base, None
 
 
 def _extend(machine: Machine, head: Idle, event: Extend) -> Step:
@@ -139,7 +150,8 @@ def _read(machine: Machine, head: Extending, event: Read) -> Step:
     extending = replace(head, unread=head.unread - {event.binding}, filled=filled)
     loads: tuple[Action, ...] = ()
     replays = head.progress.extent is not None
-    if event.rows and (replays or (machine.asks and head.position.of(machine.state_keys[event.binding]))):
+    known = replays or (machine.asks and head.position.of(machine.state_keys[event.binding]))
+    if event.rows and known and event.binding not in machine.deltas:
         extending = replace(extending, loading=head.loading | {event.binding})
         loads = (SendLoad(event.binding, new=not replays),)
     machine, closing = _close(replace(machine, head=extending), extending)

@@ -9,9 +9,13 @@
     -> StartCommit           <- StartedCommit    then the runtime's log commits, and the next Acknowledge begins
 
 This is the native form: `Load`, `Loaded` and `Store` carry many rows as one Arrow table, and a transaction has as many
-of these messages as keep each of them small.  A table of `Store` has the binding's columns in the order of its schema
-plus the booleans `EXISTS` (the resource has a row with this key) and `DELETE` (it must go); no key is twice in a
-transaction.  `binding` is the index into ``Open.spec.bindings``.
+of these messages as keep each of them small.  A table of `Store` has `task.Binding.columns` in their order plus the
+booleans `EXISTS` (the resource has a row with this key) and `DELETE` (it must go).  No key is twice in a transaction,
+or at one time of it, if the binding keeps times.  Rows of a delta binding with diffs, or without a key, are changes:
+neither flag is ever set.  `binding` is the index into ``Open.spec.bindings``.
+
+Both sides may speak at once.  A driver may send `StartedCommit` before it has committed; it sends `Acknowledged` when
+it has.
 """
 
 from __future__ import annotations
@@ -61,9 +65,9 @@ class Flush:
 class Store:
     """Keep these rows, or drop those marked `DELETE`.
 
-    A row that is not marked `EXISTS` and whose key is there is a second row of that key.  An endpoint that keeps a
-    checkpoint refuses the transaction, with `DefinitionError`, and commits nothing of it; any other endpoint was asked
-    for the key beforehand, by `Load`, unless the transaction is the first one into an empty resource.
+    A row that is not marked `EXISTS` and whose key is there is a second row of that key.  An endpoint that said
+    `Opened.refuses` refuses the transaction, with `DefinitionError`, and commits nothing of it; any other endpoint was
+    asked for the key beforehand, by `Load`, unless the transaction is the first one into an empty resource.
     """
 
     binding: int
@@ -83,9 +87,13 @@ class Opened:
 
     ``checkpoint`` present: the endpoint is authoritative, continue from there (from the start if it is empty).  Absent:
     the runtime's log is authoritative.
+
+    ``refuses``: the endpoint itself refuses a second row of a key (see `Store`).  Otherwise it is asked, by `Load`, for
+    every key that is said to be new.
     """
 
     checkpoint: Checkpoint | None
+    refuses: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,9 +25,10 @@ class Closed:
 
 @dataclass(frozen=True, slots=True)
 class Opening:
-    """Open was sent; ``logged`` is the progress in the log."""
+    """Open was sent; ``logged`` is the progress in the log, ``restart`` where the driver's state asks to begin."""
 
     logged: Progress
+    restart: Checkpoint | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,27 +170,20 @@ TAILS: Final[tuple[type[Any], ...]] = (Done, Committing, Acknowledging, Persisti
 class Machine:
     """Both machines, over the bindings named by ``state_keys``.
 
-    ``asks``: the endpoint keeps no checkpoint, so it cannot refuse a transaction whole; the runtime asks it beforehand
-    whether it has the keys that are said to be new.
+    ``deltas``: those of which nothing is ever loaded.  ``asks``: the endpoint does not refuse a second row of a key by
+    itself; the runtime asks it beforehand whether it has the keys that are said to be new.
     """
 
     state_keys: tuple[str, ...]
+    deltas: frozenset[int] = frozenset()
     asks: bool = False
     head: Head = field(default_factory=Closed)
     tail: Tail = field(default_factory=Done)
 
     @property
-    def awaits_driver(self) -> bool:
-        """Return whether only a message of the driver can make progress."""
-        match self.head:
-            case Opening() | Flushing() | StartingCommit():
-                return True
-            case Idle():
-                return isinstance(self.tail, Acknowledging)
-            case Extending(unread=unread):
-                return not unread and isinstance(self.tail, Acknowledging)
-            case _:
-                return False
+    def rests(self) -> bool:
+        """Return whether nothing is under way."""
+        return isinstance(self.head, Idle) and isinstance(self.tail, Done)
 
     def due(self, upper: int) -> int | None:
         """Return where the next transaction ends if the collections are complete up to ``upper``, or None."""
@@ -208,9 +202,10 @@ class Machine:
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """Begin, from the progress in the log."""
+    """Begin, from the progress in the log; ``restart``: from an earlier checkpoint, which the driver's state names."""
 
     logged: Progress
+    restart: Checkpoint | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ from typing import Any, Final
 
 import msgspec
 
-from strandline.algebra.schema import Schema
+from strandline.algebra.schema import DIFF, TIME, Column, Schema
 from strandline.errors import CorruptionError, DefinitionError, InvalidUsage
 
 U32_MAX: Final = 2**32 - 1
@@ -56,6 +56,10 @@ class Binding:
     ``incarnation`` (``[a-z0-9-]*``) identifies the data behind the names, ``backfill`` counts the requested backfills:
     if either changes, the resource is emptied and filled from the start.
 
+    A ``delta`` binding is given what changed, and nothing of it is ever loaded.  With a key: the last row of each key
+    that changed in a transaction, or that it is gone.  With ``diffs``, or without a key: the net changes themselves, in
+    a further column ``__diff`` bigint.  ``times``: apart by time, in a further column ``__time`` bigint.
+
     >>> from strandline.algebra.schema import Column
     >>> Binding("v", "t", ("a",), Schema((Column("a", "int"),)), backfill=2).state_key
     't.v2'
@@ -69,12 +73,19 @@ class Binding:
     schema: Schema
     backfill: int = 0
     incarnation: str = ""
+    delta: bool = False
+    times: bool = False
+    diffs: bool = False
 
     def __post_init__(self) -> None:
-        if not self.key:
+        if not self.key and not self.delta:
             raise DefinitionError(
                 f"{self.collection!r} cannot be materialized into {self.resource!r}: its rows have no key; "
                 "declare one with KEY (column, ...)"
+            )
+        if (self.times or self.diffs) and not self.delta:
+            raise DefinitionError(
+                f"{self.collection!r} into {self.resource!r}: only what is pushed as changes has times and diffs"
             )
         for name in self.key:
             if name not in self.schema.names:
@@ -85,6 +96,12 @@ class Binding:
             raise InvalidUsage(f"{self.incarnation!r} cannot be an incarnation: a-z, 0-9 and - only, no - at its end")
         if len(set(self.key)) != len(self.key):
             raise DefinitionError(f"{self.collection!r}: a column is twice in KEY ({', '.join(self.key)})")
+
+    @property
+    def columns(self) -> tuple[Column, ...]:
+        """The columns of a row as it is stored: those of the collection, ``__time`` and ``__diff`` if it has them."""
+        further = ((TIME, self.times), (DIFF, self.diffs))
+        return (*self.schema, *(Column(name, "bigint") for name, wanted in further if wanted))
 
     @property
     def state_key(self) -> str:

@@ -39,10 +39,12 @@ from strandline.materialize.protocol.fsm import QUIET_TIMES_MAX
 from strandline.materialize.protocol.spec import canonical, contents
 from strandline.materialize.protocol.task import NOTHING, Binding, Checkpoint, MaterializationSpec
 from strandline.materialize.runtime import Task
+from strandline.store.beside import Call, Running
 from strandline.store.memory import MemoryConsensus
 from strandline.testing.doubles import CountingIds, HandClock
 from strandline.testing.feed import ListFeed
 from strandline.testing.simulation.crashes import Crash, CrashPlan, PausePlan, Tapped
+from strandline.wiring.loop import RunningTask
 
 HOSTILE = (
     'a"b',
@@ -105,6 +107,21 @@ def row(k: int | None, f: float | None, s: str) -> dict[str, Any]:
     return {"s": s, "f": f, "k": k}
 
 
+class Prompt:
+    """A call that ends before its caller loses patience, so that a run's points do not depend on threads."""
+
+    def __init__(self, inner: Running) -> None:
+        self._inner = inner
+
+    async def wait(self, seconds: float | None) -> bool:
+        """See `Running.wait`."""
+        return await self._inner.wait(seconds and None)
+
+    async def cancel(self) -> None:
+        """See `Running.cancel`."""
+        await self._inner.cancel()
+
+
 class World:
     """Collections (two, unless told), their materialization, and all durable data; runtimes start and crash."""
 
@@ -122,6 +139,7 @@ class World:
         self.upper = 0
         self._rounds = 0
         self._owners = count()
+        self._running: list[Running] = []
 
     def bump(self, backfill: int) -> None:
         """Request a backfill of the first binding."""
@@ -136,7 +154,12 @@ class World:
         log = RecoveryLog(self.clock, ids, consensus, "log/m", epoch)
         feeds: Any = [Tapped(plan, feed.name, feed) for feed in self.feeds]
         driver: Any = Tapped(plan, "driver", self.endpoint.driver(), opens=("open",))
-        return Task(self.spec, driver, log, feeds)
+        return Task(self.spec, driver, log, feeds, beside=self._beside)
+
+    def _beside(self, call: Call) -> Running:
+        """Begin a call that nothing ends when its runtime is forgotten, as if that had died."""
+        self._running.append(Prompt(RunningTask(self.clock, call)))
+        return self._running[-1]
 
     def seal(self, upper: int) -> None:
         """Move the upper of every collection."""
@@ -156,6 +179,15 @@ class World:
                     feed.write(self.upper, (old, -1))
                 if new is not None and (old is None or old["s"] != new):
                     feed.write(self.upper, (row(k, None if k == 1 else 1.5, new), 1))
+        self.seal(self.upper + 1)
+
+    def write_over(self) -> None:
+        """Give the one row of each collection another value, and seal: stored late, it replaces what is there."""
+        self._rounds += 1
+        for binding, feed in zip(self.spec.bindings, self.feeds, strict=True):
+            for old in contents(binding, feed.before(self.upper)).values():
+                feed.write(self.upper, (old, -1))
+            feed.write(self.upper, (row(9, 1.5, f"round {self._rounds}"), 1))
         self.seal(self.upper + 1)
 
     def truth(self, index: int, time: int) -> list[str]:
@@ -472,12 +504,12 @@ async def zombie_once(world: World, at: int, epoch: int) -> bool:
         successor = world.runtime(epoch=epoch + 1)
         while await successor.advance():
             pass
-        world.write_round()
+        world.write_over()
         await successor.advance()
         world.check(world.upper)
 
     zombie = world.runtime(PausePlan(at, meanwhile), epoch)
-    world.write_round()
+    world.write_over()
     with suppress(FencedError, AsOfError):
         await zombie.advance()
     world.check_committed()

@@ -1,0 +1,54 @@
+"""The status of a materialization: how far it is, what it has committed, and what is under way."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """Transactions, and the rows in them."""
+
+    transactions: int = 0
+    stored: int = 0
+    deleted: int = 0
+
+    def __add__(self, other: Counts) -> Counts:
+        return Counts(self.transactions + other.transactions, self.stored + other.stored, self.deleted + other.deleted)
+
+
+@dataclass(frozen=True, slots=True)
+class Moving:
+    """The transaction in flight: rows ``read``, of about ``about`` updates, and rows ``sent`` to the endpoint.
+
+    ``about`` is an upper bound, because updates that cancel give no rows.
+    """
+
+    read: int = 0
+    about: int = 0
+    sent: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """The status for people.
+
+    ``checkpoint``: the time before which everything is in the endpoint, as the endpoint or the log says
+    it.  ``position``: the same or later; nothing changed in between, so the endpoint is right up to
+    here.  ``committed``: by this runtime.  ``moving``: in the transaction under way, or that failed.
+    """
+
+    name: str
+    phase: str
+    checkpoint: int
+    position: int
+    committed: Counts
+    moving: Moving
+    applied: tuple[str, ...]
+    error: str | None
+    waits: str = ""
+    """What its collections wait for; empty if they wait for nothing."""
+
+
+def unwatched(status: Status) -> None:
+    """Ignore a status: the default ``watch`` of a task."""
