@@ -52,9 +52,9 @@ INNER = {
         ("blob_kinds", "consensus_kinds", "memory", "system", "unreliable"),
     ),
     "materialize": (
-        ("protocol",),
-        ("driver", "feed", "log", "spool", "stores"),
-        ("reduce", "wire"),
+        ("protocol", "status"),
+        ("driver", "feed", "log", "spool", "stores", "deltas", "answers"),
+        ("line", "reduce", "wire"),
         ("drivers", "runtime"),
     ),
     "engine": (

@@ -27,6 +27,7 @@ import pyarrow.compute as pc
 
 from strandline.errors import FencedError, InvalidUsage, Unavailable
 from strandline.frontier.antichain import TIME_MAX, Frontier, meet
+from strandline.materialize.deltas import Deltas
 from strandline.materialize.driver import Driver, require_all
 from strandline.materialize.feed import Feed
 from strandline.materialize.line import Line
@@ -302,8 +303,8 @@ class Task:
         """Read a window batch by batch, and keep the rows to store in the spool."""
         bound = self._spec.bindings[binding]
         spool = self._spools[binding] = Spool()
-        stores = Stores(bound)
-        changes = await self._feeds[binding].changes(lower, upper, key=bound.key)
+        stores = Deltas(bound) if bound.diffs or not bound.key else Stores(bound)
+        changes = await self._feeds[binding].changes(lower, upper, key=bound.key, times=bound.times)
         self._moved(about=changes.about)
         async with aclosing(changes.batches) as batches:
             async for batch in batches:

@@ -25,7 +25,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from strandline.algebra.schema import DIFF
+from strandline.algebra.schema import DIFF, TIME
 from strandline.errors import DefinitionError
 from strandline.materialize.protocol.messages import DELETE, EXISTS
 from strandline.materialize.protocol.task import Binding
@@ -34,17 +34,17 @@ _ONES: Final = (1, -1)
 
 
 def to_store(binding: Binding, changes: pa.Table) -> pa.Table:
-    """Return the rows to store for net ``changes`` (the binding's columns plus ``__diff``), as in `messages.Store`.
+    """Return the rows to store for net ``changes`` (``binding.columns`` plus ``__diff``), as in `messages.Store`.
 
     Raises:
         DefinitionError: two rows have one key; the message names the binding and the key.
     """
-    rows = changes.select(list(binding.schema.names))
+    rows = changes.select([column.name for column in binding.columns])
     if not changes.num_rows:
         nothing = pa.array([], pa.bool_())
         return rows.append_column(EXISTS, nothing).append_column(DELETE, nothing)
     diffs = changes[DIFF].to_numpy()
-    ids = key_ids([changes[name] for name in binding.key])
+    ids = key_ids(_identity(binding, changes))
     plus, minus = (np.bincount(ids[diffs == sign], minlength=len(changes)) for sign in _ONES)
     doubled = ~np.isin(diffs, _ONES) | (plus[ids] > 1) | (minus[ids] > 1)
     if doubled.any():
@@ -70,7 +70,7 @@ class Stores:
             changes = pa.concat_tables([self._open, changes])
         if not changes.num_rows:
             return to_store(self._binding, changes)
-        ids = key_ids([changes[name] for name in self._binding.key])
+        ids = key_ids(_identity(self._binding, changes))
         others = np.flatnonzero(ids != ids[-1])
         ended = int(others[-1]) + 1 if len(others) else 0
         self._open = changes.slice(ended)
@@ -81,6 +81,11 @@ class Stores:
     def end(self) -> pa.Table | None:
         """Return the rows to store for the last key; None if there were no changes.  Raises as `to_store`."""
         return None if self._open is None else to_store(self._binding, self._open)
+
+
+def _identity(binding: Binding, changes: pa.Table) -> list[pa.ChunkedArray]:
+    """Return the columns in which the changes of one row agree: its key, and its time if the binding keeps times."""
+    return [changes[name] for name in (*((TIME,) if binding.times else ()), *binding.key)]
 
 
 def keys_of(binding: Binding, rows: pa.Table) -> pa.Table:
