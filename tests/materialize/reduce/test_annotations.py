@@ -33,6 +33,7 @@ REFUSED = {
     "sum of null": (annotated("sum") | {"type": ["integer", "null"]}, r"^/reduce: sum is for .*null is allowed"),
     "append to text": (annotated("append") | {"type": ["array", "string"]}, r"^/reduce: append is for array"),
     "merge of numbers": (annotated("merge") | {"allOf": [{"type": "number"}]}, r"^/reduce: merge is for array or obj"),
+    "compared by key": (annotated("minimize", key=["/k"]) | {"type": ["object", "null"]}, r"minimize is for .*null is"),
     "type": (MERGE | {"type": "float"}, r"^/type: 'float' is not a type"),
     "two at once": ({"allOf": [annotated("sum"), annotated("append")]}, r"/allOf/0/reduce and /allOf/1/reduce both"),
     "dead": ({"properties": {"n": annotated("sum")}}, r"^/properties/n: the annotations here never apply: the root"),
@@ -140,4 +141,4 @@ def test_a_contradiction_that_only_a_value_shows_is_an_error() -> None:
 )
 def test_where_null_may_be(schema: dict[str, Any], admits: bool) -> None:
     """Damage: a NULL of SQL is summed, or is taken for a value that was never written."""
-    assert Annotated(schema).root.admits_null() == admits
+    assert Annotated(schema).root.admits("null") == admits

@@ -33,14 +33,15 @@ class Strategy(StrEnum):
 TYPES: Final = frozenset({"array", "boolean", "integer", "null", "number", "object", "string"})
 """The types of JSON Schema."""
 
-DEMANDED: Final[Mapping[Strategy, frozenset[str]]] = {
+_DEMANDED: Final[Mapping[Strategy, frozenset[str]]] = {
     Strategy.APPEND: frozenset({"array"}),
     Strategy.MERGE: frozenset({"array", "object"}),
     Strategy.SCHEMA: frozenset({"object"}),
     Strategy.SET: frozenset({"object"}),
     Strategy.SUM: frozenset({"integer", "number", "object"}),
 }
-"""The types that a strategy is for; a strategy that is not here is for all."""
+"""The types that a strategy is for, if not for all."""
+_WITH_PARTS: Final = frozenset({"array", "object"})
 
 KEYED: Final = frozenset({Strategy.MAXIMIZE, Strategy.MERGE, Strategy.MINIMIZE, Strategy.SET})
 DELETING: Final = frozenset({Strategy.LAST, Strategy.MERGE})
@@ -125,16 +126,21 @@ def types_of(schema: Mapping[str, Any], place: str) -> frozenset[str]:
     return frozenset(named) | ({"integer"} if "number" in named else frozenset())
 
 
+def demands(found: Annotation) -> frozenset[str]:
+    """Return the types that a strategy is for.  With a key, values are compared by their parts."""
+    if found.strategy in {Strategy.MAXIMIZE, Strategy.MINIMIZE} and found.key:
+        return _WITH_PARTS
+    return _DEMANDED.get(found.strategy, TYPES)
+
+
 def check_types(found: Annotation, types: frozenset[str]) -> None:
     """Require that a location that allows ``types`` fits the strategy.
 
     Raises:
         DefinitionError: it allows another type too.
     """
-    demanded = DEMANDED.get(found.strategy)
-    if demanded is None or types == TYPES:
-        return
-    others = sorted(types - demanded)
+    demanded = demands(found)
+    others = sorted(types - demanded) if types != TYPES else []
     if others:
         raise DefinitionError(
             f"{found.place}: {found.strategy} is for {' or '.join(sorted(demanded))}, and {others[0]} is allowed here"

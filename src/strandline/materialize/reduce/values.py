@@ -55,7 +55,8 @@ class NotReducibleError(Exception):
 DIGITS_MAX: Final = 10_000
 """How many digits the sum of decimals may have: `1E+999999999` is short to write and long to keep."""
 SHOWN_CHARS_MAX: Final = 60
-_EXACT: Final = Context(prec=DIGITS_MAX, traps=[Inexact, Overflow])
+EXACT: Final = Context(prec=DIGITS_MAX, traps=[Inexact, Overflow])
+"""Decimal arithmetic that never rounds."""
 _POINTER: Final = re.compile(r"(/([^~/]|~[01])*)*")
 _INDEX: Final = re.compile(r"0|[1-9][0-9]*")
 
@@ -169,7 +170,7 @@ def add(left: Number, right: Number) -> Number:
     if not (Decimal(left).is_finite() and Decimal(right).is_finite()):
         raise NotReducibleError("a decimal that is NaN or infinite cannot be summed")
     try:
-        return _EXACT.add(Decimal(left), Decimal(right))
+        return EXACT.add(Decimal(left), Decimal(right))
     except (Inexact, Overflow) as error:
         raise NotReducibleError(f"the sum has more than {DIGITS_MAX} digits") from error
 

@@ -1,0 +1,261 @@
+"""Reductions of rows: a collection's rows are documents, and so are the rows of an endpoint.
+
+`Rows.combine` reduces the rows of each key associatively, `Rows.finish` fully, with the rows that the endpoint holds.
+Flat rows whose columns all take a simple strategy are reduced by `columns`; others become documents (`cells`), and are
+reduced by `Reducer`.  `Combining` does the former over a stream of batches.
+
+Rows of one key are adjacent, and in the order in which they were written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+
+from strandline.algebra.schema import DIFF
+from strandline.errors import DefinitionError, InvalidUsage
+from strandline.materialize.protocol.messages import DELETE, EXISTS
+from strandline.materialize.reduce.annotations import Strategy
+from strandline.materialize.reduce.cells import reader, to_array, writer
+from strandline.materialize.reduce.columns import DoesNotFitError, Groups, Ints, folds
+from strandline.materialize.reduce.reducer import Reducer
+from strandline.materialize.reduce.values import MISSING, Deleted, Document, NotReducibleError, Value, pointer
+from strandline.materialize.stores import key_ids
+
+OPEN_ROWS_MAX: Final = 65_536
+"""How many rows of one key are kept between two batches; more are combined at once."""
+_KEEPS_KEYS: Final = frozenset({Strategy.FIRST, Strategy.LAST, Strategy.MAXIMIZE, Strategy.MINIMIZE})
+
+
+class Rows:
+    """Reduces rows of ``columns`` by the annotations of ``schema``, of which the columns are the properties.
+
+    Raises:
+        DefinitionError: the schema has a fault; a strategy is not for the type of its column; a key column has a
+            strategy that makes other keys of it.
+    """
+
+    def __init__(self, schema: Mapping[str, Any], key: Sequence[str], columns: pa.Schema) -> None:
+        self.columns = pa.schema([(field.name, _plain(field.type)) for field in columns])
+        if not key:
+            raise DefinitionError("rows without a key cannot be reduced: declare the columns of the key")
+        self._key = tuple(key)
+        self._reducer = Reducer.of(schema, [pointer((name,)) for name in key])
+        root = self._reducer.schema.root
+        top = root.always()
+        self._places = {field.name: top.property(field.name) for field in columns}
+        for name in key:
+            strategy = self._places[name].always().annotation.strategy
+            if strategy not in _KEEPS_KEYS:
+                raise DefinitionError(f"the key column {name!r} cannot be reduced by {strategy}: remove its annotation")
+        self._folds = folds(self._reducer.schema, self.columns)
+
+    @property
+    def flat(self) -> bool:
+        """Whether the rows are reduced as columns."""
+        return self._folds is not None
+
+    def combine(self, rows: pa.Table) -> pa.Table:
+        """Return the rows of each key combined: one, or several in order if a step is not associative.
+
+        Raises:
+            DefinitionError: a strategy met values that it is not for, or a result does not fit its column.  The message
+                names key, location and values.
+            InvalidUsage: the rows of one key are not adjacent.
+        """
+        rows = self._taken(rows)
+        if not rows.num_rows:
+            return rows
+        groups = self._groups(self.ids(rows))
+        if self._folds is not None:
+            return self._folded(rows, groups)
+        documents = self._documents(rows, loaded=False)
+        return self._table([each for group in _slices(documents, groups) for each in self._reducer.combine(group)])
+
+    def finish(self, loaded: pa.Table | None, combined: pa.Table) -> pa.Table:
+        """Return the rows to store: one per key of ``combined``, in its order, with `EXISTS` and `DELETE`.
+
+        ``loaded``: the endpoint's rows of these keys, in any order; at most one per key.  A deletion of a key that the
+        endpoint does not hold is left out.
+
+        Raises:
+            DefinitionError: as `combine`.
+            InvalidUsage: two loaded rows have one key, or the rows of one key are not adjacent.
+        """
+        combined = self._taken(combined)
+        held = self._taken(loaded) if loaded is not None else combined.slice(0, 0)
+        if not combined.num_rows:
+            return _with_flags(combined, np.zeros(0, bool), np.zeros(0, bool))
+        ids = self.ids(pa.concat_tables([held, combined]))
+        groups = self._groups(ids[held.num_rows :])
+        place = np.full(ids.max() + 1, -1, np.int64)
+        place[ids[held.num_rows :]] = groups.numbers
+        of_held = place[ids[: held.num_rows]]
+        held, of_held = held.filter(pa.array(of_held >= 0)), of_held[of_held >= 0]
+        exists = np.bincount(of_held, minlength=len(groups.starts))
+        if (exists > 1).any():
+            row = int(np.flatnonzero(of_held == np.flatnonzero(exists > 1)[0])[0])
+            raise InvalidUsage(f"the endpoint loaded two rows with the key ({self._key_text(held, row)})")
+        if self._folds is not None:
+            order = np.argsort(np.concatenate([of_held, groups.numbers]), kind="stable")
+            sizes = np.diff(groups.starts, append=groups.rows) + exists
+            both = pa.concat_tables([held, combined]).take(pa.array(order))
+            stored = self._folded(both, Groups((np.cumsum(sizes) - sizes).astype(np.int64), len(order)))
+            return _with_flags(stored, exists > 0, np.zeros(len(exists), bool))
+        return self._finished(held, of_held, combined, groups)
+
+    def _finished(self, held: pa.Table, of_held: Ints, combined: pa.Table, groups: Groups) -> pa.Table:
+        known = dict(zip(of_held.tolist(), self._documents(held, loaded=True), strict=True))
+        stored: list[Document] = []
+        exists, deletes = [], []
+        for at, documents in enumerate(_slices(self._documents(combined, loaded=False), groups)):
+            found = self._reducer.finish(known.get(at), documents)
+            gone = isinstance(found, Deleted)
+            if not gone or at in known:
+                stored.append(documents[-1] if isinstance(found, Deleted) else found)
+                exists.append(at in known)
+                deletes.append(gone)
+        return _with_flags(self._table(stored), np.array(exists, bool), np.array(deletes, bool))
+
+    def expanded(self, changes: pa.Table) -> pa.Table:
+        """Return a row for each time that ``changes`` add it.
+
+        Raises:
+            DefinitionError: a row was removed: the collection is not append-only.
+        """
+        diffs = changes[DIFF].to_numpy()
+        if (diffs < 1).any():
+            row = int(np.flatnonzero(diffs < 1)[0])
+            raise DefinitionError(
+                f"a row with the key ({self._key_text(changes, row)}) was removed or changed: only rows of an "
+                f"append-only collection can be reduced"
+            )
+        return self._taken(changes).take(pa.array(np.repeat(np.arange(len(diffs)), diffs)))
+
+    def ids(self, rows: pa.Table) -> Ints:
+        """Return a number per row, equal for equal keys."""
+        return key_ids([rows[name] for name in self._key])
+
+    def _groups(self, ids: Ints) -> Groups:
+        groups = Groups.of(ids)
+        if len(groups.starts) != len(np.unique(ids)):
+            raise InvalidUsage(f"the rows of one key ({', '.join(self._key)}) are not adjacent: sort them by the key")
+        return groups
+
+    def _taken(self, rows: pa.Table) -> pa.Table:
+        return rows.select(self.columns.names).cast(self.columns)
+
+    def _folded(self, rows: pa.Table, groups: Groups) -> pa.Table:
+        assert self._folds is not None
+        made = []
+        for name, fold in zip(self.columns.names, self._folds, strict=True):
+            column = rows[name].combine_chunks()
+            try:
+                made.append(fold(column, groups))
+            except DoesNotFitError as error:
+                raise self._fault(rows, int(groups.starts[error.group]), name, error.why) from error
+        return pa.Table.from_arrays(made, schema=self.columns)
+
+    def _documents(self, rows: pa.Table, *, loaded: bool) -> list[Document]:
+        documents: list[dict[str, Value]] = [{} for _ in range(rows.num_rows)]
+        for field in self.columns:
+            read = reader(field.type, self._places[field.name], loaded=loaded)
+            for row, raw in enumerate(rows[field.name].to_pylist()):
+                try:
+                    value = read(raw)
+                except NotReducibleError as error:
+                    raise self._fault(rows, row, field.name, error) from error
+                if value is not MISSING:
+                    documents[row][field.name] = value
+        return list(documents)
+
+    def _table(self, documents: list[Document]) -> pa.Table:
+        made = []
+        for field in self.columns:
+            write = writer(field.type, self._places[field.name])
+            values: list[Value] = []
+            for document in documents:
+                try:
+                    values.append(write(document.get(field.name, MISSING)))
+                except NotReducibleError as error:
+                    raise self._fault_of(document, field.name, error) from error
+            made.append(self._column(values, field, documents))
+        for document in documents:
+            others = sorted(document.keys() - set(self.columns.names))
+            if others:
+                raise self._fault_of(document, others[0], "there is no such column")
+        return pa.Table.from_arrays(made, schema=self.columns)
+
+    def _column(self, values: list[Value], field: pa.Field, documents: list[Document]) -> pa.Array:
+        try:
+            return to_array(values, field.type)
+        except NotReducibleError:
+            for document, value in zip(documents, values, strict=True):  # find the one
+                try:
+                    to_array([value], field.type)
+                except NotReducibleError as error:
+                    raise self._fault_of(document, field.name, error) from error
+            raise
+
+    def _fault(self, rows: pa.Table, row: int, name: str, why: object) -> DefinitionError:
+        return DefinitionError(
+            f"the documents with the key ({self._key_text(rows, row)}): at {pointer((name,))}, "
+            f"{self._places[name].always().annotation.strategy}: {why}"
+        )
+
+    def _fault_of(self, document: Document, name: str, why: object) -> DefinitionError:
+        named = ", ".join(f"{each} = {document.get(each)!r}" for each in self._key)
+        return DefinitionError(f"the documents with the key ({named}): at {pointer((name,))}: {why}")
+
+    def _key_text(self, rows: pa.Table, row: int) -> str:
+        return ", ".join(f"{name} = {rows[name][row].as_py()!r}" for name in self._key)
+
+
+class Combining:
+    """`Rows.combine` over a stream of batches, whose rows have a column ``__diff`` too (`materialize.feed`).
+
+    Of the rows of a key that may go on in the next batch at most `OPEN_ROWS_MAX` are kept, and one batch.
+    """
+
+    def __init__(self, rows: Rows) -> None:
+        self._rows = rows
+        self._open = pa.Table.from_batches([], rows.columns)
+
+    def add(self, batch: pa.RecordBatch) -> pa.Table:
+        """Return the combined rows of the keys that ended in ``batch``.
+
+        Raises as `Rows.combine` and `Rows.expanded`.
+        """
+        new = self._rows.expanded(pa.Table.from_batches([batch]))
+        rows = pa.concat_tables([self._open, new])
+        if not rows.num_rows:
+            return rows
+        ids = self._rows.ids(rows)
+        others = np.flatnonzero(ids != ids[-1])
+        ended = int(others[-1]) + 1 if len(others) else 0
+        self._open = rows.slice(ended)
+        if len(self._open) > OPEN_ROWS_MAX:
+            self._open = self._rows.combine(self._open)
+        return self._rows.combine(rows.slice(0, ended))
+
+    def end(self) -> pa.Table:
+        """Return the combined rows of the last key, if there is one.  Raises as `Rows.combine`."""
+        rows, self._open = self._open, self._open.slice(0, 0)
+        return self._rows.combine(rows)
+
+
+def _plain(kind: pa.DataType) -> pa.DataType:
+    return kind.value_type if pa.types.is_dictionary(kind) else kind
+
+
+def _slices(documents: list[Document], groups: Groups) -> Iterator[list[Document]]:
+    for begin, end in pairwise([*groups.starts.tolist(), groups.rows]):
+        yield documents[begin:end]
+
+
+def _with_flags(rows: pa.Table, exists: np.ndarray[Any, Any], deletes: np.ndarray[Any, Any]) -> pa.Table:
+    return rows.append_column(EXISTS, pa.array(exists)).append_column(DELETE, pa.array(deletes))
