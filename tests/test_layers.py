@@ -27,7 +27,7 @@ FLOORS = (
     ("errors",),
     ("options",),
     ("frontier", "algebra", "store"),
-    ("persist",),
+    ("connections", "persist"),
     ("plane",),
     ("engine", "materialize"),
     ("sources", "compute"),

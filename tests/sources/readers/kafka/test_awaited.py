@@ -10,6 +10,7 @@ import pytest
 
 import registry_server
 from registry_server import RegistryServer
+from strandline.connections.kafka import ANSWER_SECONDS_MAX
 from strandline.errors import Unavailable
 from strandline.frontier.gauge import Offsets
 from strandline.options import understood
@@ -21,7 +22,6 @@ from strandline.sources.readers.kafka.beginnings import Beginnings
 from strandline.sources.readers.kafka.options import KafkaOptions
 from strandline.sources.readers.kafka.reader import KafkaReader
 from strandline.sources.readers.kafka.registry import Registry
-from strandline.sources.readers.kafka.settings import ANSWER_SECONDS_MAX
 from strandline.sources.reclock import NOTHING_READ, Slice
 from strandline.store.memory import MemoryBlob, MemoryConsensus
 from strandline.store.system import SystemClock

@@ -6,10 +6,11 @@ import confluent_kafka as kafka
 import pytest
 
 from strandline.algebra.messages import MessageEncoding, Metadata, Shape
+from strandline.connections.kafka import KafkaConnection, for_client, protocol
 from strandline.errors import ConfigError, DefinitionError
 from strandline.options import understood
-from strandline.sources.readers.kafka.options import KafkaConnection, KafkaOptions, RegistryConnection
-from strandline.sources.readers.kafka.settings import for_client, for_consumer, for_spark, protocol
+from strandline.sources.readers.kafka.options import KafkaOptions, RegistryConnection
+from strandline.sources.readers.kafka.settings import for_consumer, for_spark
 from strandline.store.secret import Secret, revealed
 
 LEAST = {"servers": "k:9092", "topic": "t"}

@@ -19,11 +19,12 @@ from typing import Any, Final, NamedTuple
 import confluent_kafka as kafka
 from confluent_kafka.admin import AdminClient
 
+from strandline.connections.kafka import ANSWER_SECONDS_MAX, KafkaConnection, Settings, for_client
 from strandline.errors import Unavailable
 from strandline.sources.readers.kafka.broker import Ends, Message, OutOfRange, Span, Topic
 from strandline.sources.readers.kafka.lane import CALL_SECONDS_MAX, Lane
-from strandline.sources.readers.kafka.options import KafkaConnection, KafkaOptions
-from strandline.sources.readers.kafka.settings import ANSWER_SECONDS_MAX, Settings, for_client, for_consumer
+from strandline.sources.readers.kafka.options import KafkaOptions
+from strandline.sources.readers.kafka.settings import for_consumer
 from strandline.store.secret import revealed
 
 FETCH_MESSAGES: Final = 2_000

@@ -13,6 +13,7 @@ from dataclasses import dataclass, fields
 from typing import Final
 
 from strandline.algebra.messages import MessageEncoding
+from strandline.connections.kafka import KafkaConnection
 from strandline.errors import DefinitionError, SourceError
 from strandline.options import TEXT, option
 from strandline.sources.kinds import Discovered, Discovery, discovered
@@ -20,7 +21,7 @@ from strandline.sources.readers import sampled
 from strandline.sources.readers.avro_columns import columns_of
 from strandline.sources.readers.kafka.broker import OutOfRange, Span, Topic
 from strandline.sources.readers.kafka.client import KafkaBroker, topics
-from strandline.sources.readers.kafka.options import KafkaConnection, KafkaOptions, RegistryConnection
+from strandline.sources.readers.kafka.options import KafkaOptions, RegistryConnection
 from strandline.sources.readers.kafka.registry import Registry
 
 SAMPLED_MAX: Final = 20

@@ -7,13 +7,14 @@ from typing import Final
 
 from strandline.algebra import messages
 from strandline.algebra.schema import Schema
+from strandline.connections.kafka import KafkaConnection
 from strandline.errors import DefinitionError
 from strandline.sources.kinds import ConnectionKind
 from strandline.sources.reader import ReaderKind, Surroundings, side_by_side
 from strandline.sources.readers.kafka.beginnings import Beginnings
 from strandline.sources.readers.kafka.client import KafkaBroker
 from strandline.sources.readers.kafka.discovery import DISCOVERY
-from strandline.sources.readers.kafka.options import KafkaConnection, KafkaOptions, RegistryConnection
+from strandline.sources.readers.kafka.options import KafkaOptions, RegistryConnection
 from strandline.sources.readers.kafka.reader import KafkaReader
 from strandline.sources.readers.kafka.registry import Registry
 

@@ -6,8 +6,8 @@ import asyncio
 from collections.abc import Callable
 from typing import Any, Final, TypeVar
 
+from strandline.connections.kafka import ANSWER_SECONDS_MAX
 from strandline.errors import Unavailable
-from strandline.sources.readers.kafka.settings import ANSWER_SECONDS_MAX
 
 T = TypeVar("T")
 

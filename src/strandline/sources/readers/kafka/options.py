@@ -14,6 +14,8 @@ from pathlib import Path
 from typing import Final
 
 from strandline.algebra.messages import MessageEncoding, MessageFormat, Metadata, Shape
+from strandline.connections.kafka import KafkaConnection
+from strandline.connections.secrets import SECRET
 from strandline.errors import ConfigError
 from strandline.options import ANY_TEXT, CHARACTER, COUNT, FLAG, PLACE, TEXT, Kind, one_of, option
 from strandline.store.secret import Secret
@@ -22,14 +24,6 @@ SMALL_MESSAGES_DEFAULT: Final = "5000"
 INCLUDE: Final = "include_"
 _OF_CSV: Final = ("delimiter", "quote", "escape", "nulls")
 _OF_TEXT: Final = ("timestamp_format", "date_format")
-
-
-class Sasl(Enum):
-    """How a client says who it is."""
-
-    PLAIN = "plain"
-    SCRAM_256 = "scram-sha-256"
-    SCRAM_512 = "scram-sha-512"
 
 
 class Start(Enum):
@@ -47,43 +41,6 @@ def _columns(text: str) -> tuple[str, ...]:
 
 
 COLUMNS: Final = Kind(_columns, {"minLength": 1})
-SECRET: Final = Kind(Secret, {"minLength": 1}, may_refer=True)
-"""A reference to a text that is not shown."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class KafkaConnection:
-    """How to reach a cluster: the options of CREATE CONNECTION … TO KAFKA."""
-
-    servers: str = option(PLACE, "Some of the cluster's brokers: `host:port`, with commas between them.")
-    tls: bool = option(FLAG, "Speak TLS.", default="false")
-    tls_ca: str | None = option(
-        PLACE, "The certificates to trust, as PEM, by reference; without it, those of this machine.", default=None
-    )
-    tls_certificate: str | None = option(PLACE, "The client's own certificate, as PEM, by reference.", default=None)
-    tls_private_key: Secret | None = option(SECRET, "Its private key, as PEM (PKCS #8), by reference.", default=None)
-    tls_private_key_password: Secret | None = option(
-        SECRET, "The password of that key, by reference; without it, the key is not encrypted.", default=None
-    )
-    tls_verify_host: bool = option(
-        FLAG, "A broker's certificate must be for the host that was asked for.", default="true"
-    )
-    sasl: Sasl | None = option(one_of(Sasl), "How to log in; without it, not at all.", default=None)
-    user: str | None = option(PLACE, "Who logs in.", default=None)
-    password: Secret | None = option(SECRET, "The password, by reference.", default=None)
-    rack: str | None = option(TEXT, "Where this client is: brokers let it read from the nearest replica.", default=None)
-
-    def __post_init__(self) -> None:
-        """Raise `ValueError` if options do not go together."""
-        if (self.sasl is None) != (self.user is None) or (self.user is None) != (self.password is None):
-            raise ValueError("options 'sasl', 'user' and 'password' go together")
-        if (self.tls_certificate is None) != (self.tls_private_key is None):
-            raise ValueError("options 'tls_certificate' and 'tls_private_key' go together")
-        if self.tls_private_key_password is not None and self.tls_private_key is None:
-            raise ValueError("option 'tls_private_key_password' needs 'tls_private_key'")
-        for name in ("tls_ca", "tls_certificate"):
-            if getattr(self, name) is not None and not self.tls:
-                raise ValueError(f"option {name!r} needs tls = 'true'")
 
 
 @dataclass(frozen=True, kw_only=True)

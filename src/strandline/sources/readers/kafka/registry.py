@@ -19,10 +19,10 @@ from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from typing import Any, Final
 from urllib.parse import SplitResult, quote, urlsplit
 
+from strandline.connections.kafka import ANSWER_SECONDS_MAX
 from strandline.errors import ConfigError, Unavailable, first_line
 from strandline.sources.readers.kafka.lane import CALL_SECONDS_MAX, Lane
 from strandline.sources.readers.kafka.options import RegistryConnection
-from strandline.sources.readers.kafka.settings import ANSWER_SECONDS_MAX
 
 ANSWER_BYTES_MAX: Final = 16 << 20
 _OK, _ABSENT = 200, 404

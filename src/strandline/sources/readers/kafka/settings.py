@@ -9,46 +9,16 @@ Source: https://github.com/confluentinc/librdkafka/blob/master/CONFIGURATION.md,
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Final
 
-from strandline.sources.readers.kafka.options import KafkaConnection, Sasl
+from strandline.connections.kafka import ANSWER_SECONDS_MAX, KafkaConnection, Sasl, Settings, for_client, protocol
 from strandline.store.secret import Secret
 
-ANSWER_SECONDS_MAX: Final = 5
-"""After so long without an answer a broker is unavailable."""
-CLIENT: Final = "strandline"
 _LOGIN: Final = {
     Sasl.PLAIN: "org.apache.kafka.common.security.plain.PlainLoginModule",
     Sasl.SCRAM_256: "org.apache.kafka.common.security.scram.ScramLoginModule",
     Sasl.SCRAM_512: "org.apache.kafka.common.security.scram.ScramLoginModule",
 }
-
-Settings = Mapping[str, str | Secret]
-
-
-def for_client(at: KafkaConnection) -> Settings:
-    """Return librdkafka's settings for any client of the cluster."""
-    known = {
-        "ssl.ca.pem": at.tls_ca,
-        "ssl.certificate.pem": at.tls_certificate,
-        "ssl.key.pem": at.tls_private_key,
-        "ssl.key.password": at.tls_private_key_password,
-        "ssl.endpoint.identification.algorithm": None if at.tls_verify_host else "none",
-        "client.rack": at.rack,
-        "sasl.mechanism": at.sasl and at.sasl.value.upper(),
-        "sasl.username": at.user,
-        "sasl.password": at.password,
-    }
-    return {
-        "bootstrap.servers": at.servers,
-        "security.protocol": protocol(at),
-        "client.id": CLIENT,
-        "socket.timeout.ms": str(ANSWER_SECONDS_MAX * 1000),
-        "socket.connection.setup.timeout.ms": str(ANSWER_SECONDS_MAX * 1000),
-        "reconnect.backoff.max.ms": "1000",
-        **{name: value for name, value in known.items() if value is not None},
-    }
 
 
 def for_consumer(at: KafkaConnection, group: str) -> Settings:
@@ -92,23 +62,6 @@ def for_spark(at: KafkaConnection) -> Settings:
         **{name: value for name, value in known.items() if value is not None},
     }
     return {"failOnDataLoss": "true", **{f"kafka.{name}": value for name, value in given.items()}}
-
-
-def protocol(at: KafkaConnection) -> str:
-    """Return Kafka's name of how the two ends speak.
-
-    >>> protocol(KafkaConnection(servers="k:9092", tls=True))
-    'SSL'
-    """
-    match at.tls, at.sasl is not None:
-        case True, True:
-            return "SASL_SSL"
-        case True, False:
-            return "SSL"
-        case False, True:
-            return "SASL_PLAINTEXT"
-        case _:
-            return "PLAINTEXT"
 
 
 def _jaas(at: KafkaConnection) -> Secret | None:
