@@ -129,9 +129,10 @@ DELETES = {
 
 
 @st.composite
-def places(draw: st.DrawFn) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """Return a schema and some documents of it."""
-    names = draw(st.lists(st.sampled_from(sorted(LEAVES)), min_size=1, max_size=4, unique=True))
+def places(draw: st.DrawFn, kind: str = "") -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """Return a schema, with leaves whose name begins with ``kind``, and some documents of it."""
+    leaves = sorted(name for name in LEAVES if name.startswith(kind))
+    names = draw(st.lists(st.sampled_from(leaves), min_size=1, max_size=4, unique=True))
     deletes = draw(st.booleans())
     schema: dict[str, Any] = {"properties": {name: LEAVES[name][0] for name in names}}
     schema |= DELETES if deletes else annotated("merge", associative=draw(st.integers(0, 9)) > 0)

@@ -67,7 +67,7 @@ def test_what_fits_a_side_fits_the_union(left: Any, right: Any, value: object) -
     assert fits(union(left, right), value) or not (fits(left, value) or fits(right, value))
 
 
-@settings(max_examples=300)
+@settings(max_examples=500)
 @given(SCHEMAS, SCHEMAS, SCHEMAS)
 def test_order_and_brackets_do_not_matter(a: Any, b: Any, c: Any) -> None:
     """Damage: the inferred schema changes back and forth without new documents."""

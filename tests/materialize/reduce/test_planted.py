@@ -24,6 +24,7 @@ CAUGHT = (AssertionError, DefinitionError, NotAssociativeError, pa.ArrowInvalid,
 """What a law raises if it does not hold: it compares, or an error is raised where there is none, or none is."""
 LAWS: dict[str, tuple[Callable[..., None], tuple[st.SearchStrategy[Any], ...]]] = {
     "brackets": (test_reducer.test_brackets_do_not_matter, (places(), st.data())),
+    "sets": (test_reducer.test_brackets_do_not_matter, (places("set"), st.data())),
     "model": (test_reducer.test_the_reducer_does_what_the_model_does, (places(),)),
     "columns": (test_rows.test_columns_are_reduced_as_documents, (test_rows.flat(),)),
     "few floats": (test_rows.test_columns_are_reduced_as_documents, (test_rows.few_floats(),)),
@@ -216,8 +217,8 @@ PLANTED: dict[str, tuple[Callable[[Patch], None], str]] = {
     "steps that are not associative are done at once": (_all_associative, "brackets"),
     "of documents that are kept apart only the last is kept": (_kept_apart_and_lost, "brackets"),
     "a deleted property stays": (_deleted_item_stays, "model"),
-    "an intersection is done as an addition": (_intersect_as_add, "brackets"),
-    "a removal is forgotten until the base is known": (_removal_forgotten, "brackets"),
+    "an intersection is done as an addition": (_intersect_as_add, "sets"),
+    "a removal is forgotten until the base is known": (_removal_forgotten, "sets"),
     "a fold changes the documents that it is given": (_shared_values, "model"),
     "items are appended instead of merged by key": (_items_at_the_end, "model"),
     "a deleted document is stored": (_deletes_are_stores, "nested endpoint"),

@@ -92,15 +92,27 @@ def shape(schema: object) -> Shape:
     found["said"] = {name: each for name, each in others.items() if name in _SAID}
     found["others"] = {name: each for name, each in others.items() if name not in _SAID}
     for name, kind in (("items", "array"), ("additionalProperties", "object")):
-        if kind in types and name in schema:
-            found[name] = shape(schema[name])
+        if kind in types and (part := _limiting(shape(schema.get(name, True)))) is not None:
+            found[name] = part
     if "object" in types:
         properties = schema.get("properties", {})
         if not isinstance(properties, Mapping):
             raise NotReducibleError(f"`properties` is {shown(properties)}, not an object")
-        found["properties"] = {name: shape(each) for name, each in properties.items()}
+        found["properties"] = _known({name: _limiting(shape(each)) for name, each in properties.items()}, found)
         found["required"] = frozenset(_list(schema.get("required", []), "required"))
     return found
+
+
+def _limiting(found: Shape) -> Shape | None:
+    """Return a shape that says something; None, in the place of one that every value fits and that says nothing."""
+    limits = found.keys() & {*_LIMITS, "enum", "items", "additionalProperties"}
+    says = any(found.get(name) for name in ("said", "others", "properties", "required"))
+    return found if limits or says or found[_TYPES] != TYPES else None
+
+
+def _known(properties: dict[str, Shape | None], of: Shape) -> dict[str, Shape | None]:
+    """Return the properties that say something: any value is allowed for the others if no name is refused."""
+    return {name: part for name, part in properties.items() if part is not None or "additionalProperties" in of}
 
 
 def _list(raw: Any, keyword: str) -> list[Any]:
@@ -149,25 +161,22 @@ def _join(left: Shape, right: Shape) -> Shape:
     if len(objects) == 1:
         joined.update({name: objects[0][name] for name in ("properties", "required") if name in objects[0]})
     elif objects:
-        joined.update(_objects(left, right))
+        joined["required"] = left.get("required", frozenset()) & right.get("required", frozenset())
+        joined["properties"] = _known(_properties(left, right), joined)
     return joined
 
 
 def _join_any(left: Shape | None, right: Shape | None = _NO_VALUE) -> Shape | None:
     """Return the union of two shapes, of which None is that of every value."""
-    return None if left is None or right is None else _join(left, right)
+    return None if left is None or right is None else _limiting(_join(left, right))
 
 
-def _objects(left: Shape, right: Shape) -> Shape:
+def _properties(left: Shape, right: Shape) -> dict[str, Shape | None]:
     first, second = left.get("properties", {}), right.get("properties", {})
     rest, other_rest = left.get("additionalProperties"), right.get("additionalProperties")
-    joined = {
+    return {
         name: _join_any(first.get(name, rest), second.get(name, other_rest))
         for name in sorted(first.keys() | second.keys())
-    }
-    return {
-        "properties": {name: {_TYPES: TYPES} if part is None else part for name, part in joined.items()},
-        "required": left.get("required", frozenset()) & right.get("required", frozenset()),
     }
 
 
@@ -183,7 +192,9 @@ def _render(found: Shape) -> dict[str, Any] | bool:
     schema.update({name: found[name] for name in ("enum", *_LIMITS) if name in found})
     schema.update({name: _render(found[name]) for name in ("items", "additionalProperties") if name in found})
     if found.get("properties"):
-        schema["properties"] = {name: _render(each) for name, each in found["properties"].items()}
+        schema["properties"] = {
+            name: {} if part is None else _render(part) for name, part in found["properties"].items()
+        }
     if found.get("required"):
         schema["required"] = sorted(found["required"])
     return schema

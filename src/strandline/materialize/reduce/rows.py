@@ -142,7 +142,7 @@ class Rows:
 
     def _groups(self, ids: Ints) -> Groups:
         groups = Groups.of(ids)
-        if len(groups.starts) != len(np.unique(ids)):
+        if len(groups.starts) != np.count_nonzero(np.bincount(ids)):
             raise InvalidUsage(f"the rows of one key ({', '.join(self._key)}) are not adjacent: sort them by the key")
         return groups
 
