@@ -17,7 +17,7 @@ from strandline.materialize.reduce.values import Key, Value, parse_pointer, poin
 
 
 class Strategy(StrEnum):
-    """How the value on the right is combined with the one on the left."""
+    """How the value on the right is combined with the one on the left; `docs/reductions.md` shows each."""
 
     APPEND = "append"
     FIRST = "firstWriteWins"
