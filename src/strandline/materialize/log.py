@@ -42,7 +42,7 @@ class Record:
 
     @property
     def restart(self) -> Checkpoint | None:
-        """The checkpoint that the driver's state names under `RESTART`, to begin from after a crash.
+        """The checkpoint that the driver's state names under `RESTART`: where the endpoint is, unless `Opened` says.
 
         Until the state names another one, nothing that changed after it is released.
         """

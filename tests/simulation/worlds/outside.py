@@ -244,10 +244,11 @@ class SimSession(MemorySession):
     async def receive(self) -> Response:
         """Return the next answer, as soon as the driver has given it."""
         if not self._answers:
-            await IoPoint(f"{self.kind}.receive", (), nothing, (Fate.DONE,), NEVER_MS, ready=self._answered)
+            await IoPoint(f"{self.kind}.receive", (), nothing, (Fate.DONE,), NEVER_MS, ready=self.answered)
         return await super().receive()
 
-    def _answered(self) -> bool:
+    def answered(self) -> bool:
+        """Return whether an answer waits to be received."""
         return len(self._answers) > 0
 
     def reaches(self, message: Request) -> bool:

@@ -75,7 +75,7 @@ from strandline.materialize.protocol.states import (
     Storing,
     Tail,
 )
-from strandline.materialize.protocol.task import Checkpoint, Extent, Progress
+from strandline.materialize.protocol.task import Extent, Progress
 
 Step: TypeAlias = tuple[Machine, tuple[Action, ...]]
 
@@ -109,26 +109,15 @@ def _start(machine: Machine, _head: Closed, event: Start) -> Step:
 
 
 def _opened(machine: Machine, head: Opening, event: Opened) -> Step:
-    base, begun = _recovered(machine, head, event)
-    reached = head.logged.position if head.logged.checkpoint == base else base
+    logged = head.logged
+    named = event.checkpoint if event.checkpoint is not None else head.restart
+    base = logged.checkpoint if named is None else named
+    begun = logged.extent if logged.extent is not None and logged.extent.base == base else None
+    reached = logged.position if logged.checkpoint == base else base
     position = reached if begun is None else begun.start
-    replay = begun if event.checkpoint is None else None  # an endpoint that keeps a checkpoint has kept nothing else
+    replay = begun if named is None else None  # an endpoint whose checkpoint is known has kept nothing else
     idle = Idle(Progress(base, position, replay), position)
     return replace(machine, asks=not event.refuses, head=idle, tail=Acknowledging()), (SendAcknowledge(),)
-
-
-def _recovered(machine: Machine, head: Opening, event: Opened) -> tuple[Checkpoint, Extent | None]:
-    """Return the checkpoint to go on from, and the changes after it whose rows may be in the endpoint already."""
-    logged, extent = head.logged, head.logged.extent
-    base = next(each for each in (event.checkpoint, head.restart, logged.checkpoint) if each is not None)
-    if extent is not None and extent.base == base:
-        return base, extent
-    stored = (logged.checkpoint if extent is None else extent.base.advance(machine.state_keys, extent.upper)).time(
-        machine.state_keys
-    )
-    if base == head.restart and stored > base.time(machine.state_keys):
-        return base, Extent(base, base, stored)  # all that was committed after what the driver's state names
-    return base, None
 
 
 def _extend(machine: Machine, head: Idle, event: Extend) -> Step:
