@@ -46,6 +46,11 @@ REFUSED = {
     "not understood": (MERGE | {"if": {"dependentSchemas": {}}, "then": MERGE}, r"^/if/dependentSchemas: not underst"),
     "pattern": (MERGE | {"patternProperties": {"(": {}}}, r"^/patternProperties/\(: '\(' is not a regular expression"),
     "bound": (MERGE | {"if": {"minimum": "0"}}, r"^/if/minimum: must be a number, not '0'"),
+    "names": (MERGE | {"if": {"required": [["a"]]}}, r"^/if/required: must be a list of names"),
+    "names of names": (
+        MERGE | {"if": {"dependentRequired": {"a": 1}}},
+        r"^/if/dependentRequired: must be an object of",
+    ),
     "size": (MERGE | {"if": {"items": {"minLength": -1}}}, r"^/if/items/minLength: must be a number of 0 or more"),
     "schema": (MERGE | {"properties": {"n": 1}}, r"^/properties/n: a schema is an object, true or false, not 1"),
     "schemas": (MERGE | {"anyOf": {}}, r"^/anyOf: must be a list of schemas"),

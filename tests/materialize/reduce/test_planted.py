@@ -195,7 +195,7 @@ def _null_is_greatest(patch: Patch) -> None:
 
 
 def _batch_forgotten(patch: Patch) -> None:
-    patch.setattr(rows.Combining, "end", lambda self: self._open.slice(0, 0))
+    patch.setattr(rows.Combining, "end", lambda self: self._rows.columns.empty_table())
 
 
 def _groups_end_with_batches(patch: Patch) -> None:

@@ -338,6 +338,27 @@ def test_a_removed_row_is_refused() -> None:
         Combining(Rows(FLAT, ["k"], SUMMED)).add(changes(1, -1))
 
 
+def test_rows_that_cannot_be_combined_are_not_tried_at_every_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Damage: a key with many documents that are kept apart takes hours: each batch compares all of them."""
+    monkeypatch.setattr(rows, "OPEN_ROWS_MAX", 10)
+    history = annotated("merge", associative=False)
+    tried = []
+    right = Rows.combine
+    monkeypatch.setattr(Rows, "combine", lambda self, table: tried.append(len(table)) or right(self, table))
+    combining = Combining(Rows(history, ["k"], SUMMED))
+    assert [combining.add(changes(1)).num_rows for _ in range(1000)] == [0] * 1000
+    assert combining.end().num_rows == 1000
+    assert sum(tried) < 4000
+
+
+def test_a_missing_key_is_named_as_in_sql() -> None:
+    """Damage: an operator looks for a text 'None' in the key."""
+    table = pa.table({"k": pa.array([None], pa.string()), "n": pa.array(["x"])})
+    for root in (annotated("merge"), annotated("merge", associative=False)):
+        with pytest.raises(DefinitionError, match=r"^the documents with the key \(k = NULL\)"):
+            Rows(root | {"properties": {"n": annotated("append")}}, ["k"], table.schema).combine(table)
+
+
 def one(kinds: pa.Schema, *given_: dict[str, Any]) -> pa.Table:
     """Return rows of the key 1."""
     return pa.Table.from_pylist([{"k": 1, **each} for each in given_], pa.schema([("k", pa.int64()), *kinds]))

@@ -284,6 +284,19 @@ def test_the_values_in_a_message_are_short() -> None:
     assert len(str(caught.value)) < 300
 
 
+def test_a_document_that_is_nested_too_deeply_is_an_error_that_names_it() -> None:
+    """Damage: one document ends the process, and again after each restart."""
+    deep: Any = 1
+    for _ in range(10_000):
+        deep = [deep]
+    with pytest.raises(DefinitionError, match=r"^the documents with the key \(k = 7\): it is nested too deeply"):
+        Reducer.of(annotated("merge"), ["/k"]).combine([{"k": 7, "deep": deep}])
+    fine: Any = {}
+    for _ in range(100):
+        fine = {"fine": [fine]}
+    assert Reducer.of(annotated("merge")).combine([{"fine": fine}, {}]) == [{"fine": fine}]
+
+
 def test_what_cannot_be_asked() -> None:
     """Damage: a key without new documents is stored as nothing."""
     with pytest.raises(InvalidUsage, match="no document to reduce"):

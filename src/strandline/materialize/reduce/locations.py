@@ -47,7 +47,6 @@ _NUMBERS: Final = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum",
 _COUNTS: Final = tuple(
     f"{bound}{name}" for bound in ("min", "max") for name in ("Length", "Items", "Properties", "Contains")
 )
-_LISTS: Final = ("enum", "required")
 
 
 class Applied:
@@ -297,8 +296,9 @@ class _Check:
         for keywords, fits, what in (
             (_NUMBERS, is_number, "a number"),
             (_COUNTS, _is_count, "a number of 0 or more"),
-            (_LISTS, _is_list, "a list"),
-            (("dependentRequired",), _is_object, "an object"),
+            (("enum",), _is_list, "a list"),
+            (("required",), _is_names, "a list of names"),
+            (("dependentRequired",), _is_names_of_names, "an object of lists of names"),
         ):
             for keyword in keywords:
                 if keyword in found and not fits(found[keyword]):
@@ -315,8 +315,12 @@ def _is_list(value: Any) -> bool:
     return isinstance(value, list)
 
 
-def _is_object(value: Any) -> bool:
-    return isinstance(value, Mapping)
+def _is_names(value: Any) -> bool:
+    return isinstance(value, list) and all(isinstance(each, str) for each in value)
+
+
+def _is_names_of_names(value: Any) -> bool:
+    return isinstance(value, Mapping) and all(_is_names(each) for each in value.values())
 
 
 def _beneath(every: list[Part]) -> Iterator[tuple[Part, ...]]:

@@ -106,6 +106,8 @@ class Reducer:
             fold.add(document)
         except DefinitionError as error:
             raise self._named(document, error) from error
+        except RecursionError as error:
+            raise self._named(document, DefinitionError("it is nested too deeply to be reduced")) from error
 
     def _named(self, document: Document, error: DefinitionError) -> DefinitionError:
         if not self._key:

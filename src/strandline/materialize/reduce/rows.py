@@ -23,7 +23,7 @@ from strandline.materialize.reduce.annotations import Strategy
 from strandline.materialize.reduce.cells import reader, to_array, writer
 from strandline.materialize.reduce.columns import DoesNotFitError, Groups, Ints, folds
 from strandline.materialize.reduce.reducer import Reducer
-from strandline.materialize.reduce.values import MISSING, Deleted, Document, NotReducibleError, Value, pointer
+from strandline.materialize.reduce.values import MISSING, Deleted, Document, NotReducibleError, Value, pointer, shown
 from strandline.materialize.stores import key_ids
 
 OPEN_ROWS_MAX: Final = 65_536
@@ -208,22 +208,25 @@ class Rows:
         )
 
     def _fault_of(self, document: Document, name: str, why: object) -> DefinitionError:
-        named = ", ".join(f"{each} = {document.get(each)!r}" for each in self._key)
+        named = ", ".join(f"{each} = {_text(document.get(each))}" for each in self._key)
         return DefinitionError(f"the documents with the key ({named}): at {pointer((name,))}: {why}")
 
     def _key_text(self, rows: pa.Table, row: int) -> str:
-        return ", ".join(f"{name} = {rows[name][row].as_py()!r}" for name in self._key)
+        return ", ".join(f"{name} = {_text(rows[name][row].as_py())}" for name in self._key)
 
 
 class Combining:
     """`Rows.combine` over a stream of batches, whose rows have a column ``__diff`` too (`materialize.feed`).
 
-    Of the rows of a key that may go on in the next batch at most `OPEN_ROWS_MAX` are kept, and one batch.
+    Of the rows of a key that may go on in the next batch `OPEN_ROWS_MAX` are kept, and one batch; or twice as many as
+    they can be combined to, if these are more.
     """
 
     def __init__(self, rows: Rows) -> None:
         self._rows = rows
-        self._open = pa.Table.from_batches([], rows.columns)
+        self._open: list[pa.Table] = []
+        self._open_rows = 0
+        self._open_rows_max = OPEN_ROWS_MAX
 
     def add(self, batch: pa.RecordBatch) -> pa.Table:
         """Return the combined rows of the keys that ended in ``batch``.
@@ -231,21 +234,37 @@ class Combining:
         Raises as `Rows.combine` and `Rows.expanded`.
         """
         new = self._rows.expanded(pa.Table.from_batches([batch]))
-        rows = pa.concat_tables([self._open, new])
-        if not rows.num_rows:
-            return rows
-        ids = self._rows.ids(rows)
+        if not new.num_rows:
+            return new
+        before = [self._open[-1].slice(len(self._open[-1]) - 1)] if self._open else []
+        ids = self._rows.ids(pa.concat_tables([*before, new]))
         others = np.flatnonzero(ids != ids[-1])
-        ended = int(others[-1]) + 1 if len(others) else 0
-        self._open = rows.slice(ended)
-        if len(self._open) > OPEN_ROWS_MAX:
-            self._open = self._rows.combine(self._open)
-        return self._rows.combine(rows.slice(0, ended))
+        if not len(others):
+            self._keep(new)
+            return new.slice(0, 0)
+        ended = int(others[-1]) + 1 - len(before)
+        combined = self._rows.combine(pa.concat_tables([*self._open, new.slice(0, ended)]))
+        self._open, self._open_rows, self._open_rows_max = [], 0, OPEN_ROWS_MAX
+        self._keep(new.slice(ended))
+        return combined
 
     def end(self) -> pa.Table:
         """Return the combined rows of the last key, if there is one.  Raises as `Rows.combine`."""
-        rows, self._open = self._open, self._open.slice(0, 0)
+        rows = pa.concat_tables([self._rows.columns.empty_table(), *self._open])
+        self._open, self._open_rows, self._open_rows_max = [], 0, OPEN_ROWS_MAX
         return self._rows.combine(rows)
+
+    def _keep(self, rows: pa.Table) -> None:
+        self._open.append(rows)
+        self._open_rows += rows.num_rows
+        if self._open_rows > self._open_rows_max:
+            combined = self._rows.combine(pa.concat_tables(self._open))
+            self._open, self._open_rows = [combined], combined.num_rows
+            self._open_rows_max = max(OPEN_ROWS_MAX, 2 * combined.num_rows)
+
+
+def _text(value: Value) -> str:
+    return "NULL" if value is None else shown(value)
 
 
 def _plain(kind: pa.DataType) -> pa.DataType:
