@@ -40,9 +40,10 @@ class Deliveries:
 
     async def halt(self) -> None:
         """End all turns."""
-        for name, loop in self._loops.items():
+        for name, loop in list(self._loops.items()):
             await loop.end()
-            await self.tasks[name].halt()
+            if name in self.tasks:
+                await self.tasks[name].halt()
 
     async def close(self) -> None:
         """End all.  Raises what an endpoint raises, once all are ended."""
