@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from strandline.cli import main
-from strandline.materialize.drivers.duckdb_file import DuckDBFile
+from strandline.materialize.drivers.duckdb.file import DuckDBFile
 
 ORDERS = {
     "tables/products.sql": "CREATE TABLE products (id INT, name STRING)",

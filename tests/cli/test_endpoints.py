@@ -12,7 +12,7 @@ from strandline.cli import endpoints
 from strandline.cli.app import main
 from strandline.cli.terminal.exits import Exit
 from strandline.cli.terminal.output import Output
-from strandline.materialize.drivers import duckdb
+from strandline.materialize.drivers.duckdb import kind as duckdb
 from strandline.wiring.registry import DRIVERS
 
 

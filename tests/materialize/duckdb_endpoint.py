@@ -9,8 +9,11 @@ from typing import Any
 import duckdb
 
 from strandline.materialize.driver import Session
-from strandline.materialize.drivers.duckdb import DuckDBDriver, DuckDBSession
-from strandline.materialize.drivers.duckdb_file import DuckDBFile
+from strandline.materialize.drivers.duckdb.dialect import DuckDBDialect
+from strandline.materialize.drivers.duckdb.file import DuckDBFile
+from strandline.materialize.drivers.duckdb.kind import KIND
+from strandline.materialize.drivers.sql.driver import SqlDriver
+from strandline.materialize.drivers.sql.session import SqlSession
 from strandline.materialize.protocol.task import NOTHING, Checkpoint
 from strandline.testing.doubles import HandClock
 
@@ -23,24 +26,28 @@ class DuckDBEndpoint:
     def __init__(
         self,
         path: Path,
-        session: type[DuckDBSession] = DuckDBSession,
+        session: type[SqlSession] = SqlSession,
         connect: Callable[[str], Any] = duckdb.connect,
+        *,
+        soft: bool = False,
     ) -> None:
         self.path = path
         self.clock = HandClock()
         self.kept = duckdb.connect(str(path))
         self._session = session
         self._connect = connect
+        self._soft = soft
 
-    def driver(self) -> DuckDBDriver:
+    def driver(self) -> SqlDriver:
         """Return one more driver to the file."""
-        file, session = DuckDBFile(self.clock, self.path, connect=self._connect), self._session
+        file, dialect, soft = DuckDBFile(self.clock, self.path, connect=self._connect), DuckDBDialect(), self._soft
+        session = self._session
 
-        class Driver(DuckDBDriver):
+        class Driver(SqlDriver):
             async def open(self) -> Session:
-                return session(file)
+                return session(file, dialect, soft=soft)
 
-        return Driver(file)
+        return Driver(KIND.spec, dialect, lambda: file, soft=soft)
 
     def rows(self, table: str) -> list[dict[str, Any]]:
         """Return the rows of a table; none if there is no such table."""

@@ -11,16 +11,17 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-import duckdb
 import pyarrow as pa
 import pytest
 from tests.materialize.duckdb_endpoint import DuckDBEndpoint
 
 from strandline.errors import StrandlineError
-from strandline.materialize.drivers import duckdb_checkpoints, duckdb_tables
-from strandline.materialize.drivers.duckdb import DuckDBDriver, DuckDBSession
-from strandline.materialize.drivers.duckdb_tables import Target
-from strandline.materialize.drivers.sql import Sql, identifier
+from strandline.materialize.drivers.duckdb.dialect import DuckDBDialect
+from strandline.materialize.drivers.sql import checkpoints, evolution, tables
+from strandline.materialize.drivers.sql.connection import Connection
+from strandline.materialize.drivers.sql.driver import SqlDriver
+from strandline.materialize.drivers.sql.session import SqlSession
+from strandline.materialize.drivers.sql.text import Sql, identifier
 from strandline.materialize.protocol import fsm, states
 from strandline.materialize.protocol.messages import (
     DELETE,
@@ -32,7 +33,7 @@ from strandline.materialize.protocol.messages import (
     StartedCommit,
     Store,
 )
-from strandline.materialize.protocol.task import Checkpoint
+from strandline.materialize.protocol.task import Checkpoint, MaterializationSpec
 from strandline.materialize.runtime import Task
 from strandline.materialize.stores import Stores, to_store
 from strandline.testing.contracts.driver_contract import (
@@ -51,12 +52,12 @@ from strandline.testing.endpoints import KeyValueSession, MemoryEndpoint, Memory
 
 
 @pytest.fixture
-def files(tmp_path: Path) -> Iterator[Callable[[type[DuckDBSession]], MakeEndpoint]]:
+def files(tmp_path: Path) -> Iterator[Callable[[type[SqlSession]], MakeEndpoint]]:
     """Return how to make endpoints of a kind of session."""
     numbers = count()
     with ExitStack() as closing:
 
-        def make(session: type[DuckDBSession]) -> DuckDBEndpoint:
+        def make(session: type[SqlSession]) -> DuckDBEndpoint:
             file = DuckDBEndpoint(tmp_path / f"{next(numbers)}.duckdb", session)
             closing.callback(file.kept.close)
             return file
@@ -64,7 +65,7 @@ def files(tmp_path: Path) -> Iterator[Callable[[type[DuckDBSession]], MakeEndpoi
         yield lambda session: lambda: make(session)
 
 
-class LateSession(DuckDBSession):
+class LateSession(SqlSession):
     """Right, but slow: it commits only after the log has, so the log is ahead of the endpoint."""
 
     late: Checkpoint | None = None
@@ -87,7 +88,7 @@ class LateSession(DuckDBSession):
 
 class TestLateCommit(DriverContract):
     @pytest.fixture
-    def make_endpoint(self, files: Callable[[type[DuckDBSession]], MakeEndpoint]) -> MakeEndpoint:
+    def make_endpoint(self, files: Callable[[type[SqlSession]], MakeEndpoint]) -> MakeEndpoint:
         return files(LateSession)
 
 
@@ -112,8 +113,8 @@ def test_a_fence_that_is_read_but_not_compared_is_caught(
     files: Callable[..., MakeEndpoint], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Damage: a driver that lets zombies commit passes the contract (law M3)."""
-    monkeypatch.setattr(duckdb_checkpoints, "_ADVANCE", duckdb_checkpoints._ADVANCE.replace("fence = ?", "fence >= ?"))
-    caught(zombie_everywhere(files(DuckDBSession)))
+    monkeypatch.setattr(checkpoints, "_ADVANCE", checkpoints._ADVANCE.replace("fence = {5}", "fence >= {5}"))
+    caught(zombie_everywhere(files(SqlSession)))
 
 
 @pytest.mark.parametrize("session", [KeyValueSession, StagingSession])
@@ -133,14 +134,14 @@ def test_a_driver_that_overwrites_a_known_key_is_caught(
     files: Callable[..., MakeEndpoint], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Damage: the same, where the endpoint could have."""
-    monkeypatch.setattr(duckdb_tables, "_refuse_known", lambda *_: None)
-    caught(second_row(files(DuckDBSession)()))
+    monkeypatch.setattr(tables, "_refuse_known", lambda *_: None)
+    caught(second_row(files(SqlSession)()))
 
 
 def test_a_checkpoint_committed_without_its_rows_is_caught(files: Callable[..., MakeEndpoint]) -> None:
     """Damage: a driver that drops rows passes the contract (law M2)."""
 
-    class Planted(DuckDBSession):
+    class Planted(SqlSession):
         async def send(self, message: Request) -> None:
             if isinstance(message, StartCommit):
                 self._stores.clear()
@@ -152,17 +153,17 @@ def test_a_checkpoint_committed_without_its_rows_is_caught(files: Callable[..., 
 def test_rows_committed_without_their_checkpoint_are_caught(files: Callable[..., MakeEndpoint]) -> None:
     """Damage: a driver that commits while it stores passes the contract (law M2)."""
 
-    class Planted(DuckDBSession):
+    class Planted(SqlSession):
         async def send(self, message: Request) -> None:
             await super().send(message)
             if isinstance(message, Store):
                 stores, self._stores = self._stores, {}
 
-                def work(connection: duckdb.DuckDBPyConnection) -> None:
-                    for binding, rows in stores.items():
-                        duckdb_tables.store(connection, Target.of(connection, self._bindings[binding]), rows)
+                def work(connection: Connection) -> None:
+                    for binding, pending in stores.items():
+                        tables.store(connection, self._targets[binding], pending)
 
-                await self._file.run(work)
+                await self._database.run(work)
 
     caught(crash_everywhere(files(Planted)))
 
@@ -170,7 +171,7 @@ def test_rows_committed_without_their_checkpoint_are_caught(files: Callable[...,
 def test_dropped_deletes_are_caught(files: Callable[..., MakeEndpoint]) -> None:
     """Damage: a driver that never deletes passes the contract."""
 
-    class Planted(DuckDBSession):
+    class Planted(SqlSession):
         async def send(self, message: Request) -> None:
             if isinstance(message, Store):
                 message = replace(message, rows=message.rows.filter(~message.rows[DELETE].to_numpy()))
@@ -194,8 +195,8 @@ def test_a_name_that_is_written_as_another_is_caught(
     wrong: Callable[[str], Sql], files: Callable[..., MakeEndpoint], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Damage: a driver whose statements a name can change passes the contract."""
-    monkeypatch.setattr(duckdb_tables, "identifier", wrong)
-    caught(hostile_names(files(DuckDBSession)()))
+    monkeypatch.setattr(DuckDBDialect, "identifier", lambda _, name: wrong(name))
+    caught(hostile_names(files(SqlSession)()))
 
 
 def test_a_driver_that_formats_its_statements_is_caught(
@@ -208,16 +209,21 @@ def test_a_driver_that_formats_its_statements_is_caught(
             template = template.replace(f"{{{name}}}", hole.text)
         return Sql(template)
 
-    monkeypatch.setattr(duckdb_tables, "compose", formatted)
-    caught(hostile_names(files(DuckDBSession)()))
+    for module in (tables, evolution):
+        monkeypatch.setattr(module, "compose", formatted)
+    caught(hostile_names(files(SqlSession)()))
 
 
 def test_a_preview_that_keeps_what_it_did_is_caught(
     files: Callable[..., MakeEndpoint], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Damage: a driver whose preview makes tables passes the contract."""
-    monkeypatch.setattr(DuckDBDriver, "preview", lambda driver, spec: driver._fit(spec, keep=True))
-    caught(previewed(files(DuckDBSession)()))
+
+    async def kept(driver: SqlDriver, spec: MaterializationSpec) -> tuple[str, ...]:
+        return tuple(filter(None, (await driver.apply(spec, {})).action.split("; ")))
+
+    monkeypatch.setattr(SqlDriver, "preview", kept)
+    caught(previewed(files(SqlSession)()))
 
 
 def test_a_tombstone_that_outlives_its_transaction_is_caught() -> None:
@@ -252,7 +258,7 @@ def test_a_runtime_that_takes_each_change_by_itself_is_caught(
 def test_a_transaction_that_is_left_out_because_it_has_no_rows_is_caught(files: Callable[..., MakeEndpoint]) -> None:
     """Damage: a driver that has no checkpoint of an empty view passes the contract."""
 
-    class Planted(DuckDBSession):
+    class Planted(SqlSession):
         async def _commit(self, checkpoint: Checkpoint) -> None:
             if self._stores:
                 await super()._commit(checkpoint)
@@ -265,11 +271,11 @@ def test_a_table_that_is_emptied_only_for_rows_is_caught(
 ) -> None:
     """Damage: a driver in which a view that is empty now keeps its former rows passes the contract."""
 
-    class Planted(DuckDBSession):
+    class Planted(SqlSession):
         def _write(self, connection: Any, held: Any, stores: Any, checkpoint: Checkpoint) -> None:
             with monkeypatch.context() as patch:
                 if not stores:
-                    patch.setattr(duckdb_tables, "empty", lambda *_: None)
+                    patch.setattr(tables, "empty", lambda *_: None)
                 super()._write(connection, held, stores, checkpoint)
 
     caught(empty_everywhere(files(Planted)))
@@ -308,17 +314,17 @@ def test_an_open_that_does_not_fence_is_caught(
     files: Callable[..., MakeEndpoint], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Damage: a driver whose Open changes nothing passes the contract (law M3)."""
-    monkeypatch.setattr(duckdb_checkpoints, "_FENCE", duckdb_checkpoints._FENCE.replace("fence + 1", "fence"))
-    caught(zombie_everywhere(files(DuckDBSession)))
+    monkeypatch.setattr(checkpoints, "_FENCE", checkpoints._FENCE.replace("fence + 1", "fence"))
+    caught(zombie_everywhere(files(SqlSession)))
 
 
 def test_the_scenarios_pass_without_a_defect(files: Callable[..., MakeEndpoint]) -> None:
     """Damage: the tests above show nothing, because everything fails."""
-    asyncio.run(follow(files(DuckDBSession)()))
-    asyncio.run(hostile_names(files(DuckDBSession)()))
-    asyncio.run(previewed(files(DuckDBSession)()))
-    asyncio.run(empty_everywhere(files(DuckDBSession)))
-    asyncio.run(zombie_everywhere(files(DuckDBSession)))
+    asyncio.run(follow(files(SqlSession)()))
+    asyncio.run(hostile_names(files(SqlSession)()))
+    asyncio.run(previewed(files(SqlSession)()))
+    asyncio.run(empty_everywhere(files(SqlSession)))
+    asyncio.run(zombie_everywhere(files(SqlSession)))
     asyncio.run(put_back(MemoryEndpoint(StagingSession)))
     asyncio.run(put_back(MemoryEndpoint(KeyValueSession)))
     asyncio.run(crash_everywhere(lambda: MemoryEndpoint(StagingSession)))

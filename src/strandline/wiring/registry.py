@@ -16,7 +16,7 @@ from strandline.controller.location.on_error import MaterializationOptions, Sour
 from strandline.errors import ConfigError, DefinitionError, SourceError, Unavailable
 from strandline.instance.commands import RunIngestion
 from strandline.materialize.driver import Driver, DriverKind
-from strandline.materialize.drivers import duckdb
+from strandline.materialize.drivers.duckdb import kind as duckdb
 from strandline.options import lines, resolve_reference, understood
 from strandline.persist.client import PersistClient
 from strandline.plane.engine import Engine

@@ -1,1 +1,1 @@
-"""The drivers that ship with Strandline, one endpoint a file."""
+"""The drivers that ship with Strandline, one room an endpoint, and what some of them share."""

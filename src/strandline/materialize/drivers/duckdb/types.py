@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import Final
 
 from strandline.algebra.types import Array, Atom, Decimal, Struct, Type
-from strandline.materialize.drivers.sql import Sql, compose, identifier, joined
+from strandline.materialize.drivers.sql.text import Sql, compose, identifier, joined
 
 _ATOMS: Final = {
     "boolean": Sql("BOOLEAN"),

@@ -11,7 +11,6 @@ Source: DuckDB "Concurrency".
 
 from __future__ import annotations
 
-import asyncio
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -22,6 +21,8 @@ from typing import Final, Generic, TypeVar
 import duckdb
 
 from strandline.errors import ConfigError, DefinitionError, Unavailable
+from strandline.materialize.drivers.duckdb.connection import DuckDBConnection, sentence
+from strandline.materialize.drivers.sql.connection import Connection, OutcomeUnknownError, to_its_end
 from strandline.store.clock import Clock
 
 T = TypeVar("T")
@@ -67,7 +68,7 @@ class DuckDBFile:
     def __str__(self) -> str:
         return f"DuckDB file {self._path}"
 
-    async def run(self, work: Callable[[duckdb.DuckDBPyConnection], T], *, again: bool = False) -> T:
+    async def run(self, work: Callable[[Connection], T], *, again: bool = False) -> T:
         """Return what ``work`` returns, given a connection that is closed afterwards.
 
         ``again``: if another transaction of this process changes the same rows, it is begun anew.
@@ -76,10 +77,11 @@ class DuckDBFile:
             ConfigError: the file cannot be opened at all.
             Unavailable: it is locked, or DuckDB failed; try again later.
             DefinitionError: DuckDB refused a statement or a value.
+            OutcomeUnknownError: another transaction of this process changes the same rows, or COMMIT failed.
         """
         waited, pause = 0.0, PAUSE_FIRST_S
         while True:
-            outcome = await _to_its_end(partial(self._attempt, work, again))
+            outcome = await to_its_end(partial(self._attempt, work, again))
             if isinstance(outcome, _Done):
                 return outcome.value
             if waited >= self._lock_wait_s:
@@ -87,7 +89,10 @@ class DuckDBFile:
             await self._clock.sleep(pause)
             waited, pause = waited + pause, min(2 * pause, PAUSE_MAX_S)
 
-    def _attempt(self, work: Callable[[duckdb.DuckDBPyConnection], T], again: bool) -> _Done[T] | _Locked:
+    async def close(self) -> None:
+        """Do nothing: no connection is kept."""
+
+    def _attempt(self, work: Callable[[Connection], T], again: bool) -> _Done[T] | _Locked:
         try:
             connection = self._connect(str(self._path))
         except duckdb.ConnectionException:
@@ -100,35 +105,14 @@ class DuckDBFile:
                 return _Locked("another process")
             raise ConfigError(f"{self} cannot be opened: {sentence(error)}") from error
         try:
-            return _Done(work(connection))
+            return _Done(work(DuckDBConnection(connection)))
+        except OutcomeUnknownError:
+            if not again:
+                raise
+            return _Locked("another transaction of this process")
         except (duckdb.ProgrammingError, duckdb.DataError, duckdb.IntegrityError) as error:
             raise DefinitionError(f"{self} refused what it was given: {sentence(error)}") from error
         except duckdb.Error as error:
-            if again and isinstance(error, duckdb.TransactionException):
-                return _Locked("another transaction of this process")
             raise Unavailable(f"{self} failed: {sentence(error)}") from error
         finally:
             connection.close()
-
-
-async def _to_its_end(call: Callable[[], T]) -> T:
-    """Return what ``call`` returns, made in a thread; if this is cancelled, once the thread has come to its end.
-
-    So when a session is closed, nothing of it can still be committed.
-    """
-    future = asyncio.get_running_loop().run_in_executor(None, call)
-    try:
-        return await asyncio.shield(future)
-    except asyncio.CancelledError:
-        await asyncio.wait([future])
-        raise
-
-
-def sentence(error: Exception) -> str:
-    r"""Return the first line of DuckDB's message, without its prefixes.
-
-    >>> sentence(ValueError("IO Error: Cannot open file: No such file\n\nLINE 1: ..."))
-    'Cannot open file: No such file'
-    """
-    first = str(error).strip().partition("\n")[0]
-    return re.sub(r"^(?:[A-Z][\w-]* )+Error: ", "", first)

@@ -21,10 +21,14 @@ from strandline.algebra.schema import Column, Schema
 from strandline.errors import ConfigError, CorruptionError, DefinitionError, FencedError, Unavailable
 from strandline.frontier.antichain import Frontier
 from strandline.materialize.driver import require_all
-from strandline.materialize.drivers import duckdb_checkpoints
-from strandline.materialize.drivers.duckdb import DuckDBDriver
-from strandline.materialize.drivers.duckdb_file import LOCK_WAIT_S, DuckDBFile
-from strandline.materialize.drivers.duckdb_tables import CONTENTS_ROWS
+from strandline.materialize.drivers.duckdb.connection import DuckDBConnection
+from strandline.materialize.drivers.duckdb.dialect import DuckDBDialect
+from strandline.materialize.drivers.duckdb.file import LOCK_WAIT_S, DuckDBFile
+from strandline.materialize.drivers.duckdb.kind import KIND
+from strandline.materialize.drivers.sql import checkpoints
+from strandline.materialize.drivers.sql.connection import READ_ROWS, OutcomeUnknownError
+from strandline.materialize.drivers.sql.driver import SqlDriver
+from strandline.materialize.drivers.sql.text import Sql
 from strandline.materialize.log import RecoveryLog
 from strandline.materialize.protocol.messages import Acknowledge, Flush, Load, Loaded, Open, Opened, StartCommit, Store
 from strandline.materialize.protocol.task import NOTHING, WHOLE, Binding, KeyRange, MaterializationSpec
@@ -77,6 +81,11 @@ class TestDuckDBWithRowsInFiles(DriverContract):
     def spilling(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Let nothing be held in memory: every statement streams its rows from a file."""
         monkeypatch.setattr(Spool.__init__, "__defaults__", (0,))
+
+
+def driver_of(clock: HandClock, path: Path) -> SqlDriver:
+    """Return a driver to a file of which nothing else keeps a connection."""
+    return SqlDriver(KIND.spec, DuckDBDialect(), lambda: DuckDBFile(clock, path))
 
 
 def changes(*rows: tuple[int, str, int]) -> pa.Table:
@@ -382,7 +391,7 @@ def test_a_commit_of_unknown_outcome_is_looked_up(how: str, tmp_path: Path) -> N
 
 def test_a_large_table_is_handed_over_some_rows_at_a_time(tmp_path: Path) -> None:
     """Damage: `verify` of an endpoint needs memory for the whole table, and ends the process that runs all views."""
-    endpoint, many = DuckDBEndpoint(tmp_path / "a.duckdb"), 5 * CONTENTS_ROWS
+    endpoint, many = DuckDBEndpoint(tmp_path / "a.duckdb"), 5 * READ_ROWS
     driver, taken = endpoint.driver(), list[pa.Table]()
     asyncio.run(driver.apply(SPEC, {}))
     endpoint.kept.execute(f"INSERT INTO t SELECT i, 'row ' || i FROM range({many}) r (i)")
@@ -393,7 +402,7 @@ def test_a_large_table_is_handed_over_some_rows_at_a_time(tmp_path: Path) -> Non
 
     asyncio.run(read())
     assert sorted(pa.concat_tables(taken)["k"].to_pylist()) == list(range(many))
-    assert max(table.num_rows for table in taken) <= CONTENTS_ROWS + 2048, "one vector of DuckDB's more at most"
+    assert max(table.num_rows for table in taken) <= READ_ROWS + 2048, "one vector of DuckDB's more at most"
     endpoint.kept.close()
 
 
@@ -410,7 +419,7 @@ def test_a_lock_held_by_another_process_is_waited_for_and_then_named(tmp_path: P
     """Damage: a program that reads the file makes the task fail, or hang silently."""
     path = tmp_path / "a.duckdb"
     clock = HandClock()
-    driver = DuckDBDriver(DuckDBFile(clock, path))
+    driver = driver_of(clock, path)
     with subprocess.Popen(
         [sys.executable, "-c", HOLD, str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as holder:
@@ -450,7 +459,7 @@ def test_a_file_that_cannot_be_opened_is_named_in_one_sentence(content: bytes | 
     if content is not None:
         path.write_bytes(content)
     with pytest.raises(ConfigError, match=str(path)) as caught:
-        asyncio.run(DuckDBDriver(DuckDBFile(HandClock(), path)).apply(SPEC, {}))
+        asyncio.run(driver_of(HandClock(), path).apply(SPEC, {}))
     assert "\n" not in str(caught.value)
 
 
@@ -541,11 +550,13 @@ def test_a_commit_that_ends_while_another_session_opens_is_seen_or_refused(endpo
         await opened(endpoint)
 
     asyncio.run(body())
-    older, newer = (duckdb.connect(str(endpoint.path)) for _ in range(2))
-    with older, newer:
-        held, _ = duckdb_checkpoints.claim(older, "m", WHOLE)
+    dialect = DuckDBDialect()
+    inner = [duckdb.connect(str(endpoint.path)) for _ in range(2)]
+    older, newer = map(DuckDBConnection, inner)
+    with inner[0], inner[1]:
+        held, _ = checkpoints.claim(older, dialect, "m", WHOLE)
         newer.begin()
-        newer.execute("SELECT count(*) FROM strandline_checkpoints").fetchall()  # its snapshot is of before the commit
-        duckdb_checkpoints.advance(older, held, NOTHING.advance(SPEC.state_keys, 2))
-        with pytest.raises(duckdb.TransactionException, match="[Cc]onflict"):
-            duckdb_checkpoints.claim(newer, "m", WHOLE)
+        newer.query(Sql("SELECT count(*) FROM strandline_checkpoints"))  # its snapshot is of before the commit
+        checkpoints.advance(older, dialect, held, NOTHING.advance(SPEC.state_keys, 2))
+        with pytest.raises(OutcomeUnknownError, match="[Cc]onflict"):
+            checkpoints.claim(newer, dialect, "m", WHOLE)

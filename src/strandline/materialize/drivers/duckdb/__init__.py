@@ -1,0 +1,1 @@
+"""DuckDB: a file, with Arrow tables as rows."""

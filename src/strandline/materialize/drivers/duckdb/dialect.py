@@ -1,0 +1,42 @@
+"""How DuckDB says it.
+
+DuckDB has no index of the key: its unique constraints refuse a key that is deleted and inserted again in one
+transaction, and a hash join finds rows as fast.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar, LiteralString
+
+from strandline.algebra.types import Type
+from strandline.materialize.drivers.duckdb.types import duckdb_type
+from strandline.materialize.drivers.sql.connection import Connection
+from strandline.materialize.drivers.sql.dialect import Dialect, Found
+from strandline.materialize.drivers.sql.text import Sql
+
+_TABLES = Sql("SELECT table_name FROM duckdb_tables() WHERE schema_name = 'main' AND NOT temporary AND NOT internal")
+_COLUMNS: LiteralString = """
+SELECT column_name, data_type, NOT is_nullable AND column_default IS NULL FROM duckdb_columns()
+WHERE table_name = {1} AND schema_name = 'main' AND database_name = {d}
+ORDER BY column_index"""
+
+
+class DuckDBDialect(Dialect):
+    """The schema `main` of the file that a connection has open."""
+
+    system: ClassVar[str] = "DuckDB"
+    same: ClassVar[LiteralString | None] = "{a} IS NOT DISTINCT FROM {b}"
+
+    def column_type(self, kind: Type, *, key: bool) -> Sql:
+        """See `Dialect.column_type`."""
+        return duckdb_type(kind)
+
+    def tables(self, connection: Connection) -> list[str]:
+        """See `Dialect.tables`."""
+        return [str(name) for (name,) in connection.query(_TABLES)]
+
+    def columns(self, connection: Connection, table: str, *, temporary: bool = False) -> list[Found]:
+        """See `Dialect.columns`."""
+        where = Sql("'temp'") if temporary else Sql("current_database()")
+        rows = connection.query(self.statement(_COLUMNS, d=where), table)
+        return [Found(str(name), str(kind), bool(required)) for name, kind, required in rows]

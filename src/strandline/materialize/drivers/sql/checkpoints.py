@@ -1,0 +1,135 @@
+"""The table `strandline_checkpoints`: the fence and the checkpoint of each materialization and key range.
+
+*Open*, in one transaction: raise the fence of every range that overlaps ours, take the checkpoint of the narrowest
+range that covers it, add our exact range if it is not there.  *Commit*, in the transaction that stores the rows:
+``UPDATE ... SET checkpoint WHERE fence = mine`` must change exactly one row, else another session has fenced this one.
+
+Every function works inside the caller's transaction.  How two transactions that meet here exclude each other:
+
+| system | an Open and a commit | two Opens |
+| --- | --- | --- |
+| PostgreSQL, READ COMMITTED | one waits for the row, and reads it anew | an advisory lock |
+| MariaDB, REPEATABLE READ | the same: what locks reads what is newest, so all that is read here locks | locks of gaps |
+| SQLite | BEGIN IMMEDIATE: one at a time | the same |
+| DuckDB | they conflict if they change the same *column*, so a commit writes the fence, too | the same |
+
+Law: M3.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from strandline.errors import DefinitionError, FencedError
+from strandline.materialize.drivers.sql.connection import Connection
+from strandline.materialize.drivers.sql.dialect import Dialect
+from strandline.materialize.drivers.sql.text import Sql
+from strandline.materialize.protocol.task import NOTHING, Checkpoint, KeyRange
+
+TABLE: Final = "strandline_checkpoints"
+
+_CREATE: Final = """
+CREATE TABLE IF NOT EXISTS {table} (
+    materialization {name} NOT NULL, key_begin BIGINT NOT NULL, key_end BIGINT NOT NULL,
+    fence BIGINT NOT NULL, checkpoint {text} NOT NULL,
+    PRIMARY KEY (materialization, key_begin, key_end)
+)"""
+_FENCE: Final = """
+UPDATE {table} SET fence = fence + 1
+WHERE materialization = {1} AND key_begin <= {2} AND key_end >= {3}"""
+_OVERLAPPING: Final = """
+SELECT key_begin, key_end, fence, checkpoint FROM {table}
+WHERE materialization = {1} AND key_begin <= {2} AND key_end >= {3}
+ORDER BY key_end - key_begin, key_begin"""
+_INSERT: Final = "INSERT INTO {table} VALUES ({1}, {2}, {3}, {4}, {5})"
+_ADVANCE: Final = """
+UPDATE {table} SET checkpoint = {1}, fence = fence
+WHERE materialization = {2} AND key_begin = {3} AND key_end = {4} AND fence = {5}"""
+_LOOK: Final = """
+SELECT fence, checkpoint FROM {table}
+WHERE materialization = {1} AND key_begin = {2} AND key_end = {3}"""
+_OF_TASK: Final = "SELECT key_begin, key_end, checkpoint FROM {table} WHERE materialization = {1}"
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """The right to commit for a range: it lasts until another session raises the fence."""
+
+    materialization: str
+    range: KeyRange
+    fence: int
+
+    def fenced(self) -> FencedError:
+        """Return the error for a lost claim."""
+        return FencedError(
+            f"materialization {self.materialization!r} was fenced off by another session (its fence was {self.fence})"
+        )
+
+
+def create(connection: Connection, dialect: Dialect) -> None:
+    """Create the table if it is missing.  Some systems commit here, so it is no part of a transaction."""
+    connection.change(
+        dialect.statement(_CREATE, table=dialect.qualified(TABLE), name=dialect.name_text, text=dialect.text)
+    )
+
+
+def claim(connection: Connection, dialect: Dialect, materialization: str, wanted: KeyRange) -> tuple[Claim, Checkpoint]:
+    """Fence every overlapping range, create the exact one if missing; return its claim and its checkpoint.
+
+    Raises:
+        DefinitionError: ranges that overlap but do not cover this one have other checkpoints, so no single checkpoint
+            is right.
+    """
+    table = dialect.qualified(TABLE)
+    if dialect.guard is not None:
+        connection.query(dialect.statement(dialect.guard, table=table), materialization)
+    overlap = (materialization, wanted.end, wanted.begin)
+    connection.change(dialect.statement(_FENCE, table=table), *overlap)
+    rows: list[Any] = connection.query(_locking(dialect, dialect.statement(_OVERLAPPING, table=table)), *overlap)
+    others = [(KeyRange(begin, end), fence, Checkpoint.decode(text)) for begin, end, fence, text in rows]
+    covering = [other for other in others if other[0].covers(wanted)]
+    base = covering[0][2] if covering else NOTHING
+    for held, _, checkpoint in others:
+        if checkpoint != base and not held.covers(wanted):
+            raise DefinitionError(
+                f"materialization {materialization!r}: key range [{wanted.begin}, {wanted.end}] cannot be opened, "
+                f"because [{held.begin}, {held.end}] has another checkpoint; bump the backfill of its bindings"
+            )
+    if covering and covering[0][0] == wanted:
+        return Claim(materialization, wanted, covering[0][1]), base
+    fence = 1 + max((fence for _, fence, _ in others), default=0)
+    insert = dialect.statement(_INSERT, table=table)
+    connection.change(insert, materialization, wanted.begin, wanted.end, fence, base.encode())
+    return Claim(materialization, wanted, fence), base
+
+
+def advance(connection: Connection, dialect: Dialect, held: Claim, checkpoint: Checkpoint) -> None:
+    """Replace the checkpoint, as part of the caller's transaction.  Raises `FencedError` if the claim is lost."""
+    statement = dialect.statement(_ADVANCE, table=dialect.qualified(TABLE))
+    place = (held.materialization, held.range.begin, held.range.end)
+    if connection.change(statement, checkpoint.encode(), *place, held.fence) != 1:
+        raise held.fenced()
+
+
+def look(connection: Connection, dialect: Dialect, held: Claim) -> Checkpoint:
+    """Return the committed checkpoint of the claim.  Raises `FencedError` if the claim is lost."""
+    statement = _locking(dialect, dialect.statement(_LOOK, table=dialect.qualified(TABLE)))
+    rows: list[Any] = connection.query(statement, held.materialization, held.range.begin, held.range.end)
+    if len(rows) != 1 or rows[0][0] != held.fence:
+        raise held.fenced()
+    return Checkpoint.decode(rows[0][1])
+
+
+def of_task(connection: Connection, dialect: Dialect, materialization: str) -> Mapping[KeyRange, Checkpoint]:
+    """Return the checkpoints of all ranges of a materialization; changes nothing."""
+    if TABLE not in dialect.tables(connection):
+        return {}
+    statement = dialect.statement(_OF_TASK, table=dialect.qualified(TABLE))
+    rows: list[Any] = connection.query(statement, materialization)
+    return {KeyRange(begin, end): Checkpoint.decode(text) for begin, end, text in rows}
+
+
+def _locking(dialect: Dialect, query: Sql) -> Sql:
+    return dialect.statement(dialect.lock, q=query)

@@ -1,0 +1,185 @@
+"""What Apply does to the table of a binding: it is planned by looking, so a preview changes nothing.
+
+A table that this task never filled is adopted if it is empty and can store the rows; else it is refused, with the
+difference.  In a table of ours a column is added, a type is widened and a NOT NULL is dropped in place.  Any other
+difference is said, and made up for by a backfill, which makes the table again.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from strandline.errors import DefinitionError
+from strandline.materialize.drivers.sql.connection import Connection
+from strandline.materialize.drivers.sql.dialect import Found
+from strandline.materialize.drivers.sql.target import INDEX_PREFIX, Target
+from strandline.materialize.drivers.sql.text import Sql, compose, identifier, joined
+from strandline.materialize.protocol.task import Checkpoint
+
+SCRATCH: Final = "strandline_scratch"
+_TYPE: Final = re.compile(r"([a-z]+(?: [a-z]+)*)(?:\((\d+)(?:,\s*(\d+))?\))?")
+_WHOLE: Final = ("tinyint", "smallint", "int", "bigint")
+_DOUBLES: Final = ("float", "double")
+_SYNONYMS: Final = {"integer": "int", "real": "float", "double precision": "double", "numeric": "decimal"}
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One change: the sentence that says it (empty: nobody needs to know), and its statements."""
+
+    said: str
+    statements: tuple[Sql, ...] = ()
+
+
+def plan(connection: Connection, target: Target, committed: Sequence[Checkpoint]) -> list[Change]:
+    """Return what makes the binding's table fit; change nothing.
+
+    ``committed`` are the task's checkpoints: a table that one of them mentions belongs to this task.
+
+    Raises:
+        DefinitionError: the table was filled and is gone; or it has other columns; or it holds rows of another program.
+    """
+    binding, dialect = target.binding, target.dialect
+    name = binding.resource
+    filled = any(checkpoint.of(binding.state_key) is not None for checkpoint in committed)
+    ours = any(checkpoint.mentions(name) for checkpoint in committed)
+    found = [each for each in dialect.tables(connection) if dialect.fold(each) == dialect.fold(name)]
+    if not found:
+        if filled:
+            raise DefinitionError(
+                f"table {name!r} is gone, though it was filled from {binding.collection!r}: "
+                f"`strandline backfill` of {binding.collection!r} fills it again"
+            )
+        return [Change(f"created table {name!r}", _created(target))]
+    there, wanted = dialect.columns(connection, found[0]), _wanted(connection, target)
+    if not ours:
+        changes = None if _missing(there, wanted) else _in_place(target, there, wanted)
+        if changes is None:
+            raise _unfit(target, there, wanted)
+        if connection.query(compose("SELECT 1 FROM {t} LIMIT 1", t=target.table)):
+            raise DefinitionError(
+                f"table {name!r} holds rows that this materialization did not write: "
+                "drop the table, or choose another name"
+            )
+        return changes + _indexed(connection, target, found[0])
+    left_over = not filled and not {each.name for each in there} <= {each.name for each in wanted}
+    changes = None if left_over else _in_place(target, there, wanted)
+    if changes is None:
+        if filled:
+            raise _unfit(target, there, wanted)
+        dropped = compose("DROP TABLE {t}", t=target.table)
+        return [
+            Change(
+                f"recreated table {name!r} for its new columns, to be filled from the start",
+                (dropped, *_created(target)),
+            )
+        ]
+    changes += _indexed(connection, target, found[0])
+    if not filled:
+        said = f"table {name!r} is filled from the start: its rows stay until the new ones replace them"
+        changes.append(Change(said))
+    return changes
+
+
+def _created(target: Target) -> tuple[Sql, ...]:
+    table = compose("CREATE TABLE {t} ({c})", t=target.table, c=_declared(target))
+    return (table,) if target.index is None else (table, target.index[1])
+
+
+def _declared(target: Target) -> Sql:
+    quote = target.dialect.identifier
+    return joined(", ", (compose("{n} {t}", n=quote(name), t=kind) for name, kind in target.declared))
+
+
+def _wanted(connection: Connection, target: Target) -> list[Found]:
+    """Return the columns in the system's own spelling, because systems have many spellings of one type."""
+    scratch = identifier(SCRATCH)
+    connection.change(compose("CREATE TEMPORARY TABLE {s} ({c})", s=scratch, c=_declared(target)))
+    try:
+        return target.dialect.columns(connection, SCRATCH, temporary=True)
+    finally:
+        connection.change(compose("DROP TABLE {s}", s=scratch))
+
+
+def _missing(there: Sequence[Found], wanted: Sequence[Found]) -> list[Found]:
+    """Return the wanted columns that are not there, or not as wanted."""
+    types = {each.name: each.type for each in there}
+    return [each for each in wanted if types.get(each.name) != each.type]
+
+
+def _in_place(target: Target, there: Sequence[Found], wanted: Sequence[Found]) -> list[Change] | None:
+    """Return the changes that make the columns fit; None if no such changes do."""
+    dialect, table = target.dialect, target.binding.resource
+    declared, types = dict(target.declared), {each.name: each.type for each in there}
+    changes = []
+    for each in _missing(there, wanted):
+        holes = {"t": target.table, "n": dialect.identifier(each.name), "c": declared[each.name]}
+        if each.name not in types:
+            said = f"added column {each.name!r} to table {table!r}"
+            changes.append(Change(said, (compose("ALTER TABLE {t} ADD COLUMN {n} {c}", **holes),)))
+        elif dialect.widen is not None and widens(types[each.name], each.type):
+            said = f"widened column {each.name!r} of table {table!r} from {types[each.name]} to {each.type}"
+            changes.append(Change(said, (compose(dialect.widen, **holes),)))
+        else:
+            return None
+    for each in there:
+        if not each.required or each.name in target.binding.key:
+            continue  # who made the table may have known that no key is NULL
+        if dialect.relax is None or each.name not in declared:
+            return None
+        holes = {"t": target.table, "n": dialect.identifier(each.name), "c": declared[each.name]}
+        said = f"dropped NOT NULL of column {each.name!r} of table {table!r}"
+        changes.append(Change(said, (compose(dialect.relax, **holes),)))
+    return changes
+
+
+def _indexed(connection: Connection, target: Target, found: str) -> list[Change]:
+    """Return what leaves the table with the index of its key, and with no index of an earlier key."""
+    there = [name for name in target.dialect.indexes(connection, found) if name.startswith(INDEX_PREFIX)]
+    wanted = target.index
+    unindex = target.dialect.unindex
+    changes = [
+        Change("", (compose(unindex, i=target.dialect.qualified(name), t=target.table),))
+        for name in there
+        if wanted is None or name != wanted[0]
+    ]
+    if wanted is not None and wanted[0] not in there:
+        changes.append(Change(f"indexed the key of table {target.binding.resource!r}", (wanted[1],)))
+    return changes
+
+
+def _unfit(target: Target, there: Sequence[Found], wanted: Sequence[Found]) -> DefinitionError:
+    return DefinitionError(
+        f"table {target.binding.resource!r} has the columns ({_text(there)}), "
+        f"but {target.binding.collection!r} needs ({_text(wanted)}): drop the table, or choose another name"
+    )
+
+
+def _text(columns: Sequence[Found]) -> str:
+    return ", ".join(f"{each.name} {each.type}{' NOT NULL' if each.required else ''}" for each in columns)
+
+
+def widens(was: str, now: str) -> bool:
+    """Return whether every value of a type is one of another type, which can store more.
+
+    >>> widens("INTEGER", "BIGINT"), widens("real", "double precision"), widens("bigint(20)", "int(11)")
+    (True, True, False)
+    >>> widens("numeric(10,2)", "numeric(12,3)"), widens("numeric(10,2)", "numeric(10,3)"), widens("text", "bigint")
+    (True, False, False)
+    """
+    (old, *old_digits), (new, *new_digits) = _parsed(was), _parsed(now)
+    if old == new == "decimal":
+        (precision, scale), (precision_now, scale_now) = old_digits, new_digits
+        return scale_now >= scale and precision_now - scale_now >= precision - scale
+    return any(old in order and new in order and order.index(old) < order.index(new) for order in (_WHOLE, _DOUBLES))
+
+
+def _parsed(text: str) -> tuple[str, int, int]:
+    """Return the name of a type and its two numbers, 0 where there is none."""
+    found = _TYPE.fullmatch(text.lower())
+    if found is None or text.lower() == "tinyint(1)":  # MariaDB's boolean
+        return "", 0, 0
+    return _SYNONYMS.get(found[1], found[1]), int(found[2] or 0), int(found[3] or 0)
