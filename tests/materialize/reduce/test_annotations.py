@@ -68,10 +68,10 @@ def strategy_at(schema: dict[str, Any], document: Any, *steps: str | int) -> str
     """Return the strategy that applies at ``steps`` of ``document``."""
     location, value = Annotated(schema).root, document
     for step in steps:
-        applied = location.applied(value)
-        location = applied.item(step) if isinstance(step, int) else applied.property(step)
+        resolved = location.resolved(value)
+        location = resolved.item(step) if isinstance(step, int) else resolved.property(step)
         value = value[step]
-    return location.applied(value).annotation.strategy.value
+    return location.resolved(value).annotation.strategy.value
 
 
 SUM, FIRST, LAST = annotated("sum"), annotated("firstWriteWins"), annotated("lastWriteWins")
@@ -127,9 +127,9 @@ def test_the_nearest_annotation_applies(schema: Any, document: Any, steps: Any, 
 def test_a_contradiction_that_only_a_value_shows_is_an_error() -> None:
     """Damage: which of two annotations applies depends on the order in which they are written."""
     schema = Annotated({"anyOf": [SUM | {"type": "number"}, FIRST | {"type": ["number", "string"]}]})
-    assert schema.root.applied("").annotation.strategy == "firstWriteWins"
+    assert schema.root.resolved("").annotation.strategy == "firstWriteWins"
     with pytest.raises(DefinitionError, match=r"/anyOf/0/reduce and /anyOf/1/reduce both apply"):
-        schema.root.applied(1)
+        schema.root.resolved(1)
 
 
 @pytest.mark.parametrize(

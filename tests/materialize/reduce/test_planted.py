@@ -130,9 +130,9 @@ def _items_at_the_end(patch: Patch) -> None:
 def _deleted_item_stays(patch: Patch) -> None:
     right = folding.Fold._properties
 
-    def properties(self: Any, was: Any, held: Any, applied: Any, value: Any, steps: Any) -> Any:
+    def properties(self: Any, was: Any, held: Any, resolved: Any, value: Any, steps: Any) -> Any:
         before = dict(held)
-        return {**before, **right(self, was, held, applied, value, steps)}
+        return {**before, **right(self, was, held, resolved, value, steps)}
 
     patch.setattr(folding.Fold, "_properties", properties)
 
@@ -186,12 +186,12 @@ def _of_equals_the_last(patch: Patch) -> None:
 
 
 def _null_is_greatest(patch: Patch) -> None:
-    right = columns.Fold.__call__
+    right = columns.ColumnFold.__call__
 
-    def call(self: columns.Fold, column: pa.Array, groups: columns.Groups) -> pa.Array:
+    def call(self: columns.ColumnFold, column: pa.Array, groups: columns.Groups) -> pa.Array:
         return right(replace(self, nulls=False) if self.strategy is Strategy.MINIMIZE else self, column, groups)
 
-    patch.setattr(columns.Fold, "__call__", call)
+    patch.setattr(columns.ColumnFold, "__call__", call)
 
 
 def _batch_forgotten(patch: Patch) -> None:

@@ -37,7 +37,7 @@ def reader(kind: pa.DataType, location: Location, *, loaded: bool) -> Convert:
 
 
 def _null_is_a_value(location: Location, *, loaded: bool) -> bool:
-    return location.admits("null") and not (loaded and location.applied(None).annotation.delete)
+    return location.admits("null") and not (loaded and location.resolved(None).annotation.delete)
 
 
 def _reader_of_values(kind: pa.DataType, location: Location, *, loaded: bool) -> Convert:

@@ -77,7 +77,7 @@ class Groups:
 
 
 @dataclass(frozen=True, slots=True)
-class Fold:
+class ColumnFold:
     """How the rows of a key become one value of a column."""
 
     strategy: Strategy
@@ -100,14 +100,14 @@ class Fold:
         return _take(column, chosen)
 
 
-def folds(schema: Annotated, columns: pa.Schema) -> list[Fold] | None:
+def folds(schema: Annotated, columns: pa.Schema) -> list[ColumnFold] | None:
     """Return the folds of rows of ``columns``; None if they must be reduced as documents."""
     root = schema.root
     top = root.always().annotation
     if root.conditional or top.delete or not top.associative:
         return None
     if top.strategy in {Strategy.FIRST, Strategy.LAST}:
-        return [Fold(top.strategy, nulls=True) for _ in columns]
+        return [ColumnFold(top.strategy, nulls=True) for _ in columns]
     if top.strategy is not Strategy.MERGE:
         return None
     found = [_fold(root.always().property(field.name), field.type) for field in columns]
@@ -115,17 +115,17 @@ def folds(schema: Annotated, columns: pa.Schema) -> list[Fold] | None:
     return known if len(known) == len(found) else None
 
 
-def _fold(location: Location, kind: pa.DataType) -> Fold | None:
+def _fold(location: Location, kind: pa.DataType) -> ColumnFold | None:
     annotation = location.always().annotation
     simple = annotation.associative and not annotation.delete and not annotation.key
     if location.conditional or not simple or holds_json(kind, location):
         return None
     if annotation.strategy is Strategy.SUM:
         summed = pa.types.is_signed_integer(kind) or pa.types.is_decimal128(kind)
-        return Fold(Strategy.SUM, nulls=False) if summed or kind in (pa.float32(), pa.float64()) else None
+        return ColumnFold(Strategy.SUM, nulls=False) if summed or kind in (pa.float32(), pa.float64()) else None
     compared = annotation.strategy in {Strategy.MAXIMIZE, Strategy.MINIMIZE} and any(test(kind) for test in _ORDERED)
     if annotation.strategy in {Strategy.FIRST, Strategy.LAST} or compared:
-        return Fold(annotation.strategy, location.admits("null"))
+        return ColumnFold(annotation.strategy, location.admits("null"))
     return None
 
 

@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from strandline.materialize.reduce import inferred
 from strandline.materialize.reduce.annotations import Annotation, Strategy, irreducible
-from strandline.materialize.reduce.locations import Applied, Location
+from strandline.materialize.reduce.locations import Location, Resolved
 from strandline.materialize.reduce.values import (
     DELETED,
     MISSING,
@@ -57,27 +57,27 @@ class Fold:
         held = MISSING if self.held is DELETED else self.held
         before = None if self._full or held is MISSING else self._root
         self.held = self._into(before, held, self._root, document, ())
-        if self._full or not self._root.applied(document).annotation.delete:
+        if self._full or not self._root.resolved(document).annotation.delete:
             return
-        if not self._root.applied(self.held).annotation.delete:
+        if not self._root.resolved(self.held).annotation.delete:
             raise NotAssociativeError  # the condition that deletes does not hold of the combined document
 
     def _into(self, before: Location | None, held: Value, here: Location, value: Value, steps: _Steps) -> Value:
-        applied = here.applied(value)
-        found = applied.annotation
-        was = None if before is None or held is MISSING else before.applied(held)
+        resolved = here.resolved(value)
+        found = resolved.annotation
+        was = None if before is None or held is MISSING else before.resolved(held)
         if held is not MISSING and not self._full:
             gone = was is not None and was.annotation.delete and not found.delete
             if not found.associative or (gone and found.strategy is not Strategy.LAST):
                 raise NotAssociativeError
         try:
-            reduced = self._reduce(found, was, held, applied, value, steps)
+            reduced = self._reduce(found, was, held, resolved, value, steps)
         except NotReducibleError as error:
             raise irreducible(found, steps, held, value, error) from error
         return DELETED if self._full and found.delete else reduced
 
     def _reduce(
-        self, found: Annotation, was: Applied | None, held: Value, applied: Applied, value: Value, steps: _Steps
+        self, found: Annotation, was: Resolved | None, held: Value, resolved: Resolved, value: Value, steps: _Steps
     ) -> Value:
         match found.strategy:
             case Strategy.LAST:
@@ -91,13 +91,13 @@ class Fold:
             case Strategy.SCHEMA:
                 return inferred.union(value if held is MISSING else held, value)
             case Strategy.MERGE:
-                return self._merge(found.key, was, held, applied, value, steps)
+                return self._merge(found.key, was, held, resolved, value, steps)
             case Strategy.SET:
-                return self._set(found.key, was, held, applied, value, steps)
-        return self._extreme(found, was, held, applied, value, steps)
+                return self._set(found.key, was, held, resolved, value, steps)
+        return self._extreme(found, was, held, resolved, value, steps)
 
     def _extreme(
-        self, found: Annotation, was: Applied | None, held: Value, applied: Applied, value: Value, steps: _Steps
+        self, found: Annotation, was: Resolved | None, held: Value, resolved: Resolved, value: Value, steps: _Steps
     ) -> Value:
         key = found.key or ((),)
         if found.key and not all(each is MISSING or isinstance(each, Mapping | list) for each in (held, value)):
@@ -105,13 +105,13 @@ class Fold:
         if held is not MISSING:
             left, right = keys_of(held, key), keys_of(value, key)
             if left == right:
-                return self._merge((), was, held, applied, value, steps) if found.key else held
+                return self._merge((), was, held, resolved, value, steps) if found.key else held
             if (left < right) == (found.strategy is Strategy.MINIMIZE):
                 return held
-        return self._merge((), None, MISSING, applied, value, steps) if found.key else fresh(value)
+        return self._merge((), None, MISSING, resolved, value, steps) if found.key else fresh(value)
 
     def _merge(
-        self, key: Key, was: Applied | None, held: Value, applied: Applied, value: Value, steps: _Steps
+        self, key: Key, was: Resolved | None, held: Value, resolved: Resolved, value: Value, steps: _Steps
     ) -> Value:
         if not isinstance(value, Mapping | list):
             raise NotReducibleError("only objects and arrays are merged")
@@ -120,20 +120,25 @@ class Fold:
                 raise NotAssociativeError  # it would replace the value on its left, but not the one left of that
             was, held = None, [] if isinstance(value, list) else {}
         if isinstance(value, Mapping):
-            return self._properties(was, held, applied, value, steps)
+            return self._properties(was, held, resolved, value, steps)
         return (
-            self._by_key(key, was, held, applied, value, steps)
+            self._by_key(key, was, held, resolved, value, steps)
             if key
-            else self._by_position(was, held, applied, value, steps)
+            else self._by_position(was, held, resolved, value, steps)
         )
 
     def _properties(
-        self, was: Applied | None, held: dict[str, Value], applied: Applied, value: Mapping[str, Value], steps: _Steps
+        self,
+        was: Resolved | None,
+        held: dict[str, Value],
+        resolved: Resolved,
+        value: Mapping[str, Value],
+        steps: _Steps,
     ) -> dict[str, Value]:
         for name, right in value.items():
             left = held.get(name, MISSING)
             before = was.property(name) if was is not None and left is not MISSING else None
-            reduced = self._into(before, left, applied.property(name), right, (*steps, name))
+            reduced = self._into(before, left, resolved.property(name), right, (*steps, name))
             if reduced is not DELETED:
                 held[name] = reduced
             elif left is not MISSING:
@@ -141,12 +146,12 @@ class Fold:
         return held
 
     def _by_position(
-        self, was: Applied | None, held: list[Value], applied: Applied, value: list[Value], steps: _Steps
+        self, was: Resolved | None, held: list[Value], resolved: Resolved, value: list[Value], steps: _Steps
     ) -> list[Value]:
         for at, right in enumerate(value):
             there = at < len(held)
             before = was.item(at) if was is not None and there else None
-            reduced = self._into(before, held[at] if there else MISSING, applied.item(at), right, (*steps, at))
+            reduced = self._into(before, held[at] if there else MISSING, resolved.item(at), right, (*steps, at))
             if reduced is DELETED:
                 raise NotReducibleError(
                     "an item of an array that is merged by position cannot be deleted: give merge a key"
@@ -155,7 +160,7 @@ class Fold:
         return held
 
     def _by_key(
-        self, key: Key, was: Applied | None, held: list[Value], applied: Applied, value: list[Value], steps: _Steps
+        self, key: Key, was: Resolved | None, held: list[Value], resolved: Resolved, value: list[Value], steps: _Steps
     ) -> list[Value]:
         keys = _sorted_keys(value, key)
         self._require_sorted(held, key)
@@ -164,7 +169,7 @@ class Fold:
             begin = bisect_left(held, each, begin, key=lambda item: keys_of(item, key))
             there = begin < len(held) and keys_of(held[begin], key) == each
             before = was.item(begin) if was is not None and there else None
-            reduced = self._into(before, held[begin] if there else MISSING, applied.item(at), right, (*steps, at))
+            reduced = self._into(before, held[begin] if there else MISSING, resolved.item(at), right, (*steps, at))
             if reduced is DELETED:
                 del held[begin : begin + there]
                 continue
@@ -180,7 +185,7 @@ class Fold:
             self._sorted[id(held)] = (held, key)
 
     def _set(
-        self, key: Key, was: Applied | None, held: Value, applied: Applied, value: Value, steps: _Steps
+        self, key: Key, was: Resolved | None, held: Value, resolved: Resolved, value: Value, steps: _Steps
     ) -> dict[str, Value]:
         held = {} if held is MISSING else held
         kind = _kind_of_set(held, value)
@@ -194,8 +199,8 @@ class Fold:
             held["add"] = _restricted(held["add"], value, key)
         if "add" in held or "add" in value:
             added = value.get("add", kind())
-            before = was.property("add").applied(held["add"]) if was is not None and "add" in held else None
-            there = applied.property("add").applied(added)
+            before = was.property("add").resolved(held["add"]) if was is not None and "add" in held else None
+            there = resolved.property("add").resolved(added)
             base = held.get("add", kind())
             held["add"] = (
                 self._by_key(key, before, base, there, added, (*steps, "add"))

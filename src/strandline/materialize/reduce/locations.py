@@ -49,7 +49,7 @@ _COUNTS: Final = tuple(
 )
 
 
-class Applied:
+class Resolved:
     """What applies at a location for a value: its annotation, and the schemas that speak of the locations below."""
 
     def __init__(self, schema: Annotated, found: Annotation, parts: tuple[_Ranked, ...]) -> None:
@@ -82,11 +82,11 @@ class Location:
         self._schema = schema
         self._parts = parts
         self._fixed = tuple(each for _, part in parts for each in schema.closed(part))
-        self._known: dict[tuple[tuple[int, str], ...], Applied] = {}
+        self._known: dict[tuple[tuple[int, str], ...], Resolved] = {}
         self.conditional = any(keyword in fields(part) for part in self._fixed for keyword in _CONDITIONAL)
         self._always = None if self.conditional else self._apply(None)
 
-    def applied(self, value: Value) -> Applied:
+    def resolved(self, value: Value) -> Resolved:
         """Return what applies if ``value`` is here.
 
         Raises:
@@ -96,14 +96,14 @@ class Location:
 
     def admits(self, name: str) -> bool:
         """Tell whether a value of the type ``name`` may be here: its types and its strategy allow it."""
-        return name in self.types() and name in demands(self.applied(_SAMPLES[name]).annotation)
+        return name in self.types() and name in demands(self.resolved(_SAMPLES[name]).annotation)
 
-    def always(self) -> Applied:
+    def always(self) -> Resolved:
         """Return what applies whatever the value is."""
         if self._always is not None:
             return self._always
         parts = tuple(enumerate(self._fixed))
-        return Applied(self._schema, self._nearest(parts), parts)
+        return Resolved(self._schema, self._nearest(parts), parts)
 
     def types(self) -> frozenset[str]:
         """Return the types that may be here, whatever the conditions say."""
@@ -112,11 +112,11 @@ class Location:
             found &= types_of(fields(part), part.place)
         return found
 
-    def _apply(self, value: Value) -> Applied:
+    def _apply(self, value: Value) -> Resolved:
         parts = tuple(each for rank, part in self._parts for each in self._schema.expanded(part, rank, value))
         known = tuple((rank, part.place) for rank, part in parts)
         if known not in self._known:
-            self._known[known] = Applied(self._schema, self._nearest(parts), parts)
+            self._known[known] = Resolved(self._schema, self._nearest(parts), parts)
         return self._known[known]
 
     def _nearest(self, parts: tuple[_Ranked, ...]) -> Annotation:
@@ -133,7 +133,7 @@ class Annotated:
     """A JSON Schema whose annotations were read and checked.
 
     >>> schema = Annotated({"reduce": {"strategy": "merge"}, "properties": {"n": {"reduce": {"strategy": "sum"}}}})
-    >>> schema.root.applied({"n": 1}).property("n").applied(1).annotation.strategy.value
+    >>> schema.root.resolved({"n": 1}).property("n").resolved(1).annotation.strategy.value
     'sum'
 
     Raises:
@@ -192,12 +192,12 @@ class Annotated:
         if location.conditional or id(location) in seen:
             return
         seen.add(id(location))
-        applied = location.applied(None)
-        for _, part in applied.parts:
+        resolved = location.resolved(None)
+        for _, part in resolved.parts:
             for name in named(part, "properties"):
-                self._resolve(applied.property(name), seen)
+                self._resolve(resolved.property(name), seen)
             for index in range(len(list(listed(part, "prefixItems"))) + 1):
-                self._resolve(applied.item(index), seen)
+                self._resolve(resolved.item(index), seen)
 
 
 def check(references: References, read: Callable[[Part], Annotation]) -> None:

@@ -16,7 +16,7 @@ from typing import Any, Final, NamedTuple
 
 from strandline.materialize.reduce import inferred
 from strandline.materialize.reduce.annotations import Strategy, irreducible
-from strandline.materialize.reduce.locations import Annotated, Applied, Location
+from strandline.materialize.reduce.locations import Annotated, Location, Resolved
 from strandline.materialize.reduce.values import (
     DELETED,
     MISSING,
@@ -64,7 +64,7 @@ def associative(schema: Annotated, documents: Sequence[Value]) -> list[Value]:
 
 def _together(schema: Annotated, held: Value, document: Value) -> Value:
     found = _step(schema.root, held, schema.root, document, (), full=False)
-    if schema.root.applied(document).annotation.delete and not schema.root.applied(found).annotation.delete:
+    if schema.root.resolved(document).annotation.delete and not schema.root.resolved(found).annotation.delete:
         raise NotAssociativeError  # the condition that deletes does not hold of the combined document
     return found
 
@@ -72,9 +72,9 @@ def _together(schema: Annotated, held: Value, document: Value) -> Value:
 class _Pair(NamedTuple):
     """The two values of one step.  ``was`` is what applies for ``held``; a full reduction has no need of it."""
 
-    was: Applied | None
+    was: Resolved | None
     held: Value
-    here: Applied
+    here: Resolved
     value: Value
     steps: tuple[str | int, ...]
     full: bool
@@ -84,8 +84,8 @@ def _step(
     before: Location | None, held: Value, here: Location, value: Value, steps: tuple[str | int, ...], *, full: bool
 ) -> Value:
     """Reduce ``value``, at the location ``here``, into ``held``."""
-    was = None if before is None or held is MISSING else before.applied(held)
-    pair = _Pair(was, held, here.applied(value), value, steps, full)
+    was = None if before is None or held is MISSING else before.resolved(held)
+    pair = _Pair(was, held, here.resolved(value), value, steps, full)
     annotation = pair.here.annotation
     if held is not MISSING and not full:
         kept_apart = was is not None and was.annotation.delete and not annotation.delete
@@ -212,9 +212,9 @@ def _set(pair: _Pair) -> Value:
     if ADD in left or ADD in right:
         nothing = type(right[ADD] if ADD in right else left[ADD])()
         below = _Pair(
-            pair.was.property(ADD).applied(left[ADD]) if pair.was and ADD in left else None,
+            pair.was.property(ADD).resolved(left[ADD]) if pair.was and ADD in left else None,
             _restricted(left.get(ADD, nothing), right, key),
-            pair.here.property(ADD).applied(right.get(ADD, nothing)),
+            pair.here.property(ADD).resolved(right.get(ADD, nothing)),
             right.get(ADD, nothing),
             (*pair.steps, ADD),
             pair.full,
