@@ -160,6 +160,7 @@ def log_key(item: Materialization) -> str:
 def bindings(item: Materialization, catalog: Catalog) -> tuple[Binding, ...]:
     """Return what the task binds, with the collections' schemas."""
     collections = [catalog.collection(bound.collection) for bound in item.bindings]
+    how = item.common_options
     return tuple(
         Binding(
             collected.name,
@@ -168,6 +169,9 @@ def bindings(item: Materialization, catalog: Catalog) -> tuple[Binding, ...]:
             collected.schema,
             backfill=bound.backfill,
             incarnation=f"{item.id}-{collected.shard}",
+            delta=how.delta,
+            times=how.times,
+            diffs=how.diffs,
         )
         for bound, collected in zip(item.bindings, collections, strict=True)
     )

@@ -200,6 +200,11 @@ async def verify_endpoint(core: Core, name: str) -> Verification:
         raise AsOfError(f"materialization {item.name!r} has committed nothing yet")
     found = []
     for binding in bindings(item, core.catalog):
+        if binding.delta:
+            raise InvalidUsage(
+                f"materialization {item.name!r} pushes changes to {binding.resource!r}: what is there is not to equal "
+                f"{binding.collection!r}, so it cannot be verified"
+            )
         reader = await core.readers.of(binding.collection)
         with core.engine.aside(reader.schema, time=position - 1) as aside:
             held = await endpoint.contents(item.name, binding)

@@ -147,7 +147,8 @@ async def create_materialization(core: Core, statement: statements.CreateMateria
         own = on_error.others(statement.name, statement.options, on_error.MaterializationOptions)
         refuse_secrets("materialization", statement.name, own)
         endpoint = core.assembly.drivers(statement.endpoint, own)
-    bound = tuple(_bound(core, bind) for bind in statement.bindings)
+    how = on_error.common_to_all(statement.name, statement.options, on_error.MaterializationOptions)
+    bound = tuple(_bound(core, bind, delta=how.delta) for bind in statement.bindings)
     fresh = core.assembly.ids.fresh("m")
     made = Materialization(statement.name, statement.endpoint, statement.options, bound, fresh, instance)
     spec = spec_of(made, core.catalog)
@@ -171,14 +172,14 @@ def _refuse_shared(core: Core, made: Materialization) -> None:
                     )
 
 
-def _bound(core: Core, bind: statements.Bind) -> BoundTable:
+def _bound(core: Core, bind: statements.Bind, *, delta: bool) -> BoundTable:
     with within(bind.at):
         item = core.catalog.collection(bind.collection)
         key = bind.key or _key(core, bind.collection.lower())
-        if not key:
+        if not key and not delta:
             raise DefinitionError(
                 f"{item.name!r} has no key that can be inferred; say which columns identify a row: "
-                f"AS {item.name} KEY (…)"
+                f"AS {item.name} KEY (…); or push its changes: OPTIONS (delta 'true')"
             )
         names = {name.lower(): name for name in item.schema.names}
         for column in key:

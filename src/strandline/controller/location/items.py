@@ -135,7 +135,8 @@ class View(_Item, frozen=True, tag="view"):
 class BoundTable(msgspec.Struct, frozen=True):
     """One collection of a materialization: where it goes, and by which key.
 
-    ``backfill`` counts how often its table was asked for anew (`controller/asking/backfill.py`).
+    ``key`` is empty only where changes are pushed (`MaterializationOptions.delta`).  ``backfill`` counts how often its
+    table was asked for anew (`controller/asking/backfill.py`).
     """
 
     collection: str
@@ -161,6 +162,11 @@ class Materialization(msgspec.Struct, frozen=True, tag_field="kind", tag="materi
     def endpoint_options(self) -> dict[str, str]:
         """The options without those that are not the endpoint's."""
         return on_error.others(self.name, self.options, on_error.MaterializationOptions)
+
+    @property
+    def common_options(self) -> on_error.MaterializationOptions:
+        """The options that are not the endpoint's."""
+        return on_error.common_to_all(self.name, self.options, on_error.MaterializationOptions)
 
 
 class Connection(msgspec.Struct, frozen=True, tag_field="kind", tag="connection"):

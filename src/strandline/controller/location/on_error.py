@@ -1,11 +1,13 @@
-"""The option ``on_error``: what becomes of the good rows while a collection has errors.
+"""The options of every source and of every materialization, whatever its connector or endpoint.
 
-Of a source: ``fail`` (the default) makes every read of it, and of what is computed from it, a `CollectionError` until
-the errors have left; with ``continue`` its good rows stay readable, and views over it are computed from these alone.
-``errors_max`` bounds how many errors a source may hold: beyond that it stands still, because an input that changed its
-shape would leave one for each record.
+``on_error``: what becomes of the good rows while a collection has errors.  Of a source: ``fail`` (the default) makes
+every read of it, and of what is computed from it, a `CollectionError` until the errors have left; with ``continue`` its
+good rows stay readable, and views over it are computed from these alone.  ``errors_max`` bounds how many errors a
+source may hold: beyond that it stands still, because an input that changed its shape would leave one for each record.
 Of a materialization: ``wait`` (the default) stands still at the last time without errors; ``continue`` pushes the good
 rows.  Errors are counted by `status` and stay readable either way.
+
+``delta``, ``diffs`` and ``times``: what a materialization pushes instead of keeping a table equal (`task.Binding`).
 """
 
 from __future__ import annotations
@@ -13,9 +15,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
-from typing import Final, TypeAlias
+from typing import Final, TypeAlias, TypeVar
 
-from strandline.options import COUNT, one_of, option, options_of, understood
+from strandline.options import COUNT, FLAG, one_of, option, options_of, understood
 
 OPTION: Final = "on_error"
 ERRORS_MAX: Final = "errors_max"
@@ -61,9 +63,24 @@ class MaterializationOptions:
         "While a collection has errors: `wait` stands still at the last time without, `continue` pushes the good rows.",
         default="wait",
     )
+    delta: bool = option(
+        FLAG,
+        "Push what changes, instead of keeping a table equal: the last row of each key that changed, or that it is "
+        "gone; without a key, each row that came.",
+        default="false",
+    )
+    diffs: bool = option(
+        FLAG,
+        "With `delta`: push the net changes themselves, with `__diff`: how many more of the row there are, or fewer.",
+        default="false",
+    )
+    times: bool = option(
+        FLAG, "With `delta`: push what changed at each time apart, with that time as `__time`.", default="false"
+    )
 
 
 Common: TypeAlias = SourceOptions | MaterializationOptions
+C = TypeVar("C", bound=SourceOptions | MaterializationOptions)
 
 
 def continues(options: Mapping[str, str]) -> bool:
@@ -79,12 +96,18 @@ def others(name: str, options: Mapping[str, str], common: type[Common]) -> dict[
     >>> others("s", {"path": "/d", "on_error": "continue"}, SourceOptions)
     {'path': '/d'}
     """
+    common_to_all(name, options, common)
     own = names(common)
-    understood(repr(name), common, {key: value for key, value in options.items() if key in own})
     return {key: value for key, value in options.items() if key not in own}
 
 
-def names(common: type[Common]) -> frozenset[str]:
+def common_to_all(name: str, options: Mapping[str, str], common: type[C]) -> C:
+    """Return the values of the options of ``common``.  Raises as `others`."""
+    own = names(common)
+    return understood(repr(name), common, {key: value for key, value in options.items() if key in own})
+
+
+def names(common: type[object]) -> frozenset[str]:
     """Return the names of the options of ``common``."""
     return frozenset(each.name for each in options_of(common))
 
