@@ -154,7 +154,7 @@ def always_more(self: Deltas, batch: Any) -> Any:
 
 @bug("a log is opened under an older epoch than its own", (RecoveryLog, "open"))
 async def older_epoch(self: RecoveryLog) -> Any:
-    """Take it over, whoever has it."""
+    """Take it over from any other."""
     mine, self._epoch = self._epoch, 1 << 40
     try:
         record = await _open_log(self)
