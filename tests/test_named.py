@@ -99,10 +99,13 @@ def classes() -> dict[str, set[str]]:
     return found
 
 
-def has(name: str, attribute: str) -> bool:
-    """Tell whether a class ``name``, or one that it inherits from, has the attribute."""
-    known = classes().get(name, set())
-    return attribute in known or any(has(base, attribute) for base in known & classes().keys() - {name})
+def has(name: str, attribute: str, seen: frozenset[str] = frozenset()) -> bool:
+    """Tell whether a class ``name``, or one that it inherits from, has the attribute.
+
+    Several classes may have one name: the bases of one of them may lead back to another.
+    """
+    known, seen = classes().get(name, set()), seen | {name}
+    return attribute in known or any(has(base, attribute, seen) for base in known & classes().keys() - seen)
 
 
 def is_in(place: Path, parts: list[str]) -> bool:
