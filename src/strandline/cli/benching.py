@@ -268,6 +268,22 @@ def idle(
 
 
 @app.command()
+def pipelining(
+    context: typer.Context,
+    seconds: SecondsOption = 60.0,
+    directory: DirectoryOption = None,
+    json: JsonOption = True,
+) -> None:
+    """Measure how closely transactions follow each other where each commit takes two seconds."""
+    from strandline.bench.endpoints.pipelining import measure_pipelining
+
+    def measure(_: SparkSession, __: Path) -> dict[str, Any]:
+        return measure_pipelining(seconds=seconds)
+
+    _bench(context, "pipelining", directory, measure, json=json)
+
+
+@app.command()
 def consistency(
     context: typer.Context,
     rate: RateOption = 500,

@@ -7,13 +7,15 @@ applying is idempotent by name.  Both insist on exact `EXISTS` flags and, by `Co
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import pyarrow as pa
+
 from strandline.errors import CorruptionError
 from strandline.materialize.answers import Answers
-from strandline.materialize.driver import Applied, Constraint, ConstraintKind, DriverSpec, Validated
+from strandline.materialize.driver import Applied, Constraint, ConstraintKind, Contents, DriverSpec, Validated
 from strandline.materialize.protocol.grammar import Conversation
 from strandline.materialize.protocol.messages import (
     DELETE,
@@ -106,6 +108,19 @@ class MemoryDriver:
     async def open(self) -> MemorySession:
         """Start a conversation."""
         return self._session(self._endpoint)
+
+    async def contents(self, task: str, binding: Binding) -> Contents:
+        """Return what the binding's resource holds."""
+        rows = self._endpoint.rows(binding.resource)
+
+        async def tables() -> AsyncGenerator[pa.Table, None]:
+            yield pa.table({name: [row[name] for row in rows] for name in binding.schema.names})
+
+        return Contents(self.checkpoint(task), tables())
+
+    def checkpoint(self, task: str) -> Checkpoint | None:
+        """Return None: the runtime's log keeps it."""
+        return None
 
 
 class MemoryEndpoint:

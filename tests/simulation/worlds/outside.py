@@ -8,7 +8,7 @@ say.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeAlias, TypeVar
 
@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 
 from strandline.errors import Determinate, FencedError, StoreError, Unavailable
 from strandline.frontier.gauge import Offsets
-from strandline.materialize.driver import Applied, Contents
+from strandline.materialize.driver import Applied
 from strandline.materialize.protocol.messages import (
     EXISTS,
     Acknowledge,
@@ -208,14 +208,9 @@ class SimDriver(MemoryDriver):
             return Applied()
         return await asked(f"{self._kind}.apply", fit, (spec.name,), AT_ONCE)
 
-    async def contents(self, task: str, binding: Binding) -> Contents:
-        """Return what the binding's resource holds."""
-        rows = self._place.rows(binding.resource)
-
-        async def tables() -> AsyncGenerator[pa.Table, None]:
-            yield pa.table({name: [row[name] for row in rows] for name in binding.schema.names})
-
-        return Contents(self._place.checkpoints.get(task), tables())
+    def checkpoint(self, task: str) -> Checkpoint | None:
+        """Return the checkpoint that the endpoint keeps, if it does."""
+        return self._place.checkpoints.get(task)
 
 
 class SimSession(MemorySession):

@@ -1,0 +1,1 @@
+"""Benchmarks of materializations: how fast rows reach an endpoint, and how closely transactions follow each other."""
