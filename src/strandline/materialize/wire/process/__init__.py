@@ -1,0 +1,3 @@
+"""Connectors as child processes."""
+
+__all__: list[str] = []
