@@ -57,7 +57,7 @@ INNER = {
         ("line", "reduce", "wire"),
         ("drivers", "runtime"),
     ),
-    "materialize.drivers": (("rows", "sql"), ("duckdb",)),  # no endpoint knows of another one
+    "materialize.drivers": (("rows", "sql", "threads"), ("duckdb", "kafka")),  # no endpoint knows of another one
     "engine": (
         ("session", "frames"),
         ("arrangements", "sql"),

@@ -45,6 +45,10 @@ class ListFeed:
         """Return the ``(row, diff)`` of all changes before ``time``."""
         return [(row, diff) for row, at, diff in self._changes if at < time]
 
+    def timed_before(self, time: int) -> list[tuple[dict[str, Any], int, int]]:
+        """Return the ``(row, time, diff)`` of all changes before ``time``."""
+        return [(row, at, diff) for row, at, diff in self._changes if at < time]
+
     async def upper(self) -> Frontier:
         """Return the upper."""
         return self._upper
@@ -61,7 +65,7 @@ class ListFeed:
             rows[canonical(row)] = row
             counts[time if times else 0, canonical(row)] += diff
         net = [(rows[each], time, count) for (time, each), count in counts.items() if count]
-        net.sort(key=lambda change: (change[1], [canonical(change[0][name]) for name in key]))
+        net.sort(key=lambda each: ([canonical(each[0][name]) for name in key], each[1], canonical(each[0])))
         columns = {name: pa.array([row[name] for row, _, _ in net], self._types[name]) for name in self.schema.names}
         if times:
             columns[TIME] = pa.array([time for _, time, _ in net], pa.int64())

@@ -17,6 +17,7 @@ from strandline.errors import ConfigError, DefinitionError, SourceError, Unavail
 from strandline.instance.commands import RunIngestion
 from strandline.materialize.driver import Driver, DriverKind
 from strandline.materialize.drivers.duckdb import kind as duckdb
+from strandline.materialize.drivers.kafka import driver as kafka_topics
 from strandline.options import lines, resolve_reference, understood
 from strandline.persist.client import PersistClient
 from strandline.plane.engine import Engine
@@ -53,7 +54,7 @@ CONNECTIONS: Final[Mapping[str, ConnectionKind]] = {
     kind.name: kind for reader in READERS.values() for kind in reader.connections.values()
 }
 """Every kind of connection: those that a reader uses."""
-DRIVERS: Final[Mapping[str, DriverKind[Any]]] = {kind.name: kind for kind in (duckdb.KIND,)}
+DRIVERS: Final[Mapping[str, DriverKind[Any]]] = {kind.name: kind for kind in (duckdb.KIND, kafka_topics.KIND)}
 
 _resolved = partial(resolve_reference, base=Path())
 

@@ -1,0 +1,1 @@
+"""Kafka as an endpoint: a topic gets what changed in a collection, exactly once."""

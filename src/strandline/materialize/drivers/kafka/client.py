@@ -1,0 +1,190 @@
+"""librdkafka as this driver uses it: errors as ours, and what an administrator or a consumer asks.
+
+Every call blocks for a bounded time.
+
+Source: https://docs.confluent.io/platform/current/clients/confluent-kafka-python/html/index.html.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Sequence
+from typing import Any, Final
+
+import confluent_kafka as kafka
+from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, OffsetSpec, ResourceType  # type: ignore[attr-defined]
+
+from strandline.connections.kafka import ANSWER_SECONDS_MAX, Settings, for_client
+from strandline.errors import ConfigError, DefinitionError, StrandlineError, Unavailable
+from strandline.materialize.drivers.kafka.options import KafkaEndpoint, for_progress
+from strandline.materialize.drivers.kafka.progress import PARTITION, Record
+from strandline.store.secret import revealed
+
+CREATED_SECONDS_MAX: Final = 30
+SETTLED_SECONDS_MAX: Final = 30
+"""How long transactions of other tasks may keep the newest checkpoints from being read."""
+READ_AT_ONCE: Final = 1_000
+COMPACTED: Final = {
+    "cleanup.policy": "compact",
+    "segment.bytes": str(16 * 1024 * 1024),  # only closed segments are compacted, and all of them are read at Open
+}
+_Error: Final = kafka.KafkaError
+AFTER_A_FENCE: Final = frozenset(
+    {
+        _Error.PRODUCER_FENCED,
+        _Error.INVALID_PRODUCER_EPOCH,
+        _Error.INVALID_TXN_STATE,
+        _Error._FENCED,  # noqa: SLF001 - public in C, as are those below
+        _Error._FATAL,  # noqa: SLF001
+        _Error._STATE,  # noqa: SLF001
+        _Error._PURGE_QUEUE,  # noqa: SLF001
+    }
+)
+"""What a client says whose producer was fenced off, or its transaction ended, by the brokers."""
+_NOT_ALLOWED: Final = frozenset(
+    {
+        _Error.TOPIC_AUTHORIZATION_FAILED,
+        _Error.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+        _Error.CLUSTER_AUTHORIZATION_FAILED,
+        _Error.GROUP_AUTHORIZATION_FAILED,
+    }
+)
+_WRONG: Final = frozenset(
+    {_Error.INVALID_TRANSACTION_TIMEOUT, _Error.INVALID_REPLICATION_FACTOR, _Error.INVALID_PARTITIONS}
+)
+_REFUSED: Final = frozenset({_Error.MSG_SIZE_TOO_LARGE, _Error.TOPIC_EXCEPTION, _Error._INVALID_ARG})  # noqa: SLF001
+_silent: Final = logging.getLogger("strandline.kafka.silent")  # what matters becomes an error of ours
+_silent.addHandler(logging.NullHandler())
+_silent.propagate = False
+
+
+class Cluster:
+    """A cluster as an administrator and a consumer see it; also what the brokers last complained of."""
+
+    def __init__(self, options: KafkaEndpoint) -> None:
+        self.options = options
+        self.name = f"Kafka at {options.servers}"
+        self._told = ""
+        self._admins: list[AdminClient] = []
+
+    def settings(self, given: Settings) -> dict[str, Any]:
+        """Return settings for a client whose complaints are heard here and not printed."""
+        return {**revealed(given), "logger": _silent, "error_cb": self._hear}
+
+    def _hear(self, error: Any) -> None:
+        if error.code() != _Error._ALL_BROKERS_DOWN or not self._told:  # noqa: SLF001 - public in C
+            self._told = error.str()
+
+    def failure(self, error: Any, what: str) -> StrandlineError:
+        """Return our error for a `KafkaError` that came of ``what``, a clause."""
+        why = f" ({self._told})" if self._told and self._told != error.str() else ""
+        self._told = ""
+        code = error.code()
+        text = f"{self.name} {what}: {error.str()}{why}"
+        if code in _NOT_ALLOWED:
+            return ConfigError(f"{text}; allow it to the user that Strandline logs in as")
+        if code in _WRONG:
+            return ConfigError(text)
+        return DefinitionError(text) if code in _REFUSED else Unavailable(text)
+
+    def silent(self, what: str, seconds: float) -> Unavailable:
+        """Return the error for a call that did not come to its end."""
+        why, self._told = f": {self._told}" if self._told else "", ""
+        return Unavailable(f"{self.name} {what} for {seconds:g} s{why}")
+
+    # --- topics -------------------------------------------------------------------------------------------------------
+    def missing(self, wanted: Iterable[str]) -> tuple[str, ...]:
+        """Return the topics of ``wanted`` that are not there."""
+        try:
+            there = self._admin().list_topics(timeout=ANSWER_SECONDS_MAX).topics
+        except kafka.KafkaException as error:
+            raise self.failure(error.args[0], "does not answer") from error
+        return tuple(topic for topic in wanted if topic not in there)
+
+    def create(self, topics: Sequence[str]) -> None:
+        """Create topics; one that another process has just created is fine."""
+        given = self.options
+        several = -1 if given.partitions is None else given.partitions
+        replicas = -1 if given.replication_factor is None else given.replication_factor
+        new = [
+            NewTopic(topic, 1, replicas, config=COMPACTED)
+            if topic == given.checkpoints
+            else NewTopic(topic, several, replicas)
+            for topic in topics
+        ]
+        if not new:
+            return
+        for topic, created in self._admin().create_topics(new, request_timeout=CREATED_SECONDS_MAX).items():
+            try:
+                created.result(CREATED_SECONDS_MAX)
+            except kafka.KafkaException as error:
+                if error.args[0].code() != _Error.TOPIC_ALREADY_EXISTS:
+                    raise self.failure(error.args[0], f"does not create topic {topic!r}") from error
+
+    def require_compacted(self) -> None:
+        """Raise `ConfigError` if the topic of checkpoints forgets them."""
+        topic = self.options.checkpoints
+        resource = ConfigResource(ResourceType.TOPIC, topic)
+        try:
+            found = self._admin().describe_configs([resource], request_timeout=ANSWER_SECONDS_MAX)[resource]
+            policy = found.result(2 * ANSWER_SECONDS_MAX)["cleanup.policy"].value
+        except kafka.KafkaException as error:
+            raise self.failure(error.args[0], f"does not describe topic {topic!r}") from error
+        if policy != COMPACTED["cleanup.policy"]:
+            raise ConfigError(
+                f"{self.name}: topic {topic!r} has cleanup.policy = {policy}, so its checkpoints are deleted some day: "
+                "set it to compact, or name another topic with option 'checkpoints'"
+            )
+
+    # --- the topic of checkpoints -------------------------------------------------------------------------------------
+    def records(self) -> list[Record]:
+        """Return the last record of each key in the topic of checkpoints, in their order.
+
+        It waits for transactions that are open in the topic and end behind its present end: a checkpoint may be there
+        and not be readable yet, because a transaction of another task began before it.
+        """
+        topic = self.options.checkpoints
+        place = kafka.TopicPartition(topic, PARTITION)
+        consumer = kafka.Consumer(self.settings(for_progress(self.options)))
+        try:
+            asked = self._admin().list_offsets(
+                {place: OffsetSpec.latest()},  # type: ignore[no-untyped-call]
+                isolation_level=kafka.IsolationLevel.READ_UNCOMMITTED,
+                request_timeout=ANSWER_SECONDS_MAX,
+            )
+            end = asked[place].result(2 * ANSWER_SECONDS_MAX).offset
+            consumer.assign([kafka.TopicPartition(topic, PARTITION, 0)])  # faster than to ask for the first offset
+            return self._read(consumer, end)
+        except kafka.KafkaException as error:
+            raise self.failure(error.args[0], f"does not show topic {topic!r}") from error
+        finally:
+            consumer.close()
+
+    def _read(self, consumer: kafka.Consumer, end: int) -> list[Record]:
+        found: dict[bytes, Record] = {}
+        reached, waited = 0, 0
+        while reached < end:
+            first = consumer.poll(1)
+            waited += first is None
+            for message in [] if first is None else [first, *consumer.consume(READ_AT_ONCE, 0)]:
+                error = message.error()
+                if error is None:
+                    record = Record(message.offset() or 0, message.key() or b"", message.value())
+                    found.pop(record.key, None)
+                    found[record.key] = record
+                    reached = max(reached, record.offset + 1)
+                elif error.code() == _Error._PARTITION_EOF:  # noqa: SLF001 - public in C
+                    reached = max(reached, message.offset() or 0)
+                elif not error.retriable() and error.code() != _Error._ALL_BROKERS_DOWN:  # noqa: SLF001 - public in C
+                    raise kafka.KafkaException(error)
+            if waited >= SETTLED_SECONDS_MAX:
+                raise self.silent(
+                    f"holds transactions open in topic {self.options.checkpoints!r}, or sends nothing of it,",
+                    SETTLED_SECONDS_MAX,
+                )
+        return list(found.values())
+
+    def _admin(self) -> AdminClient:
+        if not self._admins:
+            self._admins.append(AdminClient(self.settings(for_client(self.options))))
+        return self._admins[0]

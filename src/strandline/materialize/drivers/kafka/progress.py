@@ -1,0 +1,168 @@
+"""The topic of checkpoints: where each materialization and key range is, and which session opened it last.
+
+It is compacted, so each key keeps its last record.  A range has two keys.  ``opened``: every session writes it before
+it reads the topic, so that of two sessions that overlap at least one sees the other.  ``checkpoint``: written by each
+transaction, with the messages that it covers, so both are there or neither is.
+
+Both are written with the transactional id of the range.  A session that opens it raises the epoch of that id: from
+then on the older one can commit nothing (law M3).
+
+Law: M3.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Final
+from urllib.parse import quote
+
+import msgspec
+
+from strandline.errors import CorruptionError, DefinitionError
+from strandline.materialize.protocol.task import NOTHING, WHOLE, Checkpoint, KeyRange
+
+PARTITION: Final = 0
+"""The only partition that is written, so that the records have one order."""
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """One key range of one materialization.
+
+    >>> Held("m", WHOLE).label, Held("m", KeyRange(0, 9)).label
+    ('m', 'm[00000000-00000009]')
+    >>> Held("a b", WHOLE).transactional_id("strandline-checkpoints")
+    'strandline-checkpoints.a%20b.00000000-ffffffff'
+    """
+
+    task: str
+    range: KeyRange
+
+    @property
+    def label(self) -> str:
+        """The name that its messages carry."""
+        return self.task if self.range == WHOLE else f"{self.task}[{self._hexadecimal}]"
+
+    def transactional_id(self, topic: str) -> str:
+        """Return the id under which it writes; ``topic``: that of the checkpoints."""
+        return f"{topic}.{quote(self.task, safe='')}.{self._hexadecimal}"
+
+    @property
+    def _hexadecimal(self) -> str:
+        return f"{self.range.begin:08x}-{self.range.end:08x}"
+
+    def overlaps(self, other: Held) -> bool:
+        """Return whether both are of one task and share a key hash."""
+        ranges = self.range, other.range
+        return self.task == other.task and max(r.begin for r in ranges) <= min(r.end for r in ranges)
+
+
+class Key(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The key of a record."""
+
+    task: str
+    begin: int
+    end: int
+    kind: str
+
+    @property
+    def held(self) -> Held:
+        """The range that it is about."""
+        return Held(self.task, KeyRange(self.begin, self.end))
+
+
+class Committed(msgspec.Struct, frozen=True):
+    """The value of a ``checkpoint``: that of the last transaction, and which one it was."""
+
+    transaction: int
+    times: dict[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """A record as it was read."""
+
+    offset: int
+    key: bytes
+    value: bytes | None
+
+
+OPENED: Final = "opened"
+CHECKPOINT: Final = "checkpoint"
+_encoder: Final = msgspec.json.Encoder(order="deterministic")
+_keys: Final = msgspec.json.Decoder(Key)
+_values: Final = msgspec.json.Decoder(Committed)
+
+
+def key_of(held: Held, kind: str) -> bytes:
+    """Return the key of a record of ``held``."""
+    return _encoder.encode(Key(held.task, held.range.begin, held.range.end, kind))
+
+
+def value_of(transaction: int, checkpoint: Checkpoint) -> bytes:
+    """Return the value of a ``checkpoint``."""
+    return _encoder.encode(Committed(transaction, dict(checkpoint.times)))
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """What the topic says of one task: the offset of the last ``opened`` of each range, and its last commit."""
+
+    opened: Mapping[Held, int]
+    committed: Mapping[Held, tuple[int, Checkpoint]]
+
+    @staticmethod
+    def of(task: str, records: Iterable[Record]) -> Progress:
+        """Return what ``records`` (all of the topic, in order) say of ``task``.
+
+        Raises `CorruptionError`: another program wrote to the topic.
+        """
+        opened: dict[Held, int] = {}
+        committed: dict[Held, tuple[int, Checkpoint]] = {}
+        for record in records:
+            try:
+                key = _keys.decode(record.key)
+                if key.task != task or record.value is None:
+                    continue
+                if key.kind == OPENED:
+                    opened[key.held] = record.offset
+                else:
+                    found = _values.decode(record.value)
+                    committed[key.held] = (found.transaction, Checkpoint(tuple(sorted(found.times.items()))))
+            except (msgspec.MsgspecError, ValueError) as error:
+                raise CorruptionError(
+                    f"record {record.offset} of the topic of checkpoints was not written by Strandline ({error}): "
+                    "name another topic with option 'checkpoints'"
+                ) from error
+        return Progress(opened, committed)
+
+    def overlapping(self, held: Held) -> frozenset[Held]:
+        """Return the other ranges that were ever opened and overlap ``held``."""
+        return frozenset(other for other in {*self.opened, *self.committed} if other != held and other.overlaps(held))
+
+    def taken_over(self, held: Held, offset: int) -> bool:
+        """Return whether a session that overlaps ``held`` was opened after the one at ``offset``."""
+        return any(at > offset and other.overlaps(held) for other, at in self.opened.items())
+
+    def begin(self, held: Held) -> tuple[int, Checkpoint]:
+        """Return the last transaction and the checkpoint from which ``held`` goes on.
+
+        Raises:
+            DefinitionError: ranges that overlap but do not cover this one have other checkpoints, so no single
+                checkpoint is right.
+        """
+        others = sorted(
+            ((each, *found) for each, found in self.committed.items() if each.overlaps(held)),
+            key=lambda other: (other[0].range.end - other[0].range.begin, other[0].range.begin),
+        )
+        covering = [other for other in others if other[0].range.covers(held.range)]
+        _, transaction, base = covering[0] if covering else (held, 0, NOTHING)
+        for other, _, checkpoint in others:
+            if checkpoint != base and not other.range.covers(held.range):
+                raise DefinitionError(
+                    f"materialization {held.task!r}: key range [{held.range.begin}, {held.range.end}] cannot be "
+                    f"opened, because [{other.range.begin}, {other.range.end}] has another checkpoint; bump the "
+                    "backfill of its bindings"
+                )
+        return transaction, base
