@@ -221,15 +221,16 @@ def check_sums(records: Iterable[Pushed], changes: Iterable[tuple[Row, int, int]
 
 
 def check_timed(records: Iterable[Pushed], changes: Iterable[tuple[Row, int, int]]) -> None:
-    """Compare changes one by one: each at its own time, in the order of times."""
+    """Compare changes one by one: each at its own time, those of a key in the order of times."""
     found: Counter[tuple[int, str]] = Counter()
-    before = 0
+    before: dict[str, int] = {}
     for record in records:
         assert record.value is not None
         value = read(record.value)
         time, diff = value.pop(TIME), value.pop(DIFF)
-        assert before <= time, "a change comes after a later one"
-        before = time
+        key = canonical(record.key)
+        assert before.get(key, 0) <= time, "a change comes after a later one of its key"
+        before[key] = time
         assert (time, canonical(value)) not in found, "a change comes in two pieces"
         found[time, canonical(value)] = diff
     truth: Counter[tuple[int, str]] = Counter()
