@@ -16,6 +16,7 @@ from strandline.controller.location.on_error import MaterializationOptions, Sour
 from strandline.errors import ConfigError, DefinitionError, SourceError, Unavailable
 from strandline.instance.commands import RunIngestion
 from strandline.materialize.driver import Driver, DriverKind
+from strandline.materialize.drivers.delta import kind as delta_lake
 from strandline.materialize.drivers.duckdb import kind as duckdb
 from strandline.materialize.drivers.kafka import driver as kafka_topics
 from strandline.options import lines, resolve_reference, understood
@@ -54,7 +55,9 @@ CONNECTIONS: Final[Mapping[str, ConnectionKind]] = {
     kind.name: kind for reader in READERS.values() for kind in reader.connections.values()
 }
 """Every kind of connection: those that a reader uses."""
-DRIVERS: Final[Mapping[str, DriverKind[Any]]] = {kind.name: kind for kind in (duckdb.KIND, kafka_topics.KIND)}
+DRIVERS: Final[Mapping[str, DriverKind[Any]]] = {
+    kind.name: kind for kind in (duckdb.KIND, kafka_topics.KIND, delta_lake.KIND)
+}
 
 _resolved = partial(resolve_reference, base=Path())
 

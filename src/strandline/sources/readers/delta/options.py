@@ -5,31 +5,21 @@ CREATE SOURCE sales (id BIGINT, amount DECIMAL(10,2)) FROM DELTA (path = '/lake/
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, fields
-from typing import Final
+from dataclasses import dataclass
 
-from strandline.options import PLACE, TEXT, option
-from strandline.sources.readers.tabular.keys import StoreKeys
-from strandline.store.secret import Secret
-
-SCHEMES: Final = ("file", "s3", "s3a", "gs", "az", "abfs", "abfss", "azure")
+from strandline.connections.delta import DeltaKeys, check_scheme
+from strandline.options import TEXT, option
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
-class DeltaOptions(StoreKeys):
+class DeltaOptions(DeltaKeys):
     """Where the table is, and how to reach the object store that it is in.  It has no ``repr``: some are secrets."""
 
     path: str = option(TEXT, "The table's directory, or its URL: `s3://…`, `gs://…`, `az://…`, `abfss://…`.")
-    service_account_key: str | None = option(
-        PLACE, "Google Cloud: the service account's key as JSON, by reference.", default=None
-    )
 
     def __post_init__(self) -> None:
         """Raise `ValueError` if the path's scheme is not known."""
-        scheme, separator, _ = self.path.partition("://")
-        if separator and scheme not in SCHEMES:
-            raise ValueError(f"path is {self.path!r}: its scheme can be {', '.join(SCHEMES)}")
+        check_scheme(self.path)
 
     @property
     def uri(self) -> str:
@@ -40,29 +30,3 @@ class DeltaOptions(StoreKeys):
     def local(self) -> bool:
         """Whether the table is in a directory of this machine."""
         return "://" not in self.uri
-
-    @property
-    def storage(self) -> Mapping[str, Secret]:
-        """What the object store needs, by deltalake's names."""
-        given = {each.name: getattr(self, each.name) for each in fields(self) if each.name in _STORAGE}
-        found = {name: Secret(str(value)) for name, value in self.others.items()}
-        found |= {_STORAGE[name]: Secret(text) for name, text in given.items() if text is not None}
-        if (self.endpoint or "").startswith("http://"):
-            found["aws_allow_http"] = Secret("true")
-        return found
-
-
-_STORAGE: Final = {
-    "endpoint": "aws_endpoint_url",
-    "region": "aws_region",
-    "access_key_id": "aws_access_key_id",
-    "secret_access_key": "aws_secret_access_key",
-    "session_token": "aws_session_token",
-    "account_name": "azure_storage_account_name",
-    "account_key": "azure_storage_account_key",
-    "sas_token": "azure_storage_sas_key",
-    "tenant_id": "azure_storage_tenant_id",
-    "client_id": "azure_storage_client_id",
-    "client_secret": "azure_storage_client_secret",
-    "service_account_key": "google_service_account_key",
-}

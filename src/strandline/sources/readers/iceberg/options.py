@@ -11,8 +11,8 @@ from dataclasses import dataclass, fields
 from enum import Enum
 from typing import Any, Final
 
+from strandline.connections.object_stores import StoreKeys
 from strandline.options import PLACE, TEXT, one_of, option
-from strandline.sources.readers.tabular.keys import StoreKeys
 from strandline.store.secret import Secret
 
 CATALOG_NAME: Final = "strandline"

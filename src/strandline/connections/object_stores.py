@@ -1,4 +1,4 @@
-"""The keys of the object stores that tables of a lake are in: options that their readers share."""
+"""The keys of the object stores that tables of a lake are in: options that their readers and writers share."""
 
 from __future__ import annotations
 

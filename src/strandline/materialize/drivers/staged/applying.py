@@ -1,0 +1,235 @@
+"""The idempotent apply: brings a table to a transaction that the runtime's log has committed, at most once.
+
+The table itself says which transaction of a writer it has.  Three answers are possible for transaction N: at least N,
+then there is nothing to do; N - 1, then it is due; less, then someone has put an older version of the table in place,
+and applying would hide what is missing.  The commit succeeds only on the very version that gave the answer.  So a
+session that was replaced meanwhile, and applies late, finds its transaction there and changes nothing; and after every
+conflict, with any other writer, the answer is asked for anew before the same staged files are tried again.
+
+Rows whose keys go are taken out by copying: the files that hold one of them are written again without them, and the
+commit exchanges the files.  What is written again is joined to larger files, so small transactions do not leave ever
+more of them.
+
+Law: M2.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+
+from strandline.errors import CorruptionError, DefinitionError, FencedError, Unavailable
+from strandline.materialize.drivers.staged import parquet
+from strandline.materialize.drivers.staged.keys import KeyIndex, Keys, Mask, keys_in
+from strandline.materialize.drivers.staged.shape import Shape, arrow_schema
+from strandline.materialize.drivers.staged.table import Change, Piece, Snapshot, Table
+from strandline.materialize.drivers.staged.work import Entry, Work
+from strandline.materialize.protocol.task import WHOLE
+from strandline.materialize.wire.hashing import key_hashes, within
+from strandline.store.clock import Ids
+
+CONFLICTS_MAX: Final = 50
+"""After so many commits that other writers came before, the apply fails, to be tried again later."""
+PIECE_BYTES: Final = 32 * 1024 * 1024
+"""A file is ended at about so many bytes of Arrow data."""
+SMALL_BYTES: Final = 4 * 1024 * 1024
+SMALL_MAX: Final = 32
+"""More than so many files of less than `SMALL_BYTES` are joined, in a table whose files are written again anyway."""
+assert SMALL_BYTES < PIECE_BYTES
+
+
+class Applier:
+    """Applies works to the tables of one session or one `Driver.apply`.  Every call blocks."""
+
+    def __init__(self, ids: Ids, index: KeyIndex) -> None:
+        self._ids = ids
+        self._index = index
+
+    def apply(self, table: Table, entry: Entry) -> bool:
+        """Bring ``table`` to the entry's transaction; return whether that had to be done.
+
+        Raises:
+            FencedError: the table is another binding's by now.
+            CorruptionError: rows or staged files that should be there are missing.
+            Unavailable: the table does not answer, or other writers do not let it be changed.
+        """
+        work = entry.work
+        assert work is not None, "only what has work is applied"
+        for _ in range(CONFLICTS_MAX):
+            seen = table.snapshot(entry.writer)
+            if seen is None:
+                raise gone(table, work)
+            if seen.reached >= entry.number:
+                self._unstage(table, work)
+                return False
+            if seen.owner != work.owner:
+                raise FencedError(
+                    f"{table.name} is filled by {seen.owner or 'another program'} by now; "
+                    f"what was staged for it by {work.owner} is not applied"
+                )
+            if seen.reached != entry.number - 1:
+                raise rolled_back(table, seen, entry.number - 1)
+            try:
+                removed, rewritten = self._exchanged(table, seen, work)
+            except _StagedFileIsGoneError as error:
+                if _reached(table, entry.writer) >= entry.number:
+                    return False  # another session has applied it meanwhile, and removed what it had staged
+                raise error.explained(table) from error
+            added = (*work.added, *rewritten)
+            if table.commit(seen, Change(entry.writer, entry.number, work.upto, removed, added)):
+                self._unstage(table, work)
+                return True
+            for piece in rewritten:
+                table.place.remove(piece.name)
+        raise Unavailable(f"{table.name}: {CONFLICTS_MAX} commits of other writers came before; it is tried again")
+
+    def _unstage(self, table: Table, work: Work) -> None:
+        for each in work.keys:
+            table.place.remove(each.name)
+
+    def _exchanged(self, table: Table, seen: Snapshot, work: Work) -> tuple[tuple[Piece, ...], tuple[Piece, ...]]:
+        """Return the pieces that go, and those with the rows of them that stay."""
+        for piece in work.added:
+            _require(table, piece)
+        if work.replaces and work.range == WHOLE:
+            return seen.pieces, ()
+        masks = dict(self._replaced(table, seen, work) if work.replaces else self._dropped(table, seen, work))
+        if not masks:
+            return (), ()
+        small = [piece for piece in seen.pieces if piece.size < SMALL_BYTES]
+        removed = [piece for piece in seen.pieces if piece in masks or (piece in small and len(small) > SMALL_MAX)]
+        rewritten = self._rewritten(table, seen.shape, work.directory, removed, masks)
+        return tuple(removed), tuple(rewritten)
+
+    def _dropped(self, table: Table, seen: Snapshot, work: Work) -> Iterator[tuple[Piece, Mask]]:
+        """Yield the pieces that hold one of the work's keys, with the rows that do.
+
+        Raises `CorruptionError` unless every key is there exactly once.
+        """
+        keys = _staged_keys(table, seen.shape, work)
+        if keys is None:
+            return
+        found = 0
+        for piece in seen.pieces:
+            mask = self._index.having(table, piece, seen.shape, keys)
+            if mask is not None:
+                found += int(mask.sum())
+                yield piece, mask
+        if found != len(keys):
+            raise CorruptionError(
+                f"{table.name}: of {len(keys)} rows to replace or delete {found} were there: another program changed "
+                "the table; `strandline backfill` fills it again"
+            )
+
+    def _replaced(self, table: Table, seen: Snapshot, work: Work) -> Iterator[tuple[Piece, Mask]]:
+        """Yield the pieces that hold rows of the work's key range, with these rows."""
+        if not work.key:
+            raise DefinitionError(f"{table.name} has rows without a key, which no range of keys has: use one split")
+        for piece in seen.pieces:
+            rows = pa.concat_tables(list(table.read(piece, seen.shape, work.key)))
+            mask = np.asarray(within(work.range, key_hashes(rows.columns)).to_numpy(zero_copy_only=False), np.bool_)
+            if mask.any():
+                yield piece, mask
+
+    def _rewritten(
+        self, table: Table, shape: Shape, directory: str, pieces: list[Piece], masks: dict[Piece, Mask]
+    ) -> list[Piece]:
+        attempt = self._ids.fresh("kept")
+        found: list[Piece] = []
+        kept = _kept(table, shape, pieces, masks)
+        for number, some in enumerate(_bounded(kept)):
+            piece = table.write(f"{directory}/{attempt}-{number}", iter(some), shape)
+            if piece is not None:
+                found.append(piece)
+        return found
+
+
+def _kept(table: Table, shape: Shape, pieces: list[Piece], masks: dict[Piece, Mask]) -> Iterator[pa.Table]:
+    names = [name for name, _ in shape]
+    for piece in pieces:
+        mask, place = masks.get(piece), 0
+        for rows in table.read(piece, shape, names):
+            if mask is None:
+                yield rows
+            else:
+                stay = ~mask[place : place + len(rows)]
+                yield rows.filter(pa.array(stay))
+            place += len(rows)
+
+
+def _bounded(tables: Iterator[pa.Table]) -> Iterator[list[pa.Table]]:
+    """Yield the tables in lists of about `PIECE_BYTES`."""
+    some: list[pa.Table] = []
+    size = 0
+    for table in tables:
+        some.append(table)
+        size += table.nbytes
+        if size >= PIECE_BYTES:
+            yield some
+            some, size = [], 0
+    if some:
+        yield some
+
+
+def _staged_keys(table: Table, shape: Shape, work: Work) -> Keys | None:
+    """Return the keys whose rows go; None: there are none."""
+    if not work.keys:
+        return None
+    schema = arrow_schema(shape)
+    read: list[pa.Table] = []
+    for each in work.keys:
+        _require(table, Piece(each.name, each.rows, each.size))
+        try:
+            read += parquet.read(table.place, each.name, schema, work.key)
+        except FileNotFoundError:
+            raise _StagedFileIsGoneError(each.name) from None
+    return keys_in(work.key, shape, pa.concat_tables(read))
+
+
+class _StagedFileIsGoneError(Exception):
+    """A file that a state names is not there, or is another one."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        self.name = name
+
+    def explained(self, table: Table) -> CorruptionError:
+        """Return the error for a user."""
+        return CorruptionError(
+            f"{table.name}: the staged file {self.name!r} is gone before it was applied: another program removed it; "
+            "`strandline backfill` fills the table again"
+        )
+
+
+def _require(table: Table, piece: Piece) -> None:
+    """Check that a staged file is there, whole."""
+    try:
+        size = table.place.size(piece.name)
+    except FileNotFoundError:
+        raise _StagedFileIsGoneError(piece.name) from None
+    if size != piece.size:
+        raise _StagedFileIsGoneError(piece.name)
+
+
+def _reached(table: Table, writer: str) -> int:
+    seen = table.snapshot(writer)
+    return 0 if seen is None else seen.reached
+
+
+def gone(table: Table, work: Work) -> DefinitionError:
+    """Return the error for a table that was filled and is not there."""
+    return DefinitionError(
+        f"{table.name} is gone, though rows were stored in it: `strandline backfill` of what fills {work.resource!r} "
+        "fills it again"
+    )
+
+
+def rolled_back(table: Table, seen: Snapshot, number: int) -> CorruptionError:
+    """Return the error for a table that is older than what was applied to it."""
+    return CorruptionError(
+        f"{table.name} has transaction {seen.reached}, and {number} was applied: an older version of it was put in its "
+        "place; `strandline backfill` fills it again"
+    )

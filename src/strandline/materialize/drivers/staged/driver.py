@@ -1,0 +1,172 @@
+"""The unary calls of a driver whose tables are brought to the runtime's log: what a table must be like, and its DDL.
+
+`apply` first applies what the state names, so that no staged file has to fit columns that were changed since it was
+written; the runtime keeps the patch that says so, and calls again.  Then each binding's table is made, adopted, given
+further columns, or taken over from an earlier binding.  Taking over changes the table's owner and nothing else: its
+rows stay until the first transaction replaces them, in one commit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from functools import partial
+from typing import Any
+
+import pyarrow as pa
+
+from strandline.errors import DefinitionError, Unavailable
+from strandline.materialize.driver import Applied, Constraint, ConstraintKind, Contents, DriverSpec, Session, Validated
+from strandline.materialize.drivers.staged.applying import CONFLICTS_MAX, Applier, rolled_back
+from strandline.materialize.drivers.staged.keys import KeyIndex
+from strandline.materialize.drivers.staged.session import StagedSession
+from strandline.materialize.drivers.staged.shape import aligned, arrow_schema, missing, shape_of, written
+from strandline.materialize.drivers.staged.table import Lake, Snapshot, Table
+from strandline.materialize.drivers.staged.work import Entry, entries, owner_of, task_of
+from strandline.materialize.drivers.threads import to_its_end
+from strandline.materialize.protocol.state import StateUpdate
+from strandline.materialize.protocol.task import Binding, MaterializationSpec, resource_of
+from strandline.store.clock import Ids
+
+
+class StagedDriver:
+    """The driver of the tables of a lake; ``session``: the kind of session that it opens."""
+
+    def __init__(self, spec: DriverSpec, lake: Lake, ids: Ids, session: type[StagedSession] = StagedSession) -> None:
+        self._spec = spec
+        self._lake = lake
+        self._ids = ids
+        self._session = session
+
+    async def spec(self) -> DriverSpec:
+        """Return which configuration this driver takes."""
+        return self._spec
+
+    async def validate(self, spec: MaterializationSpec) -> tuple[Validated, ...]:
+        """Return the verdict on each binding's columns; touches no table."""
+        return tuple(self._verdicts(binding) for binding in spec.bindings)
+
+    async def apply(self, spec: MaterializationSpec, state: Any) -> Applied:
+        """Apply what is staged, then make the tables fit."""
+        return await to_its_end(lambda: self._applied(spec, state))
+
+    async def preview(self, spec: MaterializationSpec) -> tuple[str, ...]:
+        """Return what `apply` would do to the tables."""
+        return await to_its_end(lambda: tuple(filter(None, (self._fit(spec, b, {}, do=False) for b in spec.bindings))))
+
+    async def open(self) -> Session:
+        """Start a conversation; no table is touched before `Acknowledge`."""
+        return self._session(self._lake, self._ids)
+
+    async def contents(self, task: str, binding: Binding) -> Contents:
+        """Return the rows of the binding's table, of one snapshot of it."""
+        table = self._lake.table(binding.resource)
+        seen = await to_its_end(lambda: table.snapshot(""))
+        if seen is None:
+            raise DefinitionError(f"{table.name} is not there")
+        return Contents(None, _tables(table, seen, binding))
+
+    def _verdicts(self, binding: Binding) -> Validated:
+        self._lake.table(binding.resource)
+        found: dict[str, Constraint] = {}
+        for column in binding.columns:
+            verdict = self._lake.verdict(column.name, column.type)
+            if column.name in binding.key and verdict.kind is ConstraintKind.FIELD_OPTIONAL:
+                verdict = Constraint(ConstraintKind.LOCATION_REQUIRED, f"part of the key, {verdict.reason}")
+            found[column.name] = verdict
+        return Validated(found)
+
+    def _applied(self, spec: MaterializationSpec, state: Any) -> Applied:
+        patch, actions = self._drained(spec, state)
+        if patch:
+            return Applied("; ".join(actions), StateUpdate(patch, merge_patch=True))
+        known = dict(entries(state))
+        return Applied("; ".join(filter(None, (self._fit(spec, each, known, do=True) for each in spec.bindings))))
+
+    def _drained(self, spec: MaterializationSpec, state: Any) -> tuple[dict[str, Any], list[str]]:
+        """Apply what the state names, but of a table that is about to be filled from the start."""
+        patch: dict[str, Any] = {}
+        actions: list[str] = []
+        applier = Applier(self._ids, KeyIndex())
+        keys = {binding.resource: binding.state_key for binding in spec.bindings}
+        for state_key, entry in entries(state):
+            resource = resource_of(state_key)
+            if keys.get(resource, state_key) != state_key:
+                patch[state_key] = None  # what it names is replaced; whatever is not applied is moot
+                continue
+            if entry.work is None:
+                continue
+            table = self._lake.table(resource)
+            if resource not in keys and table.snapshot(entry.writer) is None:
+                patch[state_key] = None  # neither the table nor the binding is there
+                continue
+            if applier.apply(table, entry):
+                actions.append(f"applied what was staged for table {resource!r}")
+            patch[state_key] = {"work": None}
+        return patch, actions
+
+    def _fit(self, spec: MaterializationSpec, binding: Binding, known: dict[str, Entry], *, do: bool) -> str:
+        """Make the binding's table, or check that it fits; return what was done as a sentence, or nothing."""
+        table, last = self._lake.table(binding.resource), known.get(binding.state_key)
+        owner, wanted = owner_of(spec.name, binding.state_key), self._lake.stored(shape_of(binding))
+        for _ in range(CONFLICTS_MAX):
+            seen = table.snapshot("" if last is None else last.writer)
+            if seen is None:
+                if last is not None:
+                    raise _gone(table, binding)
+                if not do or table.create(wanted, owner):
+                    return f"created table {binding.resource!r}"
+                continue
+            if last is not None and seen.reached < last.number:
+                raise rolled_back(table, seen, last.number)
+            action, change = _difference(table, seen, binding, owner, wanted, spec.name)
+            if change is None or not do or change():
+                return action
+        raise Unavailable(f"{table.name}: {CONFLICTS_MAX} commits of other writers came before; try again")
+
+
+def _difference(table: Table, seen: Snapshot, binding: Binding, owner: str, wanted: Any, task: str) -> tuple[str, Any]:
+    """Return what has to be done to a table that is there, as a sentence and as a call; no call: nothing.
+
+    Raises:
+        DefinitionError: it is another program's, or has other columns.
+    """
+    resource, ours, filled = binding.resource, task_of(seen.owner) == task, seen.owner == owner
+    lacks = missing(seen.shape, wanted)
+    if not ours and task_of(seen.owner) is not None:
+        raise DefinitionError(f"{table.name} is filled by materialization {task_of(seen.owner)!r}: choose another name")
+    if not ours and any(piece.rows for piece in seen.pieces):
+        raise DefinitionError(
+            f"{table.name} holds rows that this materialization did not write: drop the table, or choose another name"
+        )
+    if lacks is None:
+        if filled or not ours:
+            raise DefinitionError(
+                f"{table.name} has the columns ({written(seen.shape)}), but {binding.collection!r} needs "
+                f"({written(wanted)}): drop the table, or choose another name"
+            )
+        return (
+            f"recreated table {resource!r} for its new columns, to be filled from the start",
+            partial(table.recreate, seen, wanted, owner),
+        )
+    parts = [f"added column {name!r} to table {resource!r}" for name, _ in lacks]
+    if not ours:
+        parts.append(f"adopted table {resource!r}, which is empty")
+    elif not filled:
+        parts.append(f"table {resource!r} is filled from the start: its rows stay until the new ones replace them")
+    return "; ".join(parts), partial(table.own, seen, owner, lacks) if parts else None
+
+
+def _gone(table: Table, binding: Binding) -> DefinitionError:
+    return DefinitionError(
+        f"{table.name} is gone, though it was filled from {binding.collection!r}: `strandline backfill` of "
+        f"{binding.collection!r} fills it again"
+    )
+
+
+async def _tables(table: Table, seen: Snapshot, binding: Binding) -> AsyncGenerator[pa.Table, None]:
+    schema = arrow_schema(shape_of(binding))
+    names = [column.name for column in binding.columns]
+    for piece in seen.pieces:
+        rows = table.read(piece, seen.shape, names)
+        while (some := await to_its_end(partial(next, rows, None))) is not None:
+            yield aligned(some, schema)
