@@ -55,9 +55,11 @@ INNER = {
         ("protocol", "status"),
         ("driver", "feed", "log", "spool", "stores", "deltas", "answers"),
         ("line", "reduce", "wire"),
+        ("reduced",),
+        ("transfer",),
         ("drivers", "runtime"),
     ),
-    "materialize.drivers": (("rows", "sql", "threads"), ("duckdb", "kafka")),  # no endpoint knows of another one
+    "materialize.drivers": (("rows", "sql", "threads"), ("staged",), ("delta", "duckdb", "kafka")),  # no endpoint knows of another one
     "engine": (
         ("session", "frames"),
         ("arrangements", "sql"),

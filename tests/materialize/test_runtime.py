@@ -152,7 +152,7 @@ def test_a_first_sync_holds_few_batches_and_reports_its_progress(monkeypatch: py
 
     def watch(status: Status) -> None:
         nonlocal held
-        held = max(held, sum(each._bytes for each in runtime._spools.values()))
+        held = max(held, sum(each._spool._bytes for each in runtime._transfers.values()))
         seen.append(status)
 
     spec = MaterializationSpec("m", (Binding("orders", "Orders", ("k", "f"), KEYED),))

@@ -172,6 +172,7 @@ def bindings(item: Materialization, catalog: Catalog) -> tuple[Binding, ...]:
             delta=how.delta,
             times=how.times,
             diffs=how.diffs,
+            reduce=how.reduce,
         )
         for bound, collected in zip(item.bindings, collections, strict=True)
     )

@@ -59,7 +59,8 @@ class Feed(Protocol):
             upper: the first time after it.
             key: rows with equal values in these columns are adjacent, also across batches.
             times: keep the times: a column ``__time`` bigint comes before ``__diff``, each row occurs at most once per
-                time, and earlier times come first.  Otherwise the result is the net changes.
+                time, and earlier times come first: of each key, if there is one, and what of it has one time is in an
+                order that is the same each time.  Otherwise the result is the net changes.
 
         Raises (now, or when the batches are read):
             AsOfError: compaction has merged times before ``lower`` with later ones (no hold kept them).

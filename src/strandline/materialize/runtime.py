@@ -5,8 +5,8 @@ transaction, or finds that there is nothing to do.  A loop of the instance calls
 acknowledged, so its rows are durable and readable at the endpoint.  While the endpoint commits, the next transaction is
 read, and its keys are asked for; so it may be under way when `advance` returns, and the next call goes on with it.
 
-A window is read in batches of bounded size, checked, and kept in a `Spool`; when all batches are checked, the extent
-becomes durable and the batches are sent.  So neither side ever holds a whole first sync in memory.
+A window is read in batches of bounded size, checked, and put aside (`Transfer`); when all are checked, the extent
+becomes durable and they are sent.  So neither side ever holds a whole first sync in memory.
 
 After an error the session is closed and the next `advance` opens a new one, which fences the old session and continues
 from the checkpoint.  Only `FencedError` is final, because another runtime has taken over the task.
@@ -18,16 +18,14 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
-from contextlib import aclosing
+from contextlib import aclosing, closing
 from dataclasses import replace
 from typing import Final, TypeVar
 
-import pyarrow as pa
 import pyarrow.compute as pc
 
 from strandline.errors import FencedError, InvalidUsage, Unavailable
 from strandline.frontier.antichain import TIME_MAX, Frontier, meet
-from strandline.materialize.deltas import Deltas
 from strandline.materialize.driver import Driver, require_all
 from strandline.materialize.feed import Feed
 from strandline.materialize.line import Line
@@ -36,9 +34,10 @@ from strandline.materialize.protocol import messages, states
 from strandline.materialize.protocol.fsm import step
 from strandline.materialize.protocol.state import StateUpdate
 from strandline.materialize.protocol.task import WHOLE, MaterializationSpec, Progress
-from strandline.materialize.spool import Spool
+from strandline.materialize.reduced import Reduced
 from strandline.materialize.status import Counts, Moving, Status, unwatched
-from strandline.materialize.stores import Stores, keys_of, second_row, with_existence
+from strandline.materialize.stores import second_row
+from strandline.materialize.transfer import Transfer
 from strandline.store.beside import Beside, Inline
 
 Answer = TypeVar("Answer")
@@ -73,12 +72,12 @@ class Task:
         self._driver = driver
         self._log = log
         self._feeds = tuple(feeds)
+        self._reduced = [Reduced(binding) if binding.reduce else None for binding in spec.bindings]
         self._machine = self._closed()
         self._watch = watch
         self._beside = beside
         self._line: Line | None = None
-        self._spools: dict[int, Spool] = {}
-        self._loaded: dict[int, Spool] = {}
+        self._transfers: dict[int, Transfer] = {}
         self._failure: BaseException | None = None
         self._position = 0
         self._checkpoint = 0
@@ -152,16 +151,17 @@ class Task:
         return answer
 
     def _closed(self) -> states.Machine:
-        deltas = frozenset(place for place, binding in enumerate(self._spec.bindings) if binding.delta)
-        return states.Machine(self._spec.state_keys, deltas)
+        bindings = tuple(enumerate(self._spec.bindings))
+        deltas = frozenset(place for place, binding in bindings if binding.delta)
+        reduces = frozenset(place for place, binding in bindings if binding.reduce)
+        return states.Machine(self._spec.state_keys, deltas, reduces)
 
     async def _drop(self) -> None:
         line, self._line = self._line, None
         self._machine = self._closed()
-        for spool in (*self._spools.values(), *self._loaded.values()):
-            spool.close()
-        self._spools.clear()
-        self._loaded.clear()
+        for transfer in self._transfers.values():
+            transfer.close()
+        self._transfers.clear()
         if line is not None:
             await line.close()
 
@@ -237,11 +237,10 @@ class Task:
             await self._step(response)
 
     def _kept(self, response: messages.Response) -> messages.Response:
-        """Put the keys of loaded rows aside, if they tell which rows exist: a replay may load as many as it has."""
-        if not isinstance(response, messages.Loaded) or response.binding not in self._loaded:
+        """Put loaded rows aside, if they decide what is stored: a replay may load as many as it has."""
+        if not isinstance(response, messages.Loaded) or response.binding not in self._transfers:
             return response
-        self._loaded[response.binding].add(keys_of(self._spec.bindings[response.binding], response.rows))
-        return replace(response, rows=response.rows.slice(0, 1))
+        return replace(response, rows=self._transfers[response.binding].keep(response.rows))
 
     async def _send(self, message: messages.Request) -> None:
         assert self._line is not None, "a session is open"
@@ -264,7 +263,7 @@ class Task:
                 await self._post(messages.Acknowledge())
             case states.ReadChanges(binding, lower, upper):
                 await self._read(binding, lower, upper)
-                return states.Read(binding, self._spools[binding].rows)
+                return states.Read(binding, self._transfers[binding].rows)
             case states.SendLoad(binding, new):
                 await self._load(binding, new=new)
             case states.Refuse(loaded):
@@ -300,48 +299,29 @@ class Task:
         return None
 
     async def _read(self, binding: int, lower: int, upper: int) -> None:
-        """Read a window batch by batch, and keep the rows to store in the spool."""
+        """Read a window batch by batch."""
         bound = self._spec.bindings[binding]
-        spool = self._spools[binding] = Spool()
-        stores = Deltas(bound) if bound.diffs or not bound.key else Stores(bound)
-        changes = await self._feeds[binding].changes(lower, upper, key=bound.key, times=bound.times)
+        transfer = self._transfers[binding] = Transfer(bound, self._reduced[binding])
+        changes = await self._feeds[binding].changes(lower, upper, key=bound.key, times=transfer.times)
         self._moved(about=changes.about)
         async with aclosing(changes.batches) as batches:
             async for batch in batches:
-                spool.add(stores.add(batch))
+                transfer.add(batch)
                 self._moved(read=batch.num_rows)
-        last = stores.end()
-        if last is not None:
-            spool.add(last)
+        transfer.end()
 
     async def _load(self, binding: int, *, new: bool) -> None:
-        """Ask for the keys in the spool; ``new``: for those that are said to be new, and none may be there."""
-        if not new:
-            self._loaded[binding] = Spool()
-        for rows in self._spools[binding].tables():
-            asked = rows.filter(pc.invert(rows[messages.EXISTS])) if new else rows
-            if asked.num_rows:
-                await self._send(messages.Load(binding, keys_of(self._spec.bindings[binding], asked)))
+        for keys in self._transfers[binding].asked(new=new):
+            await self._send(messages.Load(binding, keys))
 
     async def _store(self, binding: int) -> None:
-        """Send the rows of the spool."""
-        spool = self._spools.pop(binding)
-        loaded = self._loaded.pop(binding, None)
-        bound = self._spec.bindings[binding]
-        try:
-            known = list(loaded.tables()) if loaded is not None else []
-            for rows in spool.tables():
-                if loaded is not None:
-                    rows = with_existence(bound, rows, pa.concat_tables(known) if known else rows[:0])  # noqa: PLW2901
-                if rows.num_rows:
-                    await self._send(messages.Store(binding, rows))
-                    deleted = int(pc.sum(rows[messages.DELETE]).as_py() or 0)
-                    self._sent += Counts(stored=len(rows) - deleted, deleted=deleted)
-                    self._moved(sent=len(rows))
-        finally:
-            spool.close()
-            if loaded is not None:
-                loaded.close()
+        """Send the rows."""
+        with closing(self._transfers.pop(binding)) as transfer:
+            for rows in transfer.stores():
+                await self._send(messages.Store(binding, rows))
+                deleted = int(pc.sum(rows[messages.DELETE]).as_py() or 0)
+                self._sent += Counts(stored=len(rows) - deleted, deleted=deleted)
+                self._moved(sent=len(rows))
 
     def _moved(self, read: int = 0, about: int = 0, sent: int = 0) -> None:
         now = self._moving

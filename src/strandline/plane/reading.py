@@ -70,7 +70,8 @@ class Reading(Reads, Protocol):
         """Yield the net changes in bounded batches: the columns, ``__diff``; each row once, its diff never 0.
 
         Rows that agree in ``key`` come one after the other, also across batches.  ``times``: keep the times; a column
-        ``__time`` comes before ``__diff``, and earlier times come first.  Raises as `read`.
+        ``__time`` comes before ``__diff``, and earlier times come first: of each key, if there is one, and what of it
+        has one time is in an order that is the same each time.  Raises as `read`.
         """
         ...
 

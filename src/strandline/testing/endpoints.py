@@ -2,7 +2,8 @@
 
 `KeyValueSession` writes directly, as to a key-value store: rows are there before the commit, and a crash leaves some of
 them. `StagingSession` stages rows under a fresh name and applies them once the log has committed that name;
-applying is idempotent by name.  Both insist on exact `EXISTS` flags and, by `Conversation`, on the grammar.
+applying is idempotent by name.  Both insist on exact `EXISTS` flags, on one Load of a key in a transaction and, by
+`Conversation`, on the grammar.
 """
 
 from __future__ import annotations
@@ -13,6 +14,8 @@ from typing import Any
 
 import pyarrow as pa
 
+from strandline.algebra import types
+from strandline.algebra.arrow_types import arrow
 from strandline.errors import CorruptionError
 from strandline.materialize.answers import Answers
 from strandline.materialize.driver import Applied, Constraint, ConstraintKind, Contents, DriverSpec, Validated
@@ -154,10 +157,13 @@ class MemorySession:
         self.state: dict[str, Any] = {}
         self._said = Conversation()
         self._answers = Answers()
+        self._asked: set[tuple[int, str]] = set()
 
     async def send(self, message: Request) -> None:
         """Check the grammar, process the message, and answer."""
         self._said = self._said.then(message)
+        if isinstance(message, StartCommit):
+            self._asked.clear()
         if isinstance(message, Open):
             self.bindings, self.state, self.name = message.spec.bindings, dict(message.state), message.spec.name
         for answer in await self.ask(message):
@@ -188,9 +194,14 @@ class MemorySession:
         binding = self.bindings[message.binding]
         table = self.endpoint.tables.get(binding.resource, {})
         keys = [key_of(binding, row) for row in message.keys.to_pylist()]
-        places = [row for row, key in enumerate(keys) if key in table]
-        # The runtime uses only the key columns.
-        return [Loaded(message.binding, message.keys.take(places))] if places else []
+        for key in keys:
+            if (message.binding, key) in self._asked:
+                self.endpoint.wrong(f"{binding.resource!r}: the runtime asked twice for key {key}")
+            self._asked.add((message.binding, key))
+        rows = [table[key] for key in keys if key in table]
+        kinds = types.columns(binding.schema)
+        columns = {name: pa.array([row[name] for row in rows], arrow(kind)) for name, kind in kinds}
+        return [Loaded(message.binding, pa.table(columns))] if rows else []
 
 
 class KeyValueSession(MemorySession):

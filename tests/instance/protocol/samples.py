@@ -336,7 +336,7 @@ def _single(kind: Any, chance: random.Random, depth: int) -> Any:
         found["kind"] = chance.choice(("linear", "accumulate", "regroup", "recompute"))
     if kind is Binding:
         found |= {"key": found["schema"].names[:1], "incarnation": chance.choice(("", "a-1"))}
-        found |= {name: found["delta"] and found[name] for name in ("times", "diffs")}
+        found |= {name: found["delta"] and found[name] for name in ("times", "diffs")} | {"reduce": ""}
     if kind is MaterializationSpec:
         found["bindings"] = (random_value(Binding, chance, depth - 1),)
     return kind(**found)

@@ -8,6 +8,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any, Final
 
+import pyarrow as pa
+
 from planted.bugs import Bug, registrar
 from strandline.algebra.schema import DIFF
 from strandline.frontier.antichain import Frontier
@@ -18,6 +20,7 @@ from strandline.materialize.log import RecoveryLog
 from strandline.materialize.protocol import fsm, states
 from strandline.materialize.protocol.messages import Loaded, Opened
 from strandline.materialize.protocol.task import NOTHING, Checkpoint
+from strandline.materialize.reduced import Combined, Reduced
 from strandline.materialize.runtime import Task
 from worlds.outside import CheckpointSession
 from worlds.pushed_endpoints import Staging
@@ -33,6 +36,9 @@ _due = states.Machine.due
 _open_log = RecoveryLog.open
 _add = Deltas.add
 _acknowledge = Staging.acknowledge
+_finish = Reduced.finish
+_closed = Task._closed
+_combine = Combined.add
 
 
 # ---- the line --------------------------------------------------------------------------------------------------------
@@ -122,7 +128,7 @@ async def extent_unwritten(self: Task, action: Any) -> Any:
 @bug("of what a replay finds in the endpoint nothing is kept", (Task, "_kept"))
 def unkept(self: Task, response: Any) -> Any:
     """Take it for an answer without rows."""
-    if isinstance(response, Loaded) and response.binding in self._loaded:
+    if isinstance(response, Loaded) and self._transfers[response.binding]._loaded is not None:
         return replace(response, rows=response.rows[:0])
     return _kept(self, response)
 
@@ -147,6 +153,28 @@ def always_more(self: Deltas, batch: Any) -> Any:
     rows = _add(self, batch)
     place = rows.schema.get_field_index(DIFF)
     return rows if place < 0 else rows.set_column(place, DIFF, [[abs(n) for n in rows[DIFF].to_pylist()]])
+
+
+# ---- reductions ------------------------------------------------------------------------------------------------------
+
+
+@bug("what is reduced is not reduced with what is stored", (Reduced, "finish"))
+def partly_reduced(self: Reduced, rows: Any, loaded: Any) -> Any:
+    """Leave it out."""
+    return _finish(self, rows, [])
+
+
+@bug("what is stored is not asked for where rows are reduced", (Task, "_closed"))
+def unasked(self: Task) -> states.Machine:
+    """Take them for rows that are kept as they are."""
+    return replace(_closed(self), reduces=frozenset())
+
+
+@bug("of what is pushed in a transaction all of a key is reduced with what was pushed before", (Combined, "add"))
+def summed_up(self: Combined, batch: Any) -> Any:
+    """Keep what was pushed, and push it again."""
+    rows = _combine(self, batch)
+    return pa.concat_tables([rows, rows]) if len(rows) else rows
 
 
 # ---- fences and endpoints --------------------------------------------------------------------------------------------

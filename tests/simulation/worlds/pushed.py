@@ -27,7 +27,7 @@ from strandline.materialize.protocol.spec import canonical
 from strandline.materialize.runtime import Task
 from strandline.store.beside import Beside
 from strandline.store.unreliable import Choose
-from strandline.testing.contracts.driver_contract import KEYED_TYPES, TWO, World
+from strandline.testing.contracts.driver_contract import KEYED_TYPES, TWO, World, row
 from strandline.testing.doubles import CountingIds, HandClock
 from strandline.testing.endpoints import MemorySession
 from strandline.testing.feed import ListFeed
@@ -93,7 +93,7 @@ class PushedWorld:
     async def arrive(self) -> None:
         """L1: a runtime that nothing disturbs brings the endpoint to where the collections are."""
         task = self.task(self.generation + 1)
-        self.data.write_round()
+        self.change()
         try:
             while await task.advance():
                 pass
@@ -103,10 +103,32 @@ class PushedWorld:
         require("L1", task.status.position == self.data.upper, f"it stays at {task.status.position}")
         self.judge(task.status.checkpoint, "in the end")
 
+    def change(self) -> None:
+        """Let the collections change, and a time pass."""
+        if not self.pattern.reduces:
+            self.data.write_round()
+            return
+        for feed in self.data.feeds:
+            for _ in range(self.choose("rows", 4)):
+                added = row(self.choose("key", 3), float(self.choose("value", 5)), "pqr"[self.choose("text", 3)])
+                feed.write(self.data.upper, (added, 1))
+        self.data.seal(self.data.upper + 1)
+
+    def truth(self, index: int, time: int) -> list[str]:
+        """Return the rows that a binding's resource comes to with the changes before ``time``."""
+        if not self.pattern.reduces:
+            return self.data.truth(index, time)
+        changes = ((at, canonical(each), each) for each, at, _ in self.data.feeds[index].timed_before(time))
+        reduced: dict[int, dict[str, Any]] = {}
+        for _, _, each in sorted(changes, key=lambda change: change[:2]):
+            before = reduced.get(each["k"])
+            reduced[each["k"]] = each if before is None else {**each, "f": before["f"] + each["f"]}
+        return sorted(canonical(each) for each in reduced.values())
+
     def judge(self, time: int, when: str) -> None:
         """M2: what the endpoint holds is what the collections hold before ``time``; M4, of what is pushed likewise."""
         for index, binding in enumerate(self.spec.bindings):
-            wanted = self.data.truth(index, time)
+            wanted = self.truth(index, time)
             found = sorted(canonical(each) for each in self.place.held(index, time))
             law = "M4" if binding.delta else "M2"
             require(law, found == wanted, f"{when}, at {time}, {binding.resource!r} holds {found}, not {wanted}")
@@ -164,7 +186,7 @@ async def write(world: PushedWorld) -> None:
             case 1:
                 world.data.seal(world.data.upper + QUIET_TIMES_MAX)
             case _:
-                world.data.write_round()
+                world.change()
     world.done = True
 
 

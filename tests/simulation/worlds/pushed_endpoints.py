@@ -6,6 +6,7 @@ keeps rows in memory and asks, by its state, to begin from an earlier checkpoint
 
 from __future__ import annotations
 
+import json
 from asyncio import CancelledError
 from collections import deque
 from collections.abc import Callable
@@ -37,6 +38,11 @@ from strandline.store.beside import Beside, Running
 from strandline.testing.endpoints import Row, key_of
 from strandline.testing.simulation.kernel import NEVER_MS, Fate, IoPoint, nothing
 from worlds.outside import AT_ONCE, CheckpointSession, DirectSession, Place, SimSession, StagedSession
+
+SUM: Final = json.dumps(
+    {"reduce": {"strategy": "merge"}, "properties": {"f": {"type": "number", "reduce": {"strategy": "sum"}}}}
+)
+"""Of the rows of a key ``f`` is added up, and ``s`` is that of the last one."""
 
 
 class Judge(Protocol):
@@ -99,7 +105,10 @@ class WatchedPlace(Place):
 def _add(found: dict[str, tuple[Row, int]], binding: Binding, row: Row) -> None:
     """Add a pushed row to what a consumer keeps: by its key, or by the row itself."""
     gone, _, diff = row.pop(DELETE), row.pop(EXISTS), row.pop("__diff", None)
-    if diff is not None:
+    if binding.reduce:
+        before = found.get(key_of(binding, row))
+        found[key_of(binding, row)] = (row if before is None else {**row, "f": before[0]["f"] + row["f"]}, 1)
+    elif diff is not None:
         kept = canonical(row)
         found[kept] = (row, found.get(kept, (row, 0))[1] + diff)
     else:
@@ -303,12 +312,16 @@ class Pattern:
     session: type[SimSession]
     deltas: bool = False
     shared: bool = True
+    reduces: bool = False
 
     def spec(self, spec: MaterializationSpec) -> MaterializationSpec:
         """Return ``spec`` as this endpoint takes it: one binding has the changes, the other one each key's last row."""
+        first, second = spec.bindings
+        if self.reduces:
+            bound = (replace(each, key=("k",), delta=self.deltas, reduce=SUM) for each in (first, second))
+            return replace(spec, bindings=tuple(bound))
         if not self.deltas:
             return spec
-        first, second = spec.bindings
         return replace(spec, bindings=(replace(first, delta=True, diffs=True, key=()), replace(second, delta=True)))
 
 
@@ -318,4 +331,7 @@ PATTERNS: Final = {
     "direct": Pattern(DirectSession, shared=False),
     "pushing": Pattern(Pushing, deltas=True),
     "buffering": Pattern(Buffering, shared=False),
+    "reducing": Pattern(Checkpointing, reduces=True),
+    "reducing in stages": Pattern(Staging, reduces=True),
+    "pushing what is reduced": Pattern(Pushing, deltas=True, reduces=True),
 }

@@ -50,6 +50,7 @@ from strandline.errors import DefinitionError
 from strandline.frontier.refresh import Refresh
 from strandline.instance import live
 from strandline.materialize.driver import require_all
+from strandline.materialize.reduced import Reduced
 from strandline.options import refusal_of_secrets
 
 C = TypeVar("C", bound=Collected)
@@ -156,6 +157,9 @@ async def create_materialization(core: Core, statement: statements.CreateMateria
     answers = await endpoint.validate(spec)
     with within(statement.at):
         require_all(spec, answers)
+        for binding in spec.bindings:
+            if binding.reduce:
+                Reduced(binding)
     await add(core, made)
 
 

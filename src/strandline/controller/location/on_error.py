@@ -7,7 +7,8 @@ source may hold: beyond that it stands still, because an input that changed its 
 Of a materialization: ``wait`` (the default) stands still at the last time without errors; ``continue`` pushes the good
 rows.  Errors are counted by `status` and stay readable either way.
 
-``delta``, ``diffs`` and ``times``: what a materialization pushes instead of keeping a table equal (`task.Binding`).
+``delta``, ``diffs``, ``times`` and ``reduce``: what a materialization pushes if not the rows as they are
+(`task.Binding`).
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final, TypeAlias, TypeVar
 
-from strandline.options import COUNT, FLAG, one_of, option, options_of, understood
+from strandline.options import ANY_TEXT, COUNT, FLAG, one_of, option, options_of, understood
 
 OPTION: Final = "on_error"
 ERRORS_MAX: Final = "errors_max"
@@ -73,6 +74,12 @@ class MaterializationOptions:
         FLAG,
         "With `delta`: push the net changes themselves, with `__diff`: how many more of the row there are, or fewer.",
         default="false",
+    )
+    reduce: str = option(
+        ANY_TEXT,
+        "Reduce the rows of each key of append-only collections to one, by the annotations of this JSON Schema: the "
+        "columns are its properties (docs/reductions.md). With `delta`: those of each transaction.",
+        default="",
     )
     times: bool = option(
         FLAG, "With `delta`: push what changed at each time apart, with that time as `__time`.", default="false"

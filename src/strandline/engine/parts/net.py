@@ -66,26 +66,42 @@ def netted(
     sums = dataframe(frame, session).groupBy(*map(quote, kept)).agg({DIFF: "sum"})
     sums = sums.toDF(*kept, DIFF).where(f"{DIFF} <> 0")
     partitions = 1 + max(contents.rows // PARTITION_ROWS, contents.size * EXPANSION // PARTITION_BYTES)
-    order = [*([TIME] if times else []), *map(quote, key)]
-    if times:  # ranges of all columns: a first sync may have one time only
-        sums = sums.repartitionByRange(partitions, *order, *map(quote, names)).sortWithinPartitions(*order)
-    elif key:
-        sums = sums.repartition(partitions, *order).sortWithinPartitions(*order)
+    together, every = [*map(quote, key)], [*map(quote, names)]
+    if key:  # by time in each key, and what has one time in an order that is always the same
+        order = [*together, TIME, *every] if times else together
+        sums = sums.repartition(partitions, *together).sortWithinPartitions(*order)
+    elif times:  # ranges of all columns: a first sync may have one time only
+        sums = sums.repartitionByRange(partitions, TIME, *every).sortWithinPartitions(TIME)
     yield from _served(sums, session, _batch_rows(contents))
 
 
 def _ordered(sums: pa.Table, key: Sequence[str], *, times: bool) -> pa.Table:
-    """Return the rows by time, those of one key together: also NULL, NaN, and all other values that have no order."""
-    order = [*([TIME] if times else []), *key]
-    if not order:
+    """Return the rows of one key together, in the order of time, also those whose values have no order.
+
+    Of one key, what has one time is in an order that is always the same.
+    """
+    columns = [_codes(sums[name]) for name in key]
+    if times:
+        columns.append(sums[TIME])
+        ties = [_orderable(sums[name]) for name in sums.column_names if key and name not in {*key, TIME, DIFF}]
+        columns += [column for tie in ties for column in (pc.is_valid(tie), tie)]  # NULL first, as in Spark
+    if not columns:
         return sums
-    columns = {str(n): sums[name] if name == TIME else _codes(sums[name]) for n, name in enumerate(order)}
-    return sums.take(pc.sort_indices(pa.table(columns), [(name, "ascending") for name in columns]))
+    by = pa.table({str(n): column for n, column in enumerate(columns)})
+    return sums.take(pc.sort_indices(by, [(name, "ascending") for name in by.column_names]))
 
 
 def _codes(column: pa.ChunkedArray) -> pa.Array:
     """Return a number per value, equal for values that SQL calls not distinct."""
     return column.combine_chunks().dictionary_encode("encode").indices
+
+
+def _orderable(column: pa.ChunkedArray) -> pa.Array:
+    """Return the values, or the texts of those that Arrow cannot order."""
+    array = column.combine_chunks()
+    if pa.types.is_dictionary(array.type):
+        array = array.cast(array.type.value_type)
+    return pa.array(map(repr, array.to_pylist()), pa.string()) if pa.types.is_nested(array.type) else array
 
 
 def _sliced(table: pa.Table) -> Iterator[pa.RecordBatch]:

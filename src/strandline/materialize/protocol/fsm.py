@@ -139,10 +139,11 @@ def _read(machine: Machine, head: Extending, event: Read) -> Step:
     extending = replace(head, unread=head.unread - {event.binding}, filled=filled)
     loads: tuple[Action, ...] = ()
     replays = head.progress.extent is not None
-    known = replays or (machine.asks and head.position.of(machine.state_keys[event.binding]))
+    every = replays or event.binding in machine.reduces
+    known = replays or ((machine.asks or every) and head.position.of(machine.state_keys[event.binding]))
     if event.rows and known and event.binding not in machine.deltas:
         extending = replace(extending, loading=head.loading | {event.binding})
-        loads = (SendLoad(event.binding, new=not replays),)
+        loads = (SendLoad(event.binding, new=not every),)
     machine, closing = _close(replace(machine, head=extending), extending)
     return machine, loads + closing
 
@@ -169,7 +170,7 @@ def _quiet_persisted(machine: Machine, head: PersistingQuiet, _event: QuietPersi
 def _loaded(machine: Machine, head: Extending | Flushing, event: Loaded) -> Step:
     if event.binding not in head.loading or not isinstance(machine.tail, Done | PersistingState):
         raise _violation(head, event)
-    if head.progress.extent is None and event.rows.num_rows:
+    if head.progress.extent is None and event.binding not in machine.reduces and event.rows.num_rows:
         return machine, (Refuse(event),)
     return machine, ()
 

@@ -60,6 +60,9 @@ class Binding:
     that changed in a transaction, or that it is gone.  With ``diffs``, or without a key: the net changes themselves, in
     a further column ``__diff`` bigint.  ``times``: apart by time, in a further column ``__time`` bigint.
 
+    ``reduce``: a JSON Schema as text, by whose annotations the rows of a key are reduced to one; its properties are the
+    columns.  The collection is append-only then.
+
     >>> from strandline.algebra.schema import Column
     >>> Binding("v", "t", ("a",), Schema((Column("a", "int"),)), backfill=2).state_key
     't.v2'
@@ -76,6 +79,7 @@ class Binding:
     delta: bool = False
     times: bool = False
     diffs: bool = False
+    reduce: str = ""
 
     def __post_init__(self) -> None:
         if not self.key and not self.delta:
@@ -86,6 +90,10 @@ class Binding:
         if (self.times or self.diffs) and not self.delta:
             raise DefinitionError(
                 f"{self.collection!r} into {self.resource!r}: only what is pushed as changes has times and diffs"
+            )
+        if self.reduce and (self.times or self.diffs or not self.key):
+            raise DefinitionError(
+                f"{self.collection!r} into {self.resource!r}: what is reduced has a key, and neither times nor diffs"
             )
         for name in self.key:
             if name not in self.schema.names:

@@ -319,7 +319,7 @@ class ListEngine:
         for row in found.rows:
             sums[tuple(row[name] for name in kept)] += row[DIFF]
         net = [dict(zip(kept, values, strict=True)) | {DIFF: diff} for values, diff in sums.items() if diff]
-        net.sort(key=lambda row: (row[TIME] if times else 0, [repr(row[name]) for name in key]))
+        net.sort(key=lambda row: ([repr(row[name]) for name in key], row[TIME] if times else 0, repr(row)))
         names = [*kept, DIFF]
         arrays = [pa.array([row[name] for row in net]) for name in names]
         for batch in pa.Table.from_arrays(arrays, names).to_batches(1):

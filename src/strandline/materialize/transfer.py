@@ -1,0 +1,90 @@
+"""Transfer: the rows of one binding in one transaction, from what changed to what is stored.
+
+They are checked as they are read, and kept in a `Spool`: all are known before the first one is sent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from strandline.materialize.deltas import Deltas
+from strandline.materialize.protocol.messages import EXISTS
+from strandline.materialize.protocol.task import Binding
+from strandline.materialize.reduced import Combined, Reduced
+from strandline.materialize.spool import Spool
+from strandline.materialize.stores import Stores, key_ids, keys_of, with_existence
+
+
+class Transfer:
+    """Not for concurrent use, but for `keep`, which may be called while the rows are asked for."""
+
+    def __init__(self, binding: Binding, reduced: Reduced | None) -> None:
+        self._binding = binding
+        self._reduced = reduced
+        self._spool = Spool()
+        self._loaded: Spool | None = None
+        if reduced is not None:
+            self._making: Stores | Deltas | Combined = reduced.stream()
+        else:
+            self._making = Deltas(binding) if binding.diffs or not binding.key else Stores(binding)
+
+    @property
+    def times(self) -> bool:
+        """Whether the changes are read apart by time."""
+        return self._binding.times or self._reduced is not None
+
+    @property
+    def rows(self) -> int:
+        """How many rows there are."""
+        return self._spool.rows
+
+    def add(self, batch: pa.RecordBatch) -> None:
+        """Add changes.  Raises as `Stores.add`, `Deltas.add` and `Combined.add`."""
+        self._spool.add(self._making.add(batch))
+
+    def end(self) -> None:
+        """All changes were added."""
+        last = self._making.end()
+        if last is not None:
+            self._spool.add(last)
+
+    def asked(self, *, new: bool) -> Iterator[pa.Table]:
+        """Yield the keys to load; ``new``: of rows that are said to be new, of which none may be there."""
+        self._loaded = None if new else Spool()
+        for rows in self._spool.tables():
+            keys = keys_of(self._binding, rows.filter(pc.invert(rows[EXISTS])) if new else rows)
+            if self._reduced is not None:  # of a key there may be several rows, one after the other
+                ids = key_ids(keys.columns)
+                keys = keys.take(np.sort(np.unique(ids, return_index=True)[1]))
+            if keys.num_rows:
+                yield keys
+
+    def keep(self, rows: pa.Table) -> pa.Table:
+        """Keep what was loaded, as far as it decides what is stored; return a little of it, to say that it came."""
+        if self._loaded is None:
+            return rows
+        self._loaded.add(rows if self._reduced is not None else keys_of(self._binding, rows))
+        return rows.slice(0, 1)
+
+    def stores(self) -> Iterator[pa.Table]:
+        """Yield the rows to store, in bounded tables, as in `messages.Store`."""
+        known = [] if self._loaded is None else list(self._loaded.tables())
+        for rows in self._spool.tables():
+            if self._reduced is not None:
+                made = self._reduced.finish(rows, known)
+            elif self._loaded is not None:
+                made = with_existence(self._binding, rows, pa.concat_tables(known) if known else rows[:0])
+            else:
+                made = rows
+            if made.num_rows:
+                yield made
+
+    def close(self) -> None:
+        """Drop all rows."""
+        self._spool.close()
+        if self._loaded is not None:
+            self._loaded.close()
