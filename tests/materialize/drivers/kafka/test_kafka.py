@@ -10,6 +10,7 @@ from tests.materialize.drivers.kafka.topics_under_test import Topics
 
 from kafka_server import KafkaServer
 from strandline.testing.contracts.push_contract import PushContract
+from strandline.testing.contracts.reduction_contract import PushedReductionContract
 
 pytestmark = pytest.mark.server
 
@@ -29,4 +30,8 @@ def make_endpoint(kafka_broker: KafkaServer) -> Iterator[Callable[[], Topics]]:
 
 
 class TestKafka(PushContract):
+    pass
+
+
+class TestKafkaOfReductions(PushedReductionContract):
     pass

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Sequence
+from threading import Event
 from typing import Any, Final
 
 import confluent_kafka as kafka
@@ -24,6 +25,10 @@ CREATED_SECONDS_MAX: Final = 30
 SETTLED_SECONDS_MAX: Final = 30
 """How long transactions of other tasks may keep the newest checkpoints from being read."""
 READ_AT_ONCE: Final = 1_000
+KNOWN_LOOKS_MAX: Final = 50
+KNOWN_PAUSE_S: Final = 0.1
+PAUSE: Final = Event()
+"""Never set: waiting for it is a pause."""
 COMPACTED: Final = {
     "cleanup.policy": "compact",
     "segment.bytes": str(16 * 1024 * 1024),  # only closed segments are compacted, and all of them are read at Open
@@ -124,17 +129,30 @@ class Cluster:
     def require_compacted(self) -> None:
         """Raise `ConfigError` if the topic of checkpoints forgets them."""
         topic = self.options.checkpoints
-        resource = ConfigResource(ResourceType.TOPIC, topic)
-        try:
-            found = self._admin().describe_configs([resource], request_timeout=ANSWER_SECONDS_MAX)[resource]
-            policy = found.result(2 * ANSWER_SECONDS_MAX)["cleanup.policy"].value
-        except kafka.KafkaException as error:
-            raise self.failure(error.args[0], f"does not describe topic {topic!r}") from error
+        policy = self._policy(topic)
+        for _ in range(KNOWN_LOOKS_MAX):  # a broker may learn of a topic a little after it was created
+            if policy is not None:
+                break
+            PAUSE.wait(KNOWN_PAUSE_S)
+            policy = self._policy(topic)
+        if policy is None:
+            raise Unavailable(f"{self.name} has created topic {topic!r}, and does not know it yet")
         if policy != COMPACTED["cleanup.policy"]:
             raise ConfigError(
                 f"{self.name}: topic {topic!r} has cleanup.policy = {policy}, so its checkpoints are deleted some day: "
                 "set it to compact, or name another topic with option 'checkpoints'"
             )
+
+    def _policy(self, topic: str) -> str | None:
+        """Return what becomes of a topic's old records; None if the broker does not know the topic."""
+        resource = ConfigResource(ResourceType.TOPIC, topic)
+        try:
+            found = self._admin().describe_configs([resource], request_timeout=ANSWER_SECONDS_MAX)[resource]
+            return str(found.result(2 * ANSWER_SECONDS_MAX)["cleanup.policy"].value)
+        except kafka.KafkaException as error:
+            if error.args[0].code() == _Error.UNKNOWN_TOPIC_OR_PART:
+                return None
+            raise self.failure(error.args[0], f"does not describe topic {topic!r}") from error
 
     # --- the topic of checkpoints -------------------------------------------------------------------------------------
     def records(self) -> list[Record]:
