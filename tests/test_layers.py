@@ -59,7 +59,7 @@ INNER = {
         ("transfer",),
         ("drivers", "runtime"),
     ),
-    "materialize.drivers": (("rows", "sql", "threads"), ("staged",), ("delta", "duckdb", "kafka")),  # no endpoint knows of another one
+    "materialize.drivers": (("rows", "sql", "threads"), ("staged",), ("delta", "duckdb", "files", "kafka")),  # no endpoint knows of another one
     "engine": (
         ("session", "frames"),
         ("arrangements", "sql"),

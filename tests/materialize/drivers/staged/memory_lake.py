@@ -73,6 +73,8 @@ class MemoryTable:
 class MemoryFormat:
     """`Table` over a `MemoryTable`: they are two, because both have a call ``create``."""
 
+    joins = False
+
     def __init__(self, stored: MemoryTable) -> None:
         self.stored = stored
         self.name = f"table {stored.name!r}"

@@ -85,4 +85,4 @@ def _open(options: DeltaEndpointOptions, clock: Clock) -> StagedDriver:
     return StagedDriver(KIND.spec, DeltaLake(options, clock), SystemIds())
 
 
-KIND: Final = DriverKind("delta", DeltaEndpointOptions, DeltaResource, "https://docs.delta.io/", _open)
+KIND: Final = DriverKind("delta", DeltaEndpointOptions, DeltaResource, "docs/endpoints/delta.md", _open)

@@ -52,6 +52,8 @@ _THERE: Final = re.compile(r"already exists|not empty", re.IGNORECASE)
 class DeltaLakeTable:
     """A table at a URI."""
 
+    joins = False  # OPTIMIZE does, and says in the log that no row changed
+
     def __init__(self, uri: str, storage: Mapping[str, Secret], clock: Clock) -> None:
         self._uri = uri
         self._storage = storage

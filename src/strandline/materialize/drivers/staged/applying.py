@@ -8,7 +8,7 @@ conflict, with any other writer, the answer is asked for anew before the same st
 
 Rows whose keys go are taken out by copying: the files that hold one of them are written again without them, and the
 commit exchanges the files.  What is written again is joined to larger files, so small transactions do not leave ever
-more of them.
+more of them.  Where no other program does that (`Table.joins`), it is done when rows are only added, too.
 
 Law: M2.
 """
@@ -37,7 +37,7 @@ PIECE_BYTES: Final = 32 * 1024 * 1024
 """A file is ended at about so many bytes of Arrow data."""
 SMALL_BYTES: Final = 4 * 1024 * 1024
 SMALL_MAX: Final = 32
-"""More than so many files of less than `SMALL_BYTES` are joined, in a table whose files are written again anyway."""
+"""More than so many files of less than `SMALL_BYTES` are joined."""
 assert SMALL_BYTES < PIECE_BYTES
 
 
@@ -78,7 +78,7 @@ class Applier:
                 if _reached(table, entry.writer) >= entry.number:
                     return False  # another session has applied it meanwhile, and removed what it had staged
                 raise error.explained(table) from error
-            added = (*work.added, *rewritten)
+            added = (*rewritten, *work.added)
             if table.commit(seen, Change(entry.writer, entry.number, work.upto, removed, added)):
                 self._unstage(table, work)
                 return True
@@ -97,10 +97,12 @@ class Applier:
         if work.replaces and work.range == WHOLE:
             return seen.pieces, ()
         masks = dict(self._replaced(table, seen, work) if work.replaces else self._dropped(table, seen, work))
-        if not masks:
-            return (), ()
         small = [piece for piece in seen.pieces if piece.size < SMALL_BYTES]
-        removed = [piece for piece in seen.pieces if piece in masks or (piece in small and len(small) > SMALL_MAX)]
+        if masks:
+            removed = [piece for piece in seen.pieces if piece in masks or (piece in small and len(small) > SMALL_MAX)]
+        else:  # rows stay in the order of their commits
+            removed = _last_small(seen.pieces) if table.joins else []
+            removed = removed if len(removed) > SMALL_MAX else []
         rewritten = self._rewritten(table, seen.shape, work.directory, removed, masks)
         return tuple(removed), tuple(rewritten)
 
@@ -145,6 +147,12 @@ class Applier:
             if piece is not None:
                 found.append(piece)
         return found
+
+
+def _last_small(pieces: tuple[Piece, ...]) -> list[Piece]:
+    """Return the small pieces after the last large one."""
+    large = [place for place, piece in enumerate(pieces) if piece.size >= SMALL_BYTES]
+    return list(pieces[large[-1] + 1 if large else 0 :])
 
 
 def _kept(table: Table, shape: Shape, pieces: list[Piece], masks: dict[Piece, Mask]) -> Iterator[pa.Table]:

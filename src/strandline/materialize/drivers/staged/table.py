@@ -71,6 +71,11 @@ class Table(Protocol):
         """Where its files are."""
         ...
 
+    @property
+    def joins(self) -> bool:
+        """Whether small files are joined although no row of them goes: no other program does it."""
+        ...
+
     def snapshot(self, writer: str) -> Snapshot | None:
         """Return the table as it is now; None: there is none."""
         ...

@@ -1,0 +1,3 @@
+"""Parquet or CSV files as an endpoint: numbered manifests say which files make up a table."""
+
+__all__ = ["kind"]

@@ -1,0 +1,158 @@
+"""One table of files: each transaction is one more manifest, under the next number.
+
+A manifest is published only if none has its number yet, so of two writers that saw the same newest one, one succeeds,
+and the other one looks again.  A file that a manifest no longer names stays until the retention has passed; so do
+manifests.  Since those go, a writer that paused for longer than that could publish a number a second time.  After each
+commit it is therefore checked that the manifest before it is still there: manifests go in their order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Final
+
+import msgspec
+import pyarrow as pa
+
+from strandline.errors import Unavailable
+from strandline.materialize.drivers.files import csv
+from strandline.materialize.drivers.files.manifest import (
+    DIRECTORY,
+    FORMAT,
+    Manifest,
+    decode,
+    encode,
+    forms,
+    name_of,
+    version_of,
+)
+from strandline.materialize.drivers.files.objects import Objects
+from strandline.materialize.drivers.staged import parquet
+from strandline.materialize.drivers.staged.shape import Shape, arrow_schema
+from strandline.materialize.drivers.staged.table import Change, Piece, Snapshot
+from strandline.store.clock import Clock
+
+LOOKS_MAX: Final = 10
+"""A manifest that is listed and gone when it is read was removed meanwhile: there is a newer one."""
+
+
+class Encoding(Enum):
+    """How the rows of new files are encoded."""
+
+    PARQUET = "parquet"
+    CSV = "csv"
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """How tables are kept: the encoding of new files, and for how long (ms) readers of an old manifest may read."""
+
+    encoding: Encoding
+    retention_ms: int
+
+
+class FilesTable:
+    """A table in a directory or below a prefix.  ``opened`` opens it, when it is used first."""
+
+    joins = True
+
+    def __init__(self, name: str, opened: Callable[[], Objects], layout: Layout, clock: Clock) -> None:
+        self._name = name
+        self._opened = opened
+        self._layout = layout
+        self._clock = clock
+        self._objects: Objects | None = None
+
+    @property
+    def name(self) -> str:
+        """What messages call it."""
+        return f"table of files {self._name!r}"
+
+    @property
+    def place(self) -> Objects:
+        """Its files."""
+        if self._objects is None:
+            self._objects = self._opened()
+        return self._objects
+
+    def snapshot(self, writer: str) -> Snapshot | None:
+        """See `Table.snapshot`."""
+        newest = self._newest()
+        if newest is None:
+            return None
+        return Snapshot(newest, newest.shape, newest.owner, newest.writers.get(writer, 0), newest.pieces)
+
+    def create(self, shape: Shape, owner: str) -> bool:
+        """See `Table.create`."""
+        first = Manifest(FORMAT, 0, self._clock.now_ms(), 0, owner, tuple(shape), (), {}, ())
+        return self._newest() is None and self.place.publish(first.name, encode(first))
+
+    def own(self, seen: Snapshot, owner: str, added: Shape) -> bool:
+        """See `Table.own`."""
+        return self._next(seen, owner=owner, columns=(*seen.shape, *added))
+
+    def recreate(self, seen: Snapshot, shape: Shape, owner: str) -> bool:
+        """See `Table.recreate`."""
+        return self._next(seen, seen.pieces, owner=owner, columns=tuple(shape), files=())
+
+    def commit(self, seen: Snapshot, change: Change) -> bool:
+        """See `Table.commit`."""
+        before: Manifest = seen.token
+        kept = tuple(each for each in seen.pieces if each not in change.removed)
+        writers = {**before.writers, change.writer: change.number}
+        files = forms((*kept, *change.added))
+        if not self._next(seen, change.removed, files=files, writers=writers, upto=change.upto):
+            return False
+        if self.place.get(before.name) is not None:
+            return True
+        newest = self._newest()  # see the module
+        return newest is not None and newest.writers.get(change.writer, 0) >= change.number
+
+    def write(self, name: str, rows: Iterator[pa.Table], shape: Shape) -> Piece | None:
+        """See `Table.write`."""
+        form = csv if self._layout.encoding is Encoding.CSV else parquet
+        whole = name + form.SUFFIX
+        count = form.write(self.place, whole, rows, arrow_schema(shape))
+        return Piece(whole, count, self.place.size(whole)) if count else None
+
+    def read(self, piece: Piece, shape: Shape, columns: Sequence[str]) -> Iterator[pa.Table]:
+        """See `Table.read`."""
+        form = csv if piece.name.endswith(csv.SUFFIX) else parquet
+        try:
+            yield from form.read(self.place, piece.name, arrow_schema(shape), columns)
+        except FileNotFoundError:
+            raise Unavailable(f"{self.name}: file {piece.name!r} of it is gone") from None
+
+    def _newest(self) -> Manifest | None:
+        for _ in range(LOOKS_MAX):
+            versions = [version for each in self.place.below(DIRECTORY) if (version := version_of(each)) is not None]
+            if not versions:
+                return None
+            name = name_of(max(versions))
+            data = self.place.get(name)
+            if data is not None:
+                return decode(f"{self.name}: {name}", data)
+        raise Unavailable(
+            f"{self.name}: its manifests are removed faster than they can be read; use a longer retention"
+        )
+
+    def _next(self, seen: Snapshot, gone: tuple[Piece, ...] = (), **changes: object) -> bool:
+        """Publish the manifest after the one ``seen``, and remove what its retention lets go."""
+        before: Manifest = seen.token
+        now = self._clock.now_ms()
+        kept, expired = list[tuple[str, int]](), list[str]()
+        for name, since in (*before.removed, *((each.name, now) for each in gone), (before.name, now)):
+            if now - since >= self._layout.retention_ms and name != before.name:
+                expired.append(name)
+            else:
+                kept.append((name, since))
+        after = msgspec.structs.replace(
+            before, version=before.version + 1, written_ms=now, removed=tuple(kept), **changes
+        )
+        if not self.place.publish(after.name, encode(after)):
+            return False
+        for name in expired:
+            self.place.remove(name)
+        return True
