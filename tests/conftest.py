@@ -16,6 +16,7 @@ from pyspark.sql import SparkSession
 import iceberg_server as iceberg
 import kafka_server as kafka
 import postgres_server as postgres
+import redis_server as redis
 import s3_server as s3
 from strandline.engine.session import kafka_jars
 from strandline.engine.session.start import build
@@ -97,6 +98,17 @@ def kafka_broker(kafka_server: kafka.KafkaServer) -> Iterator[kafka.KafkaServer]
     yield kafka_server
     kafka_server.thaw()
     kafka_server.revive()
+
+
+@pytest.fixture(scope="session")
+def redis_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[redis.RedisServer]:
+    """A Redis that the tests share; each takes a database of its own."""
+    server = redis.make(tmp_path_factory.mktemp("redis"))
+    if server is None:
+        pytest.skip("Redis is not installed (as root, `tools/setup --servers` installs it)")
+    server.start()
+    yield server
+    server.kill()
 
 
 @pytest.fixture

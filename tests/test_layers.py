@@ -59,7 +59,11 @@ INNER = {
         ("transfer",),
         ("drivers", "runtime"),
     ),
-    "materialize.drivers": (("rows", "sql", "threads"), ("staged",), ("delta", "duckdb", "files", "kafka")),  # no endpoint knows of another one
+    "materialize.drivers": (  # no endpoint knows of another one
+        ("rows", "sql", "threads"),
+        ("staged",),
+        ("delta", "duckdb", "kafka", "redis"),
+    ),
     "engine": (
         ("session", "frames"),
         ("arrangements", "sql"),

@@ -163,25 +163,31 @@ def test_the_jdk_that_the_user_names_comes_first(machine: Machine) -> None:
     assert java_home(machine, JAVA_HOME=str(mine)) == str(mine)
 
 
-def test_who_cannot_install_postgresql_goes_on_without(machine: Machine) -> None:
+@pytest.mark.parametrize("package", ["postgresql", "redis-server"])
+def test_who_cannot_install_a_server_goes_on_without(package: str, machine: Machine) -> None:
     """A user without root could run no test at all for want of a server that a few of them need."""
     done = machine.setup("--no-jdk", "--servers", "bash", "-c", "echo ran")
     assert (done.returncode, done.stdout) == (0, "ran\n")
-    assert "run 'apt-get install postgresql' as root" in done.stderr
+    assert f"run 'apt-get install {package}' as root" in done.stderr
     assert "will be skipped, by name" in done.stderr
 
 
-def test_root_gets_postgresql_once_and_only_when_asked(machine: Machine) -> None:
+def test_root_gets_servers_once_and_only_when_asked(machine: Machine) -> None:
     """Each `make` would ask the package server again, or `make demo` install a database."""
     script(machine.bin / "id", "echo 0")
     calls, programs = machine.root / "calls", machine.root / "postgresql" / "15" / "bin"
     programs.mkdir(parents=True)
-    made = f"{shutil.which('touch')} '{programs}/initdb'; {shutil.which('chmod')} +x '{programs}/initdb'"
-    script(machine.bin / "apt-get", f"echo \"$@\" >>'{calls}'; case $* in *postgresql) {made};; esac")
+    initdb, redis = (
+        f"{shutil.which('touch')} '{program}'; {shutil.which('chmod')} +x '{program}'"
+        for program in (programs / "initdb", machine.bin / "redis-server")
+    )
+    packages = f"*postgresql) {initdb};; *redis-server) {redis};;"
+    script(machine.bin / "apt-get", f"echo \"$@\" >>'{calls}'; case $* in {packages} esac")
     assert machine.setup("--no-jdk").returncode == 0
     assert not calls.exists()
     assert machine.setup("--servers", "--no-jdk").returncode == 0
     assert (programs / "initdb").exists()
+    assert (machine.bin / "redis-server").exists()
     calls.unlink()
     assert machine.setup("--no-jdk", "--servers").returncode == 0
     assert not calls.exists()
@@ -202,6 +208,7 @@ def maven(machine: Machine) -> Path:
     script(java, java.read_text().replace("#!/bin/sh\n", f'case "$*" in *-retrieve*) {fetch}; exit;; esac\n'))
     (machine.root / ".venv" / "var").mkdir()
     script(machine.bin / "initdb", "")
+    script(machine.bin / "redis-server", "")
     script(machine.root / ".venv" / "bin" / "strandline", "")
     return there
 

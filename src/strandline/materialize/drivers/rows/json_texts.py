@@ -43,43 +43,67 @@ def values(column: pa.ChunkedArray | pa.Array) -> pa.Array:
     >>> values(pa.array([0.5, None, float("nan")])).to_pylist()
     ['0.5', 'null', '"NaN"']
     """
-    array = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
-    if pa.types.is_dictionary(array.type):
-        array = array.dictionary_decode()
-    return pc.fill_null(_texts(array), _NULL)
+    array = _flat(column)
+    written = bare(array)
+    if _is_text(array.type):
+        written = _escaped(written)
+    elif pa.types.is_floating(array.type):
+        written = pc.if_else(pc.is_finite(array), written, _quoted(written))
+    elif not _is_json(array.type):
+        written = _quoted(written)
+    return pc.fill_null(written, _NULL)
 
 
-def _texts(array: pa.Array) -> pa.Array:
+def bare(column: pa.ChunkedArray | pa.Array) -> pa.Array:
+    """Return the text of each value without JSON's quotes, and NULL for NULL.
+
+    >>> bare(pa.array(['a"b', None])).to_pylist(), bare(pa.array([[1.0, None]])).to_pylist()
+    (['a"b', None], ['[1.0,null]'])
+    """
+    array = _flat(column)
     kind = array.type
     if pa.types.is_floating(kind):
         return _numbers(array)
-    if pa.types.is_integer(kind) or pa.types.is_boolean(kind) or pa.types.is_null(kind):
+    if _is_text(kind) or pa.types.is_integer(kind) or pa.types.is_boolean(kind) or pa.types.is_null(kind):
         return array.cast(pa.string())
-    if pa.types.is_string(kind) or pa.types.is_large_string(kind):
-        return _quoted(array.cast(pa.string()))
-    written = plain(array)
-    if pa.types.is_nested(kind):
-        return written.cast(pa.string())
-    return pc.binary_join_element_wise('"', written, '"', "")
+    return plain(array).cast(pa.string())
+
+
+def _flat(column: pa.ChunkedArray | pa.Array) -> pa.Array:
+    array = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
+    return array.dictionary_decode() if pa.types.is_dictionary(array.type) else array
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
+
+
+def _is_json(kind: pa.DataType) -> bool:
+    """Return whether the text of a value is JSON as it stands."""
+    simple = pa.types.is_integer(kind) or pa.types.is_boolean(kind) or pa.types.is_null(kind)
+    return bool(simple or pa.types.is_nested(kind))
 
 
 def _numbers(array: pa.Array) -> pa.Array:
     """Return the shortest digits of each number, as many as its own type tells apart."""
     written = array.cast(pa.string())
-    finite = pc.is_finite(array)
-    if pc.all(finite).as_py() in {True, None}:
+    odd = pc.invert(pc.fill_null(pc.is_finite(array), True))
+    if not pc.any(odd).as_py():
         return written
-    named = pa.array([f'"{not_finite(each)}"' for each in array.filter(pc.invert(finite)).to_pylist()], pa.string())
-    return pc.replace_with_mask(written, pc.fill_null(pc.invert(finite), False), named)
+    named = pa.array([not_finite(each) for each in array.filter(odd).to_pylist()], pa.string())
+    return pc.replace_with_mask(written, odd, named)
 
 
-def _quoted(array: pa.Array) -> pa.Array:
-    written = pc.binary_join_element_wise('"', array, '"', "")
-    special = pc.fill_null(pc.match_substring_regex(array, _ESCAPED), False)
+def _quoted(written: pa.Array) -> pa.Array:
+    return pc.binary_join_element_wise('"', written, '"', "")
+
+
+def _escaped(texts: pa.Array) -> pa.Array:
+    special = pc.fill_null(pc.match_substring_regex(texts, _ESCAPED), False)
     if not pc.any(special).as_py():
-        return written
-    escaped = pa.array([_encode(each).decode() for each in array.filter(special).to_pylist()], pa.string())
-    return pc.replace_with_mask(written, special, escaped)
+        return _quoted(texts)
+    escaped = pa.array([_encode(each).decode() for each in texts.filter(special).to_pylist()], pa.string())
+    return pc.replace_with_mask(_quoted(texts), special, escaped)
 
 
 def keys(rows: pa.Table, names: Sequence[str]) -> pa.Array:
@@ -88,8 +112,12 @@ def keys(rows: pa.Table, names: Sequence[str]) -> pa.Array:
     >>> keys(pa.table({"k": [0.0, -0.0]}), ["k"]).to_pylist()
     ['{"k":0}', '{"k":0}']
     """
-    for name in names:
-        if pa.types.is_floating(rows[name].type):
-            zero = pa.scalar(0, rows[name].type)
-            rows = rows.set_column(rows.schema.get_field_index(name), name, pc.add(rows[name], zero))
-    return objects(rows, names)
+    return objects(one_zero(rows.select(list(names))), names)
+
+
+def one_zero(rows: pa.Table) -> pa.Table:
+    """Return the rows with 0.0 for -0.0, which SQL calls not distinct."""
+    for place, field in enumerate(rows.schema):
+        if pa.types.is_floating(field.type):
+            rows = rows.set_column(place, field, pc.add(rows.column(place), pa.scalar(0, field.type)))
+    return rows

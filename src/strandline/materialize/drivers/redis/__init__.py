@@ -1,0 +1,1 @@
+"""Redis as an endpoint: a key for each row."""

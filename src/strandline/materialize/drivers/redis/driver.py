@@ -1,0 +1,239 @@
+"""Redis: rows are written as they come, and the runtime's log commits (pattern 2).
+
+Redis has no transactions that could hold rows and a checkpoint together for as long as a transaction takes, so a reader
+may see part of one, and a crash may leave part of one.  The next session replays exactly the same transaction: last
+write wins, so the rows end up right.  A session that is not the newest is stopped by the runtime's log, not here.
+
+Law: M2, at the end of each transaction.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Iterator
+from contextlib import closing
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import xxhash
+
+from strandline.algebra.schema import Column
+from strandline.algebra.types import parse
+from strandline.errors import DefinitionError
+from strandline.materialize.answers import Answers
+from strandline.materialize.driver import (
+    Applied,
+    Constraint,
+    ConstraintKind,
+    Contents,
+    DriverKind,
+    DriverSpec,
+    Session,
+    Validated,
+)
+from strandline.materialize.drivers.redis import resources
+from strandline.materialize.drivers.redis.options import Form, RedisEndpoint, RedisResource
+from strandline.materialize.drivers.redis.server import Change, Server
+from strandline.materialize.drivers.redis.texts import documents, hashes, pattern, row_keys, rows_of
+from strandline.materialize.drivers.threads import to_its_end
+from strandline.materialize.protocol.grammar import Conversation
+from strandline.materialize.protocol.messages import (
+    DELETE,
+    Acknowledge,
+    Acknowledged,
+    Flush,
+    Flushed,
+    Load,
+    Loaded,
+    Open,
+    Opened,
+    Request,
+    Response,
+    StartCommit,
+    StartedCommit,
+    Store,
+)
+from strandline.materialize.protocol.state import StateUpdate
+from strandline.materialize.protocol.task import WHOLE, Binding, KeyRange, MaterializationSpec
+from strandline.store.clock import Clock
+
+TRANSACTIONS: Final = "transactions"
+"""In the driver's state: the number of each binding's last transaction, by state key."""
+
+
+class RedisDriver:
+    """The driver of one database."""
+
+    def __init__(self, options: RedisEndpoint) -> None:
+        self._options = options
+
+    async def spec(self) -> DriverSpec:
+        """Return which configuration this driver takes."""
+        return KIND.spec
+
+    async def validate(self, spec: MaterializationSpec) -> tuple[Validated, ...]:
+        """Return the verdict on each binding's columns; asks no server."""
+        names = [binding.resource for binding in spec.bindings]
+        for place, name in enumerate(names):
+            if any(resources.nested(name, mark) for mark in (resources.OWNERS, resources.PROGRESS)):
+                raise DefinitionError(f"{name!r} cannot be filled: the driver keeps its own keys there")
+            for other in names[:place]:
+                if resources.nested(other, name):
+                    raise DefinitionError(
+                        f"materialization {spec.name!r}: resources {other!r} and {name!r} would share keys"
+                    )
+        return tuple(Validated({c.name: _verdict(b, c) for c in b.columns}) for b in spec.bindings)
+
+    async def apply(self, spec: MaterializationSpec, state: Any) -> Applied:
+        """Take the keys of new bindings, and empty those whose data are other ones."""
+
+        def work() -> list[str]:
+            with closing(Server(self._options)) as server:
+                resources.require_keeping(server)
+                found = resources.fits(server, spec)
+                for fit in found:
+                    resources.make(server, spec.name, fit)
+                return [fit.action for fit in found if fit.action]
+
+        return Applied("; ".join(await to_its_end(work)))
+
+    async def preview(self, spec: MaterializationSpec) -> tuple[str, ...]:
+        """Return what `apply` would do."""
+
+        def work() -> tuple[str, ...]:
+            with closing(Server(self._options)) as server:
+                return tuple(fit.action for fit in resources.fits(server, spec) if fit.action)
+
+        return await to_its_end(work)
+
+    async def open(self) -> Session:
+        """Start a conversation; no server is asked before `Open`."""
+        return RedisSession(Server(self._options), self._options.format)
+
+    async def contents(self, task: str, binding: Binding) -> Contents:
+        """Return the rows of the binding's resource; what changes while they are read may be of before or after."""
+        return Contents(None, self._tables(binding))
+
+    async def _tables(self, binding: Binding) -> AsyncGenerator[pa.Table, None]:
+        with closing(Server(self._options)) as server:
+            tables = self._found(server, binding)
+            while (table := await to_its_end(lambda: next(tables, None))) is not None:
+                yield table
+
+    def _found(self, server: Server, binding: Binding) -> Iterator[pa.Table]:
+        seen = set[bytes]()
+        for keys in server.keys(pattern(binding.resource)):
+            wanted = {xxhash.xxh3_128_digest(key): key for key in keys}  # Redis may name a key more than once
+            kept = kept_at(server, self._options.format, [key for it, key in wanted.items() if it not in seen])
+            seen.update(wanted)
+            if kept:
+                yield rows_of(binding, self._options.format, kept)
+
+
+def kept_at(server: Server, form: Form, keys: list[bytes]) -> list[Any]:
+    """Return what is kept under those of ``keys`` that are there."""
+    read = "HGETALL" if form is Form.HASH else "GET"
+    return [each for each in server.look([(read, key) for key in keys]) if each]
+
+
+def _verdict(binding: Binding, column: Column) -> Constraint:
+    if binding.delta:
+        return Constraint(ConstraintKind.FIELD_FORBIDDEN, "Redis keeps the rows themselves: leave out the option delta")
+    try:
+        parse(column.name, column.type)
+    except DefinitionError as error:
+        return Constraint(ConstraintKind.INCOMPATIBLE, str(error))
+    if column.name in binding.key:
+        return Constraint(ConstraintKind.LOCATION_REQUIRED, "part of the key, kept as text")
+    return Constraint(ConstraintKind.FIELD_OPTIONAL, "kept as text")
+
+
+class RedisSession:
+    """One conversation."""
+
+    def __init__(self, server: Server, form: Form) -> None:
+        self._server = server
+        self._form = form
+        self._said = Conversation()
+        self._answers = Answers()
+        self._bindings: tuple[Binding, ...] = ()
+        self._range: KeyRange = WHOLE
+        self._committed: dict[str, int] = {}
+
+    async def send(self, message: Request) -> None:
+        """Check and process a message."""
+        self._said = self._said.then(message)
+        match message:
+            case Open(spec=spec, range=range_, state=state):
+                self._bindings, self._range = spec.bindings, range_
+                self._committed = dict((state or {}).get(TRANSACTIONS, {}))
+                await to_its_end(self._require_kept)
+                self._answer(Opened(None))
+                self._answer(Acknowledged())  # nothing is ever staged
+            case Acknowledge():
+                pass
+            case Load():
+                await self._load(message)
+            case Flush():
+                self._answer(Flushed())
+            case Store(binding, rows):
+                bound = self._bindings[binding]
+                await to_its_end(lambda: self._server.change(self._changes(bound, rows)))
+            case StartCommit():
+                await self._commit()
+
+    async def receive(self) -> Response:
+        """Return the next answer."""
+        return await self._answers.take()
+
+    async def close(self) -> None:
+        """End the connections."""
+        await to_its_end(self._server.close)
+
+    def _require_kept(self) -> None:
+        resources.require_kept(self._server, self._bindings, self._range, self._committed)
+
+    def _answer(self, message: Response) -> None:
+        self._said = self._said.then(message)
+        self._answers.put(message)
+
+    async def _load(self, message: Load) -> None:
+        binding = self._bindings[message.binding]
+
+        def work() -> pa.Table | None:
+            kept = kept_at(self._server, self._form, row_keys(binding, message.keys))
+            return rows_of(binding, self._form, kept) if kept else None
+
+        found = await to_its_end(work)
+        if found is not None:
+            self._answer(Loaded(message.binding, found))
+
+    def _changes(self, binding: Binding, rows: pa.Table) -> Iterator[Change]:
+        gone = rows[DELETE].combine_chunks()
+        for key in row_keys(binding, rows.filter(gone)):
+            yield (("UNLINK", key),)
+        stored = rows.filter(pc.invert(gone))
+        keys = row_keys(binding, stored)
+        if self._form is Form.JSON:
+            for key, document in zip(keys, documents(binding, stored), strict=True):
+                yield (("SET", key, document),)
+            return
+        for key, fields, lacking in zip(keys, *hashes(binding, stored), strict=True):
+            # Where it has NULL now, it may have had a value.
+            yield (*((("UNLINK", key),) if lacking else ()), ("HSET", key, *fields))
+
+    async def _commit(self) -> None:
+        """Note the transaction behind its rows, which are all there, and have the runtime's log commit it."""
+        numbers = {binding.state_key: self._committed.get(binding.state_key, 0) + 1 for binding in self._bindings}
+        note = resources.progress(self._bindings, self._range, numbers)
+        await to_its_end(lambda: self._server.change([note]))
+        self._committed = numbers
+        self._answer(StartedCommit(StateUpdate({TRANSACTIONS: numbers})))
+        self._answer(Acknowledged())
+
+
+def _open(options: RedisEndpoint, _clock: Clock) -> RedisDriver:
+    return RedisDriver(options)
+
+
+KIND: Final = DriverKind("redis", RedisEndpoint, RedisResource, "docs/endpoints/redis.md", _open)

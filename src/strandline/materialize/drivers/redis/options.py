@@ -1,0 +1,72 @@
+"""The options of a Redis endpoint.
+
+CREATE MATERIALIZATION cache INTO redis OPTIONS (server 'redis:6379', password 'env:REDIS_PASSWORD')
+AS customers KEY (id)
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import Final
+
+from strandline.connections.secrets import SECRET
+from strandline.options import COUNT, FLAG, PLACE, TEXT, one_of, option
+from strandline.store.secret import Secret
+
+PORT_DEFAULT: Final = 6379
+PORT_MAX: Final = 65_535
+
+
+class Form(Enum):
+    """How a row is kept under its key."""
+
+    HASH = "hash"
+    JSON = "json"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RedisEndpoint:
+    """Which database, and what a row is there.
+
+    >>> RedisEndpoint(server="r").place, RedisEndpoint(server="[::1]:7000").place
+    (('r', 6379), ('::1', 7000))
+    """
+
+    server: str = option(PLACE, "`host:port`; without a port, 6379.")
+    database: int = option(COUNT, "The number of the database.", default="0")
+    user: str | None = option(PLACE, "Who logs in; without it, the default user.", default=None)
+    password: Secret | None = option(SECRET, "The password, by reference.", default=None)
+    tls: bool = option(FLAG, "Speak TLS.", default="false")
+    tls_ca: str | None = option(
+        PLACE, "The certificates to trust, as PEM, by reference; without it, those of this machine.", default=None
+    )
+    format: Form = option(
+        one_of(Form),
+        "How a row is kept: `hash`, a field for each column that is not NULL; `json`, a string with a JSON object.",
+        default="hash",
+    )
+
+    def __post_init__(self) -> None:
+        """Raise `ValueError` if options do not go together."""
+        if self.user is not None and self.password is None:
+            raise ValueError("option 'user' needs 'password'")
+        if self.tls_ca is not None and not self.tls:
+            raise ValueError("option 'tls_ca' needs tls = 'true'")
+        if not 0 < self.place[1] <= PORT_MAX:
+            raise ValueError(f"option 'server' is {self.server!r}: it must be host:port, as redis:6379")
+
+    @property
+    def place(self) -> tuple[str, int]:
+        """The host and the port."""
+        host, colon, port = self.server.rpartition(":")
+        if not colon or port.endswith("]"):
+            return self.server.strip("[]"), PORT_DEFAULT
+        return host.strip("[]"), int(port) if port.isdecimal() else 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RedisResource:
+    """Where a collection is."""
+
+    table: str = option(TEXT, "What the keys of its rows begin with, before a colon; only Strandline writes them.")

@@ -1,0 +1,151 @@
+"""Whose the keys of a resource are, and how far its rows are; kept in two hashes beside the rows.
+
+``strandline:owners`` says of each resource which task fills it and from which data (its state key).  Apply empties a
+resource whose data are other ones before the first row of the new ones comes.  Trap: the mark changes last, so that
+what a crash has left half empty is emptied again.
+
+``strandline:progress`` has the number of the last transaction of each resource and key range.  Redis may lose what it
+has acknowledged (its file is written once a second; a replica that is promoted lags).  It loses the newest writes
+first, so if this number is there, all rows before it are; if it is less than that in the recovery log, rows are lost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import msgspec
+
+from strandline.errors import ConfigError, CorruptionError, DefinitionError
+from strandline.materialize.drivers.redis.server import Change, Server
+from strandline.materialize.drivers.redis.texts import pattern, prefix
+from strandline.materialize.protocol.task import Binding, KeyRange, MaterializationSpec
+
+OWNERS: Final = "strandline:owners"
+PROGRESS: Final = "strandline:progress"
+_BEFORE_RANGE: Final = "\x1f"
+
+
+class Owner(msgspec.Struct, frozen=True):
+    """Which task fills a resource, and from which data."""
+
+    task: str
+    state_key: str
+
+
+@dataclass(frozen=True, slots=True)
+class Fit:
+    """What has to be done before a binding can be filled; ``action`` says it (empty: nothing)."""
+
+    binding: Binding
+    action: str
+    empties: bool = False
+
+
+def fits(server: Server, spec: MaterializationSpec) -> list[Fit]:
+    """Return what has to be done for each binding; changes nothing.
+
+    Raises:
+        DefinitionError: the keys of a resource are another's.
+    """
+    owners = {
+        resource.decode(): msgspec.json.decode(owner, type=Owner)
+        for resource, owner in (server.ask("HGETALL", OWNERS)).items()
+    }
+    return [_fit(server, spec.name, binding, owners) for binding in spec.bindings]
+
+
+def _fit(server: Server, task: str, binding: Binding, owners: Mapping[str, Owner]) -> Fit:
+    resource, owner = binding.resource, owners.get(binding.resource)
+    for other, its in owners.items():
+        if other != resource and its.task != task and nested(other, resource):
+            raise DefinitionError(
+                f"resource {resource!r} would share keys with {other!r} of materialization {its.task!r}: "
+                "choose another name"
+            )
+    if owner is None:
+        for found in server.keys(pattern(resource)):
+            raise DefinitionError(
+                f"{server.name} has the key {found[0].decode(errors='replace')!r}, which this materialization did not "
+                f"write: delete the keys {prefix(resource)}*, or choose another name than {resource!r}"
+            )
+        return Fit(binding, f"took the keys {prefix(resource)}*")
+    if owner.task != task:
+        raise DefinitionError(
+            f"the keys {prefix(resource)}* are filled by materialization {owner.task!r}: choose another name"
+        )
+    if owner.state_key != binding.state_key:
+        return Fit(binding, f"emptied the keys {prefix(resource)}*, to fill them from the start", empties=True)
+    return Fit(binding, "")
+
+
+def make(server: Server, task: str, fit: Fit) -> None:
+    """Do what ``fit`` says."""
+    if not fit.action:
+        return
+    if fit.empties:
+        for keys in server.keys(pattern(fit.binding.resource)):
+            server.change([(("UNLINK", key),) for key in keys])
+        for field in server.ask("HKEYS", PROGRESS):
+            if _resource(field) == fit.binding.resource:
+                server.ask("HDEL", PROGRESS, field)
+    owner = msgspec.json.encode(Owner(task, fit.binding.state_key))
+    server.ask("HSET", OWNERS, fit.binding.resource.encode(), owner)
+
+
+def require_keeping(server: Server) -> None:
+    """Raise `ConfigError` if the server may drop rows by itself, or spreads keys over several servers."""
+    memory = server.ask("INFO", "memory")
+    policy = str(memory.get("maxmemory_policy", ""))
+    if int(memory.get("maxmemory", 0)) and policy.startswith("allkeys"):
+        raise ConfigError(
+            f"{server.name} drops keys when its memory is full (maxmemory-policy {policy}), so rows would be missing: "
+            "set it to noeviction"
+        )
+    if int((server.ask("INFO", "cluster")).get("cluster_enabled", 0)):
+        raise ConfigError(f"{server.name} is part of a cluster, which this driver cannot fill: name a single server")
+
+
+def nested(one: str, other: str) -> bool:
+    """Return whether some key may belong to both of two different resources.
+
+    >>> nested("a", "a:b"), nested("a:b", "a"), nested("a", "ab")
+    (True, True, False)
+    """
+    return prefix(one).startswith(prefix(other)) or prefix(other).startswith(prefix(one))
+
+
+# --- progress ---------------------------------------------------------------------------------------------------------
+def progress(bindings: Sequence[Binding], range_: KeyRange, transactions: Mapping[str, int]) -> Change:
+    """Return the change that notes the last transaction of each binding."""
+    return tuple(
+        ("HSET", PROGRESS, _field(binding, range_), str(transactions[binding.state_key]).encode())
+        for binding in bindings
+    )
+
+
+def require_kept(server: Server, bindings: Sequence[Binding], range_: KeyRange, committed: Mapping[str, int]) -> None:
+    """Compare the notes of `progress` with what was committed.
+
+    Raises `CorruptionError`: the server has lost what it acknowledged.
+    """
+    held = server.ask("HGETALL", PROGRESS)
+    for binding in bindings:
+        noted, wanted = held.get(_field(binding, range_)), committed.get(binding.state_key, 0)
+        if noted is None and any(_resource(field) == binding.resource for field in held):
+            continue  # a range that was split off, or joined: it has noted nothing yet
+        if int(noted or 0) < wanted:
+            raise CorruptionError(
+                f"{server.name} has lost rows that it had acknowledged: the keys {prefix(binding.resource)}* are at "
+                f"transaction {int(noted or 0)}, and {wanted} were committed; `strandline backfill` of "
+                f"{binding.collection!r} fills them again (appendonly yes, appendfsync always keep them)"
+            )
+
+
+def _field(binding: Binding, range_: KeyRange) -> bytes:
+    return f"{binding.resource}{_BEFORE_RANGE}{range_.begin:08x}-{range_.end:08x}".encode()
+
+
+def _resource(field: bytes) -> str:
+    return field.decode().rpartition(_BEFORE_RANGE)[0]

@@ -1,0 +1,58 @@
+"""A Redis database for the driver contract, read as a user of Redis reads it."""
+
+from __future__ import annotations
+
+import json
+from contextlib import closing
+from typing import Any
+
+from redis_server import PASSWORD, RedisServer
+from strandline.materialize.drivers.redis.driver import RedisDriver
+from strandline.materialize.drivers.redis.options import Form, RedisEndpoint
+from strandline.materialize.protocol.task import Checkpoint
+from strandline.store.secret import Secret
+from strandline.testing.contracts.driver_contract import HOSTILE, KEYED
+
+READ = {"f": float, "k": int}
+"""How the texts of columns of the contract are read; all others are texts."""
+
+
+class RedisDatabase:
+    """One database."""
+
+    fences = False
+
+    def __init__(self, server: RedisServer, database: int, form: Form = Form.HASH) -> None:
+        self.server = server
+        self.form = form
+        self.options = RedisEndpoint(server=server.place, database=database, password=Secret(PASSWORD), format=form)
+        with closing(self.client()) as client:
+            client.flushdb()
+
+    def client(self) -> Any:
+        """Return a client of the database."""
+        return self.server.client(self.options.database)
+
+    def driver(self) -> RedisDriver:
+        """Return one more driver to the database."""
+        return RedisDriver(self.options)
+
+    def rows(self, table: str) -> list[dict[str, Any]]:
+        """Return the rows whose keys begin with ``table:``, in the order of the contract's columns."""
+        with closing(self.client()) as client:
+            begin = f"{table}:".encode()
+            keys = sorted(key for key in client.scan_iter(count=1_000) if key.startswith(begin))
+            if self.form is Form.JSON:
+                return [_typed(json.loads(client.get(key))) for key in keys]
+            found = [{n.decode(): text.decode() for n, text in client.hgetall(key).items()} for key in keys]
+        of_contract = all(row.keys() <= {*KEYED.names, "__null"} for row in found)
+        columns = KEYED.names if of_contract else HOSTILE
+        return [_typed({name: row.get(name) for name in columns}) for row in found]
+
+    def checkpoint(self, name: str) -> Checkpoint | None:
+        """Return None: the runtime's log keeps it."""
+        return None
+
+
+def _typed(row: dict[str, Any]) -> dict[str, Any]:
+    return {name: None if value is None else READ.get(name, str)(value) for name, value in row.items()}

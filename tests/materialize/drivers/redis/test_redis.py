@@ -1,0 +1,33 @@
+"""Redis keeps the driver contract over a real server, and what is its own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import count
+
+import pytest
+from tests.materialize.drivers.redis.redis_endpoint import RedisDatabase
+
+from redis_server import RedisServer
+from strandline.materialize.drivers.redis.options import Form
+from strandline.testing.contracts.driver_contract import DriverContract
+
+pytestmark = pytest.mark.server
+DATABASES = count()
+
+
+@pytest.fixture
+def make_endpoint(redis_server: RedisServer) -> Callable[[], RedisDatabase]:
+    """Each endpoint is a database of its own."""
+    return lambda: RedisDatabase(redis_server, next(DATABASES))
+
+
+class TestRedis(DriverContract):
+    pass
+
+
+class TestRedisWithJson(DriverContract):
+    @pytest.fixture
+    def make_endpoint(self, redis_server: RedisServer) -> Callable[[], RedisDatabase]:
+        """Each endpoint is a database of its own."""
+        return lambda: RedisDatabase(redis_server, next(DATABASES), Form.JSON)
