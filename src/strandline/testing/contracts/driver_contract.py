@@ -202,17 +202,25 @@ class World:
         for index, binding in enumerate(self.spec.bindings):
             assert sorted(canonical(each) for each in self.endpoint.rows(binding.resource)) == self.truth(index, time)
 
+    def held(self) -> tuple[Checkpoint | None, list[list[str]]]:
+        """Return the endpoint's checkpoint, and the rows of each table at the same moment.
+
+        What a runtime sent that died since may commit meanwhile; then they are read again.
+        """
+        seen = self.endpoint.checkpoint(self.spec.name)
+        while True:
+            tables = [sorted(map(canonical, self.endpoint.rows(each.resource))) for each in self.spec.bindings]
+            checkpoint = self.endpoint.checkpoint(self.spec.name)
+            if checkpoint == seen:
+                return seen, tables
+            seen = checkpoint
+
     def check_committed(self) -> None:
         """Check law M2 at the endpoint's own checkpoint, if it keeps one."""
-        checkpoint, seen = self.endpoint.checkpoint(self.spec.name), None
-        while checkpoint is not None and seen != checkpoint:  # what a runtime sent that died since may commit meanwhile
-            seen = checkpoint
-            held = [self.endpoint.rows(binding.resource) for binding in self.spec.bindings]
-            checkpoint = self.endpoint.checkpoint(self.spec.name)
-            if seen == checkpoint:
-                for index, rows in enumerate(held):
-                    truth = self.truth(index, seen.time(self.spec.state_keys))
-                    assert sorted(map(canonical, rows)) == truth
+        checkpoint, tables = self.held()
+        if checkpoint is not None:
+            time = checkpoint.time(self.spec.state_keys)
+            assert tables == [self.truth(index, time) for index in range(len(tables))]
 
 
 def write_history(world: World) -> tuple[int, ...]:
@@ -573,11 +581,11 @@ async def backfill_everywhere(make_endpoint: MakeEndpoint) -> None:
             with suppress(Crash):
                 await world.runtime(plan).advance()
             alive = plan.happened
-            committed = world.endpoint.checkpoint(world.spec.name)
+            committed, tables = world.held()
             assert committed is not None
             if not committed.time(world.spec.state_keys):  # readers see all old rows and no new ones
                 assert committed.time(former) == before
-                world.check(before)
+                assert tables == [world.truth(index, before) for index in range(len(tables))]
             successor = world.runtime()
             while await successor.advance():
                 pass
