@@ -473,6 +473,7 @@ def test_a_secret_reaches_the_connector_and_nothing_else(tmp_path: Path, monkeyp
 
     async def run() -> None:
         driver = world.driver()
+        await driver.apply(SPEC, {})
         task = await fill(world)
         for pid in world.pids:
             for guarded in (pid, int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])):

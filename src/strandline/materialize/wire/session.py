@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any, Final, TypeAlias
 
@@ -58,9 +58,12 @@ _OWED: Final = frozenset({Place.OPENING, Place.FLUSHING, Place.STARTING})
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """What a session needs to know of its task: its specification on the wire, the fields of each binding."""
+    """What a session needs to know of its task: its specification on the wire, the fields of each binding.
 
-    spec: Message
+    The specification is not shown: it holds the connector's configuration.
+    """
+
+    spec: Message = field(repr=False)
     version: str
     chosen: tuple[Selection, ...]
 

@@ -82,7 +82,11 @@ class Child:
     ) -> Child:
         """Start a program.  That it cannot be started is found when it is talked to."""
         child = cls(name, codec, tail, command, variables)
-        await child._pipes.connect(child._loop, os.fdopen(child._status, "rb", buffering=0))
+        try:
+            await child._pipes.connect(child._loop, os.fdopen(child._status, "rb", buffering=0))
+        except BaseException:
+            child.abandon()
+            raise
         return child
 
     @property
