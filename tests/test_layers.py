@@ -62,7 +62,7 @@ INNER = {
     "materialize.drivers": (  # no endpoint knows of another one
         ("rows", "sql", "threads"),
         ("staged",),
-        ("delta", "duckdb", "kafka", "redis"),
+        ("delta", "duckdb", "kafka", "redis", "webhook"),
     ),
     "engine": (
         ("session", "frames"),

@@ -20,6 +20,7 @@ from strandline.materialize.drivers.delta import kind as delta_lake
 from strandline.materialize.drivers.duckdb import kind as duckdb
 from strandline.materialize.drivers.kafka import driver as kafka_topics
 from strandline.materialize.drivers.redis import driver as redis
+from strandline.materialize.drivers.webhook import driver as webhook_receiver
 from strandline.options import lines, resolve_reference, understood
 from strandline.persist.client import PersistClient
 from strandline.plane.engine import Engine
@@ -57,7 +58,7 @@ CONNECTIONS: Final[Mapping[str, ConnectionKind]] = {
 }
 """Every kind of connection: those that a reader uses."""
 DRIVERS: Final[Mapping[str, DriverKind[Any]]] = {
-    kind.name: kind for kind in (duckdb.KIND, kafka_topics.KIND, redis.KIND, delta_lake.KIND)
+    kind.name: kind for kind in (duckdb.KIND, kafka_topics.KIND, redis.KIND, webhook_receiver.KIND, delta_lake.KIND)
 }
 
 _resolved = partial(resolve_reference, base=Path())

@@ -20,7 +20,8 @@ from urllib.parse import quote
 import msgspec
 
 from strandline.errors import CorruptionError, DefinitionError
-from strandline.materialize.protocol.task import NOTHING, WHOLE, Checkpoint, KeyRange
+from strandline.materialize.drivers.rows.identity import hexadecimal, label
+from strandline.materialize.protocol.task import NOTHING, Checkpoint, KeyRange
 
 PARTITION: Final = 0
 """The only partition that is written, so that the records have one order."""
@@ -30,6 +31,7 @@ PARTITION: Final = 0
 class Held:
     """One key range of one materialization.
 
+    >>> from strandline.materialize.protocol.task import WHOLE
     >>> Held("m", WHOLE).label, Held("m", KeyRange(0, 9)).label
     ('m', 'm[00000000-00000009]')
     >>> Held("a b", WHOLE).transactional_id("strandline-checkpoints")
@@ -42,15 +44,11 @@ class Held:
     @property
     def label(self) -> str:
         """The name that its messages carry."""
-        return self.task if self.range == WHOLE else f"{self.task}[{self._hexadecimal}]"
+        return label(self.task, self.range)
 
     def transactional_id(self, topic: str) -> str:
         """Return the id under which it writes; ``topic``: that of the checkpoints."""
-        return f"{topic}.{quote(self.task, safe='')}.{self._hexadecimal}"
-
-    @property
-    def _hexadecimal(self) -> str:
-        return f"{self.range.begin:08x}-{self.range.end:08x}"
+        return f"{topic}.{quote(self.task, safe='')}.{hexadecimal(self.range)}"
 
     def overlaps(self, other: Held) -> bool:
         """Return whether both are of one task and share a key hash."""

@@ -20,6 +20,7 @@ import msgspec
 from strandline.errors import ConfigError, CorruptionError, DefinitionError
 from strandline.materialize.drivers.redis.server import Change, Server
 from strandline.materialize.drivers.redis.texts import pattern, prefix
+from strandline.materialize.drivers.rows.identity import hexadecimal
 from strandline.materialize.protocol.task import Binding, KeyRange, MaterializationSpec
 
 OWNERS: Final = "strandline:owners"
@@ -144,7 +145,7 @@ def require_kept(server: Server, bindings: Sequence[Binding], range_: KeyRange, 
 
 
 def _field(binding: Binding, range_: KeyRange) -> bytes:
-    return f"{binding.resource}{_BEFORE_RANGE}{range_.begin:08x}-{range_.end:08x}".encode()
+    return f"{binding.resource}{_BEFORE_RANGE}{hexadecimal(range_)}".encode()
 
 
 def _resource(field: bytes) -> str:
