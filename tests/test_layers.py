@@ -40,8 +40,9 @@ FLOORS = (
     ("__main__",),  # `python -m strandline`
     ("testing",),  # shipped for outside authors; may know everything, and is known as `KNOWN_TO` says
 )
-#: Who may import `testing`: the benchmark of an environment runs one over lists, of which there is one engine.
-KNOWN_TO = frozenset({("bench", "testing")})
+#: Who may import `testing`: the benchmark of an environment runs one over lists, of which there is one engine; and
+#: `driver check` runs the contract.
+KNOWN_TO = frozenset({("bench", "testing"), ("cli", "testing")})
 FLOOR = {room: number for number, rooms in enumerate(FLOORS) for room in rooms}
 
 #: The floors inside a room, lowest first, of its own rooms and of the modules that stand beside these.
@@ -62,7 +63,7 @@ INNER = {
     "materialize.drivers": (  # no endpoint knows of another one
         ("rows", "sql", "threads"),
         ("staged",),
-        ("delta", "duckdb", "kafka", "redis", "webhook"),
+        ("delta", "duckdb", "files", "kafka", "postgres", "redis", "sqlite", "webhook"),
     ),
     "engine": (
         ("session", "frames"),

@@ -7,21 +7,19 @@ from pathlib import Path
 from typing import Any
 
 import duckdb
+from tests.materialize.drivers.sql.endpoint import SqlEndpoint
 
-from strandline.materialize.driver import Session
 from strandline.materialize.drivers.duckdb.dialect import DuckDBDialect
 from strandline.materialize.drivers.duckdb.file import DuckDBFile
-from strandline.materialize.drivers.duckdb.kind import KIND
-from strandline.materialize.drivers.sql.driver import SqlDriver
 from strandline.materialize.drivers.sql.session import SqlSession
-from strandline.materialize.protocol.task import NOTHING, Checkpoint
 from strandline.testing.doubles import HandClock
 
 
-class DuckDBEndpoint:
+class DuckDBEndpoint(SqlEndpoint):
     """One DuckDB file.  A connection is kept, so that opening it again is cheap."""
 
-    fences = True
+    system = "DuckDB"
+    enforces = False
 
     def __init__(
         self,
@@ -31,40 +29,22 @@ class DuckDBEndpoint:
         *,
         soft: bool = False,
     ) -> None:
+        super().__init__(session, soft=soft)
         self.path = path
         self.clock = HandClock()
         self.kept = duckdb.connect(str(path))
-        self._session = session
         self._connect = connect
-        self._soft = soft
 
-    def driver(self) -> SqlDriver:
-        """Return one more driver to the file."""
-        file, dialect, soft = DuckDBFile(self.clock, self.path, connect=self._connect), DuckDBDialect(), self._soft
-        session = self._session
+    @property
+    def dialect(self) -> DuckDBDialect:
+        return DuckDBDialect()
 
-        class Driver(SqlDriver):
-            async def open(self) -> Session:
-                return session(file, dialect, soft=soft)
+    def database(self) -> DuckDBFile:
+        return DuckDBFile(self.clock, self.path, connect=self._connect)
 
-        return Driver(KIND.spec, dialect, lambda: file, soft=soft)
+    def run(self, text: str, *values: Any) -> tuple[list[str], list[tuple[Any, ...]]]:
+        found = self.kept.execute(text, list(values) or None)
+        return [column for column, *_ in found.description or ()], found.fetchall()
 
-    def rows(self, table: str) -> list[dict[str, Any]]:
-        """Return the rows of a table; none if there is no such table."""
-        name = '"' + table.replace('"', '""') + '"'
-        try:
-            # Arrow ends a column's name at its first NUL.
-            columns = [column for column, *_ in self.kept.execute(f"DESCRIBE {name}").fetchall()]
-            return self.kept.sql(f"SELECT * FROM {name}").to_arrow_table().rename_columns(columns).to_pylist()
-        except duckdb.CatalogException:
-            return []
-
-    def checkpoint(self, name: str) -> Checkpoint | None:
-        """Return the checkpoint in the file."""
-        try:
-            rows = self.kept.execute(
-                "SELECT checkpoint FROM strandline_checkpoints WHERE materialization = ?", [name]
-            ).fetchall()
-        except duckdb.CatalogException:
-            return NOTHING
-        return Checkpoint.decode(rows[0][0]) if rows else NOTHING
+    def missing(self, error: Exception) -> bool:
+        return isinstance(error, duckdb.CatalogException)

@@ -33,7 +33,7 @@ from strandline.materialize.protocol.messages import (
     StartedCommit,
     Store,
 )
-from strandline.materialize.protocol.task import Checkpoint, MaterializationSpec
+from strandline.materialize.protocol.task import WHOLE, Checkpoint, MaterializationSpec
 from strandline.materialize.runtime import Task
 from strandline.materialize.stores import Stores, to_store
 from strandline.testing.contracts.driver_contract import (
@@ -48,6 +48,7 @@ from strandline.testing.contracts.driver_contract import (
     second_row,
     zombie_everywhere,
 )
+from strandline.testing.contracts.fencing_contract import every_order
 from strandline.testing.endpoints import KeyValueSession, MemoryEndpoint, MemorySession, StagingSession, key_of
 
 
@@ -315,7 +316,7 @@ def test_an_open_that_does_not_fence_is_caught(
 ) -> None:
     """Damage: a driver whose Open changes nothing passes the contract (law M3)."""
     monkeypatch.setattr(checkpoints, "_FENCE", checkpoints._FENCE.replace("fence + 1", "fence"))
-    caught(zombie_everywhere(files(SqlSession)))
+    caught(every_order(files(SqlSession), (WHOLE, WHOLE)))
 
 
 def test_the_scenarios_pass_without_a_defect(files: Callable[..., MakeEndpoint]) -> None:

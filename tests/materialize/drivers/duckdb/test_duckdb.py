@@ -15,6 +15,7 @@ from typing import Any
 import duckdb
 import pyarrow as pa
 import pytest
+from tests.materialize.drivers.sql.claims import SqlClaims
 from tests.materialize.duckdb_endpoint import DuckDBEndpoint
 
 from strandline.algebra.schema import Column, Schema
@@ -73,6 +74,10 @@ def endpoint(make_endpoint: Callable[..., DuckDBEndpoint]) -> DuckDBEndpoint:
 
 
 class TestDuckDB(DriverContract):
+    pass
+
+
+class TestDuckDBTables(SqlClaims):
     pass
 
 

@@ -9,9 +9,10 @@ import psycopg
 import pytest
 from psycopg.conninfo import make_conninfo
 
+from strandline.connections.postgres import Tls
 from strandline.options import understood
 from strandline.sources.readers.postgres.connected.bounded import BoundedConnection, parameters
-from strandline.sources.readers.postgres.options import PostgresOptions, Tls
+from strandline.sources.readers.postgres.options import PostgresOptions
 from strandline.store.secret import Secret
 
 pytestmark = pytest.mark.server

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final
 
 import duckdb
 import pyarrow as pa
 
+from strandline.algebra.arrow_types import arrow
 from strandline.algebra.types import Type
 from strandline.materialize.drivers.sql.connection import READ_ROWS, OutcomeUnknownError, Staged, Take, Value
 from strandline.materialize.drivers.sql.text import Sql, compose, identifier, joined
 from strandline.materialize.spool import Spool
 
-_APPENDED = "strandline_appended"
+_APPENDED: Final = "strandline_appended"
+_BOTH_FIRST: Final = 'Duplicate key "materialization: ,'
+"""What DuckDB says to the second of two sessions that are the first of a file."""
 
 
 class DuckDBConnection:
@@ -55,10 +58,11 @@ class DuckDBConnection:
         # Arrow ends a column's name at its first NUL.
         places = joined(", ", (identifier(f"c{n}") for n in range(len(names))))
         text = compose("WITH found ({p}) AS ({q}) SELECT * FROM found", p=places, q=statement)
+        schema = pa.schema([pa.field(name, arrow(kind)) for name, kind in zip(names, types, strict=True)])
         self._register()
         for batch in self._inner.sql(text.text).to_arrow_reader(READ_ROWS):
             if batch.num_rows:
-                take(pa.Table.from_batches([batch]).rename_columns(list(names)))
+                take(pa.Table.from_batches([batch]).rename_columns(list(names)).cast(schema))
 
     def stage(self, staged: Staged, rows: Spool) -> None:
         """See `Connection.stage`."""
@@ -85,6 +89,10 @@ class DuckDBConnection:
         try:
             return self._inner.execute(statement.text, list(values) if values else None)
         except duckdb.TransactionException as error:  # another session has raised the fence, or is about to
+            raise OutcomeUnknownError(sentence(error)) from error
+        except duckdb.ConstraintException as error:
+            if _BOTH_FIRST not in str(error):
+                raise
             raise OutcomeUnknownError(sentence(error)) from error
 
     def _register(self) -> None:

@@ -12,13 +12,16 @@ from strandline.algebra.types import Type
 from strandline.materialize.drivers.duckdb.types import duckdb_type
 from strandline.materialize.drivers.sql.connection import Connection
 from strandline.materialize.drivers.sql.dialect import Dialect, Found
-from strandline.materialize.drivers.sql.text import Sql
+from strandline.materialize.drivers.sql.text import Sql, compose
 
 _TABLES = Sql("SELECT table_name FROM duckdb_tables() WHERE schema_name = 'main' AND NOT temporary AND NOT internal")
 _COLUMNS: LiteralString = """
 SELECT column_name, data_type, NOT is_nullable AND column_default IS NULL FROM duckdb_columns()
 WHERE table_name = {1} AND schema_name = 'main' AND database_name = {d}
 ORDER BY column_index"""
+
+_GUARD: LiteralString = """
+INSERT INTO {table} VALUES ('', 0, 0, 1, '{{}}') ON CONFLICT DO UPDATE SET fence = fence + 1"""
 
 
 class DuckDBDialect(Dialect):
@@ -34,6 +37,10 @@ class DuckDBDialect(Dialect):
     def tables(self, connection: Connection) -> list[str]:
         """See `Dialect.tables`."""
         return [str(name) for (name,) in connection.query(_TABLES)]
+
+    def guard(self, connection: Connection, checkpoints: Sql, materialization: str) -> None:
+        """Change one row: two transactions that do so conflict, though they add different ranges.  No name is empty."""
+        connection.change(compose(_GUARD, table=checkpoints))
 
     def columns(self, connection: Connection, table: str, *, temporary: bool = False) -> list[Found]:
         """See `Dialect.columns`."""

@@ -104,6 +104,10 @@ class DuckDBFile:
             if "lock" in str(error).lower():
                 return _Locked("another process")
             raise ConfigError(f"{self} cannot be opened: {sentence(error)}") from error
+        except duckdb.Error as error:
+            if "Unique file handle conflict" in str(error):  # the class of this error depends on DuckDB's version
+                return _Locked("another connection of this process, which is about to close")
+            raise
         try:
             return _Done(work(DuckDBConnection(connection)))
         except OutcomeUnknownError:

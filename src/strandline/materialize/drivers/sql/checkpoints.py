@@ -2,7 +2,8 @@
 
 *Open*, in one transaction: raise the fence of every range that overlaps ours, take the checkpoint of the narrowest
 range that covers it, add our exact range if it is not there.  *Commit*, in the transaction that stores the rows:
-``UPDATE ... SET checkpoint WHERE fence = mine`` must change exactly one row, else another session has fenced this one.
+``UPDATE ... SET checkpoint, fence = fence + 1 WHERE fence = mine`` must change exactly one row, else another session
+has fenced this one.
 
 Every function works inside the caller's transaction.  How two transactions that meet here exclude each other:
 
@@ -11,7 +12,7 @@ Every function works inside the caller's transaction.  How two transactions that
 | PostgreSQL, READ COMMITTED | one waits for the row, and reads it anew | an advisory lock |
 | MariaDB, REPEATABLE READ | the same: what locks reads what is newest, so all that is read here locks | locks of gaps |
 | SQLite | BEGIN IMMEDIATE: one at a time | the same |
-| DuckDB | they conflict if they change the same *column*, so a commit writes the fence, too | the same |
+| DuckDB | they conflict if both change the fence to another value, so a commit raises it, too | a row that all change |
 
 Law: M3.
 """
@@ -19,7 +20,7 @@ Law: M3.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from strandline.errors import DefinitionError, FencedError
@@ -45,7 +46,7 @@ WHERE materialization = {1} AND key_begin <= {2} AND key_end >= {3}
 ORDER BY key_end - key_begin, key_begin"""
 _INSERT: Final = "INSERT INTO {table} VALUES ({1}, {2}, {3}, {4}, {5})"
 _ADVANCE: Final = """
-UPDATE {table} SET checkpoint = {1}, fence = fence
+UPDATE {table} SET checkpoint = {1}, fence = fence + 1
 WHERE materialization = {2} AND key_begin = {3} AND key_end = {4} AND fence = {5}"""
 _LOOK: Final = """
 SELECT fence, checkpoint FROM {table}
@@ -60,6 +61,11 @@ class Claim:
     materialization: str
     range: KeyRange
     fence: int
+
+    @property
+    def raised(self) -> Claim:
+        """The claim after a commit: it raises the fence, too."""
+        return replace(self, fence=self.fence + 1)
 
     def fenced(self) -> FencedError:
         """Return the error for a lost claim."""
@@ -83,8 +89,7 @@ def claim(connection: Connection, dialect: Dialect, materialization: str, wanted
             is right.
     """
     table = dialect.qualified(TABLE)
-    if dialect.guard is not None:
-        connection.query(dialect.statement(dialect.guard, table=table), materialization)
+    dialect.guard(connection, table, materialization)
     overlap = (materialization, wanted.end, wanted.begin)
     connection.change(dialect.statement(_FENCE, table=table), *overlap)
     rows: list[Any] = connection.query(_locking(dialect, dialect.statement(_OVERLAPPING, table=table)), *overlap)
@@ -106,20 +111,29 @@ def claim(connection: Connection, dialect: Dialect, materialization: str, wanted
 
 
 def advance(connection: Connection, dialect: Dialect, held: Claim, checkpoint: Checkpoint) -> None:
-    """Replace the checkpoint, as part of the caller's transaction.  Raises `FencedError` if the claim is lost."""
+    """Replace the checkpoint, as part of the caller's transaction, after which the claim is ``held.raised``.
+
+    Raises `FencedError` if the claim is lost.
+    """
     statement = dialect.statement(_ADVANCE, table=dialect.qualified(TABLE))
     place = (held.materialization, held.range.begin, held.range.end)
     if connection.change(statement, checkpoint.encode(), *place, held.fence) != 1:
         raise held.fenced()
 
 
-def look(connection: Connection, dialect: Dialect, held: Claim) -> Checkpoint:
-    """Return the committed checkpoint of the claim.  Raises `FencedError` if the claim is lost."""
+def landed(connection: Connection, dialect: Dialect, held: Claim, checkpoint: Checkpoint) -> bool:
+    """Return whether a transaction that replaced the checkpoint was committed.
+
+    Raises `FencedError` if the claim was lost, whether before or after.
+    """
     statement = _locking(dialect, dialect.statement(_LOOK, table=dialect.qualified(TABLE)))
     rows: list[Any] = connection.query(statement, held.materialization, held.range.begin, held.range.end)
-    if len(rows) != 1 or rows[0][0] != held.fence:
-        raise held.fenced()
-    return Checkpoint.decode(rows[0][1])
+    match rows:
+        case [(fence, _)] if fence == held.fence:
+            return False
+        case [(fence, text)] if fence == held.raised.fence and Checkpoint.decode(text) == checkpoint:
+            return True
+    raise held.fenced()
 
 
 def of_task(connection: Connection, dialect: Dialect, materialization: str) -> Mapping[KeyRange, Checkpoint]:

@@ -119,4 +119,5 @@ async def to_its_end(call: Callable[[], T], hurry: Callable[[], None] = lambda: 
     except asyncio.CancelledError:
         hurry()
         await asyncio.wait([future])
+        future.exception()  # no other code looks at it
         raise

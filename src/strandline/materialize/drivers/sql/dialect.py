@@ -33,12 +33,14 @@ class Found:
 class Pairs:
     """The rows ``t`` of a table and the staged rows ``r`` that have one key, by ``match``.
 
+    ``among``: which staged rows are meant, whether or not there is a row with their key.
     ``columns``: those of the table, by name.
     """
 
     table: Sql
     staged: Sql
     match: Sql
+    among: Sql
     columns: Sequence[str]
 
 
@@ -55,11 +57,6 @@ class Dialect(ABC):
     """Tells by an index or a hash whether ``{a}`` equals ``{b}``, NULL equal to NULL; None: nothing does."""
     lock: ClassVar[LiteralString] = "{q}"
     """Has the query ``{q}`` wait for the transactions that change its rows."""
-    guard: ClassVar[LiteralString | None] = None
-    """Begins a transaction that opens a session of materialization ``{1}``: one at a time goes on from here.
-
-    None: transactions that write do so anyway.
-    """
     widen: ClassVar[LiteralString | None] = "ALTER TABLE {t} ALTER COLUMN {n} SET DATA TYPE {c}"
     relax: ClassVar[LiteralString | None] = "ALTER TABLE {t} ALTER COLUMN {n} DROP NOT NULL"
     unindex: ClassVar[LiteralString] = "DROP INDEX {i}"
@@ -103,6 +100,12 @@ class Dialect(ABC):
     def indexes(self, connection: Connection, table: str) -> list[str]:
         """Return the names of a table's indexes, if this dialect makes any."""
         return []
+
+    def guard(self, connection: Connection, checkpoints: Sql, materialization: str) -> None:  # noqa: B027 - see below
+        """Have one transaction at a time go on from here that opens a session of ``materialization``.
+
+        Nothing needs to be done if those that write are one at a time anyway.
+        """
 
     # --- statements ---------------------------------------------------------------------------------------------------
     def placeholder(self, number: int) -> Sql:

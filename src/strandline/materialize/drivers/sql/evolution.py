@@ -28,7 +28,7 @@ _SYNONYMS: Final = {"integer": "int", "real": "float", "double precision": "doub
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One change: the sentence that says it (empty: nobody needs to know), and its statements."""
+    """One change: the sentence that says it (empty: no reader needs to know), and its statements."""
 
     said: str
     statements: tuple[Sql, ...] = ()

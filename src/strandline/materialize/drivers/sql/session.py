@@ -131,15 +131,14 @@ class SqlSession:
         try:
             await self._database.run(lambda connection: self._transact(connection, held, stores, checkpoint))
         except OutcomeUnknownError as unknown:
-            now = await self._database.run(lambda connection: self._look(connection, held))
-            if now != checkpoint:
+            if not await self._database.run(lambda connection: self._landed(connection, held, checkpoint)):
                 raise Unavailable(f"{self._database} did not commit: {unknown}") from unknown
-        self._committed = checkpoint
+        self._held, self._committed = held.raised, checkpoint
 
-    def _look(self, connection: Connection, held: Claim) -> Checkpoint:
+    def _landed(self, connection: Connection, held: Claim, checkpoint: Checkpoint) -> bool:
         connection.begin()
         try:
-            return checkpoints.look(connection, self._dialect, held)
+            return checkpoints.landed(connection, self._dialect, held, checkpoint)
         finally:
             connection.rollback()
 
@@ -161,7 +160,7 @@ class SqlSession:
     def _write(
         self, connection: Connection, held: Claim, stores: Mapping[int, Pending], checkpoint: Checkpoint
     ) -> None:
-        # First the claim: what follows is read when no other session can change it any more.
+        # First the claim: no other session can change what is read after it.
         checkpoints.advance(connection, self._dialect, held, checkpoint)
         splits = checkpoints.of_task(connection, self._dialect, held.materialization)
         before = [self._committed, *(each for key_range, each in splits.items() if key_range != held.range)]

@@ -128,8 +128,8 @@ class Target:
         if self.dialect.same is not None:
             same = self.dialect.same
             every = (compose(same, a=a, b=b) for a, b in self._sides())
-            return [Pairs(self.table, staged.table, joined(" AND ", every), self.names)]
-        return [Pairs(self.table, staged.table, self._match(pattern), self.names) for pattern in sorted(patterns)]
+            return [Pairs(self.table, staged.table, joined(" AND ", every), Sql("TRUE"), self.names)]
+        return [self._by_pattern(staged, pattern) for pattern in sorted(patterns)]
 
     def _sides(self) -> list[tuple[Sql, Sql]]:
         return [
@@ -137,14 +137,13 @@ class Target:
             for k in self.binding.key
         ]
 
-    def _match(self, pattern: NullPattern) -> Sql:
-        return joined(
-            " AND ",
-            (
-                compose("{a} IS NULL AND {b} IS NULL" if pattern >> n & 1 else "{a} = {b}", a=a, b=b)
-                for n, (a, b) in enumerate(self._sides())
-            ),
-        )
+    def _by_pattern(self, staged: Staged, pattern: NullPattern) -> Pairs:
+        match, among = [], []
+        for n, (there, here) in enumerate(self._sides()):
+            null = pattern >> n & 1
+            match.append(compose("{a} IS NULL AND {b} IS NULL" if null else "{a} = {b}", a=there, b=here))
+            among.append(compose("{b} IS NULL" if null else "{b} IS NOT NULL", b=here))
+        return Pairs(self.table, staged.table, joined(" AND ", match), joined(" AND ", among), self.names)
 
 
 def check_names(dialect: Dialect, binding: Binding) -> None:

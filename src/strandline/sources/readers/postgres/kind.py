@@ -9,13 +9,14 @@ from typing import Final
 
 from strandline.algebra import types
 from strandline.algebra.schema import Schema
+from strandline.connections.postgres import PostgresConnection
 from strandline.errors import DefinitionError, SourceError, Unavailable
 from strandline.plane.staging import Staging
 from strandline.sources.kinds import ConnectionKind, Discovered, Discovery, discovered
 from strandline.sources.reader import Progress, ReaderKind, Surroundings
 from strandline.sources.readers.postgres import slot
 from strandline.sources.readers.postgres.ledger import Ledger, SlotNote, not_noted
-from strandline.sources.readers.postgres.options import PostgresConnection, PostgresOptions, slot_of, table_name
+from strandline.sources.readers.postgres.options import PostgresOptions, slot_of, table_name
 from strandline.sources.readers.postgres.pgoutput import Identity
 from strandline.sources.readers.postgres.reader import PostgresReader
 from strandline.sources.readers.postgres.rows import values

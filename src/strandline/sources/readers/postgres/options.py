@@ -9,34 +9,14 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from enum import Enum
 from hashlib import blake2b
 from typing import Final
 
-from strandline.options import PLACE, Kind, one_of, option
-from strandline.store.secret import Secret
+from strandline.connections.postgres import NAME_BYTES_MAX, PostgresConnection
+from strandline.options import Kind, option
 
 SLOT_PREFIX: Final = "strandline_"
 _SLOT: Final = re.compile(r"[a-z0-9_]{1,63}")
-NAME_BYTES_MAX: Final = 63
-"""PostgreSQL truncates longer names, so that two names could become one."""
-
-
-class Tls(Enum):
-    """How a connection is encrypted: libpq's ``sslmode``."""
-
-    DISABLE = "disable"
-    ALLOW = "allow"
-    PREFER = "prefer"
-    REQUIRE = "require"
-    VERIFY_CA = "verify-ca"
-    VERIFY_FULL = "verify-full"
-
-
-def _port(text: str) -> int:
-    if not (text.isascii() and text.isdigit() and 0 < int(text) < 1 << 16):
-        raise ValueError("it must be a port, 1 to 65535")
-    return int(text)
 
 
 def _count(text: str) -> int:
@@ -55,36 +35,6 @@ def _name(text: str) -> str:
     if not 0 < len(text.encode()) <= NAME_BYTES_MAX or "\0" in text:
         raise ValueError(f"a name in PostgreSQL has 1 to {NAME_BYTES_MAX} bytes")
     return text
-
-
-_SECRET: Final = Kind(Secret, {"minLength": 1}, may_refer=True)
-"""A reference to a text that is not shown."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class PostgresConnection:
-    """How to reach a database: the options of CREATE CONNECTION … TO POSTGRES."""
-
-    host: str = option(PLACE, "The server's host, or the directory of its socket.", default="localhost")
-    port: int = option(Kind(_port, {"pattern": r"^\d+$"}), "The server's port.", default="5432")
-    database: str = option(PLACE, "The database.", default="postgres")
-    user: str = option(PLACE, "Who logs in: a role with REPLICATION that may read the tables.")
-    password: Secret | None = option(_SECRET, "The password, by reference; without it, none is given.", default=None)
-    sslmode: Tls = option(
-        one_of(Tls), "How the connection is encrypted, and whose server is trusted.", default="prefer"
-    )
-    sslrootcert: str | None = option(
-        PLACE, "The file with the certificates to trust; without it, libpq's own.", default=None
-    )
-
-    sslcert: str | None = option(PLACE, "The file with the client's own certificate.", default=None)
-    sslkey: str | None = option(PLACE, "The file with its private key.", default=None)
-    sslpassword: Secret | None = option(_SECRET, "The password of that key, by reference.", default=None)
-
-    @property
-    def place(self) -> str:
-        """What to call the database in a message."""
-        return f"PostgreSQL ({self.host}:{self.port}/{self.database})"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -16,9 +16,9 @@ from typing import Any, Final, TypeVar
 import psycopg
 from psycopg.abc import PQGen
 
+from strandline.connections.postgres import PostgresConnection
 from strandline.errors import first_line
 from strandline.sources.readers.postgres.connected import statements
-from strandline.sources.readers.postgres.options import PostgresConnection
 from strandline.sources.readers.postgres.rows.values import SETTINGS
 from strandline.sources.readers.postgres.server import Name, UpstreamTable
 
@@ -86,32 +86,13 @@ class BoundedConnection(psycopg.Connection[tuple[Any, ...]]):
 
 def parameters(options: PostgresConnection) -> Mapping[str, Any]:
     """Return libpq's parameters, with the settings that fix the text forms of values."""
-    given = {
-        "host": options.host,
-        "port": options.port,
-        "dbname": options.database,
-        "user": options.user,
-        "sslmode": options.sslmode.value,
-        "application_name": "strandline",
-        "connect_timeout": 10,
-        "keepalives_idle": 10,
-        "keepalives_interval": 5,
-        "tcp_user_timeout": 30_000,
-    }
-    if options.password is not None:
-        given["password"] = options.password.reveal()
-    if options.sslpassword is not None:
-        given["sslpassword"] = options.sslpassword.reveal()
-    for name in ("sslrootcert", "sslcert", "sslkey"):
-        if (file := getattr(options, name)) is not None:
-            given[name] = file
     settings = {
         **SETTINGS,
         "row_security": "off",  # a policy that hides rows is an error, since their changes come all the same
         "statement_timeout": str(round(SECONDS_MAX * 1000)),
         "idle_in_transaction_session_timeout": "0",
     }
-    return {**given, "options": " ".join(f"-c {name}={text}" for name, text in settings.items())}
+    return options.parameters(settings)
 
 
 def published(

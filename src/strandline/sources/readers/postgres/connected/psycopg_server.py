@@ -34,6 +34,7 @@ from typing import Any, Final, TypeAlias, TypeVar, cast
 import psycopg
 from psycopg import sql
 
+from strandline.connections.postgres import PostgresConnection
 from strandline.errors import Unavailable
 from strandline.sources.readers.postgres.connected import statements
 from strandline.sources.readers.postgres.connected.bounded import (
@@ -46,7 +47,6 @@ from strandline.sources.readers.postgres.connected.bounded import (
 )
 from strandline.sources.readers.postgres.connected.portions import portions
 from strandline.sources.readers.postgres.connected.psycopg_snapshot import PsycopgSnapshot
-from strandline.sources.readers.postgres.options import PostgresConnection
 from strandline.sources.readers.postgres.pgoutput import lsn_number, lsn_text
 from strandline.sources.readers.postgres.server import Name, Standing, Take, UpstreamTable
 

@@ -1,0 +1,86 @@
+"""A connection to a PostgreSQL database: its options, and the parameters that libpq gets of them.
+
+Source: libpq's connection parameters.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any, Final
+
+from strandline.connections.secrets import SECRET
+from strandline.options import PLACE, Kind, one_of, option
+from strandline.store.secret import Secret
+
+NAME_BYTES_MAX: Final = 63
+"""PostgreSQL truncates longer names, so that two names could become one."""
+
+
+class Tls(Enum):
+    """How a connection is encrypted: libpq's ``sslmode``."""
+
+    DISABLE = "disable"
+    ALLOW = "allow"
+    PREFER = "prefer"
+    REQUIRE = "require"
+    VERIFY_CA = "verify-ca"
+    VERIFY_FULL = "verify-full"
+
+
+def _port(text: str) -> int:
+    if not (text.isascii() and text.isdigit() and 0 < int(text) < 1 << 16):
+        raise ValueError("it must be a port, 1 to 65535")
+    return int(text)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PostgresConnection:
+    """How to reach a database: the options of CREATE CONNECTION … TO POSTGRES."""
+
+    host: str = option(PLACE, "The server's host, or the directory of its socket.", default="localhost")
+    port: int = option(Kind(_port, {"pattern": r"^\d+$"}), "The server's port.", default="5432")
+    database: str = option(PLACE, "The database.", default="postgres")
+    user: str = option(
+        PLACE,
+        "Who logs in: to read, a role with REPLICATION that may read the tables; to write, one that may create them.",
+    )
+    password: Secret | None = option(SECRET, "The password, by reference; without it, none is given.", default=None)
+    sslmode: Tls = option(
+        one_of(Tls), "How the connection is encrypted, and whose server is trusted.", default="prefer"
+    )
+    sslrootcert: str | None = option(
+        PLACE, "The file with the certificates to trust; without it, libpq's own.", default=None
+    )
+    sslcert: str | None = option(PLACE, "The file with the client's own certificate.", default=None)
+    sslkey: str | None = option(PLACE, "The file with its private key.", default=None)
+    sslpassword: Secret | None = option(SECRET, "The password of that key, by reference.", default=None)
+
+    @property
+    def place(self) -> str:
+        """What to call the database in a message."""
+        return f"PostgreSQL ({self.host}:{self.port}/{self.database})"
+
+    def parameters(self, settings: Mapping[str, str]) -> Mapping[str, Any]:
+        """Return libpq's parameters; ``settings`` are those of the server for the session."""
+        given = {
+            "host": self.host,
+            "port": self.port,
+            "dbname": self.database,
+            "user": self.user,
+            "sslmode": self.sslmode.value,
+            "application_name": "strandline",
+            "connect_timeout": 10,
+            "keepalives_idle": 10,
+            "keepalives_interval": 5,
+            "tcp_user_timeout": 30_000,
+            "options": " ".join(f"-c {name}={text}" for name, text in settings.items()),
+        }
+        for name in ("password", "sslpassword"):
+            if (secret := getattr(self, name)) is not None:
+                given[name] = secret.reveal()
+        for name in ("sslrootcert", "sslcert", "sslkey"):
+            if (file := getattr(self, name)) is not None:
+                given[name] = file
+        return given

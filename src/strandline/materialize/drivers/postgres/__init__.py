@@ -1,0 +1,1 @@
+"""PostgreSQL: rows are copied to it, and merged by one statement."""

@@ -1,0 +1,126 @@
+"""A connection to PostgreSQL, by psycopg.
+
+Rows are staged in a temporary table, which is made once a connection and is emptied by each commit.
+
+Source: PostgreSQL's manual, "PostgreSQL Error Codes"; psycopg 3, "Using COPY", "Server-side cursors".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from typing import Any, Final, TypeAlias
+
+import psycopg
+import pyarrow as pa
+
+from strandline.algebra.arrow_types import arrow
+from strandline.algebra.types import Array, Struct, Type
+from strandline.errors import ConfigError, DefinitionError, StrandlineError, Unavailable, first_line
+from strandline.materialize.drivers.postgres.copying import csv_of
+from strandline.materialize.drivers.sql.connection import READ_ROWS, OutcomeUnknownError, Staged, Take, Value
+from strandline.materialize.drivers.sql.text import Sql, compose, identifier, joined
+from strandline.materialize.spool import Spool
+from strandline.materialize.wire.values import column
+
+Psycopg: TypeAlias = psycopg.Connection[tuple[Any, ...]]
+
+ANALYZED_ROWS_MIN: Final = 1_000
+"""Fewer staged rows are merged as fast without statistics."""
+_CONFLICTS: Final = frozenset({"40001", "40P01"})
+_MADE_TWICE: Final = frozenset({"pg_type_typname_nsp_index", "pg_class_relname_nsp_index"})
+"""What is violated if two sessions make one table at once."""
+_OPERATORS: Final = frozenset({"42501", "3F000"})
+"""A privilege, or a schema, is missing."""
+_LATER: Final = ("08", "25006", "53", "55", "57", "58")
+"""The beginnings of the codes of what passes."""
+_BEGIN: Final = "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE"
+_FROZEN: Final = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
+
+
+class PostgresConnection:
+    """See `Connection`; ``place`` is what messages call the database."""
+
+    def __init__(self, inner: Psycopg, place: str) -> None:
+        self._inner = inner
+        self._place = place
+        self._staged: set[str] = set()
+
+    def begin(self, *, frozen: bool = False) -> None:
+        """See `Connection.begin`."""
+        self._staged.clear()
+        self.change(Sql(_FROZEN if frozen else _BEGIN))
+
+    def commit(self) -> None:
+        """See `Connection.commit`."""
+        try:
+            done = self._inner.execute("COMMIT").statusmessage
+        except psycopg.Error as error:
+            raise OutcomeUnknownError(first_line(error)) from error
+        if done != "COMMIT":
+            raise OutcomeUnknownError("the server rolled it back")
+
+    def rollback(self) -> None:
+        """See `Connection.rollback`."""
+        with suppress(psycopg.Error):
+            self._inner.execute("ROLLBACK")
+
+    def change(self, statement: Sql, *values: Value) -> int:
+        """See `Connection.change`."""
+        with self._failing():
+            return self._run(statement, values).rowcount
+
+    def query(self, statement: Sql, *values: Value) -> list[tuple[object, ...]]:
+        """See `Connection.query`."""
+        with self._failing():
+            return self._run(statement, values).fetchall()
+
+    def read(self, statement: Sql, names: Sequence[str], types: Sequence[Type], take: Take) -> None:
+        """See `Connection.read`."""
+        with self._failing(), self._inner.cursor(name="strandline_rows") as cursor:
+            cursor.execute(statement.text.encode())
+            while rows := cursor.fetchmany(READ_ROWS):
+                columns = zip(names, types, zip(*rows, strict=True), strict=True)
+                take(pa.table([_array(name, kind, values) for name, kind, values in columns], names=list(names)))
+
+    def stage(self, staged: Staged, rows: Spool) -> None:
+        """See `Connection.stage`."""
+        made = "CREATE TEMPORARY TABLE IF NOT EXISTS {t} ({d}) ON COMMIT DELETE ROWS"
+        self.change(compose(made, t=staged.table, d=staged.declared))
+        if staged.table.text in self._staged:
+            self.change(compose("TRUNCATE {t}", t=staged.table))
+        self._staged.add(staged.table.text)
+        self.append(staged.table, [identifier(name) for name in staged.names], staged.types, rows)
+        if rows.rows >= ANALYZED_ROWS_MIN:
+            self.change(compose("ANALYZE {t}", t=staged.table))
+
+    def append(self, table: Sql, columns: Sequence[Sql], types: Sequence[Type], rows: Spool) -> None:
+        """See `Connection.append`."""
+        statement = compose("COPY {t} ({c}) FROM STDIN (FORMAT csv)", t=table, c=joined(", ", columns))
+        with self._failing(), self._inner.cursor() as cursor, cursor.copy(statement.text.encode()) as copy:
+            for part in rows.tables():
+                copy.write(csv_of(part))
+
+    def _run(self, statement: Sql, values: Sequence[Value]) -> psycopg.RawCursor[tuple[Any, ...]]:
+        return psycopg.RawCursor(self._inner).execute(statement.text.encode(), list(values) if values else None)
+
+    @contextmanager
+    def _failing(self) -> Iterator[None]:
+        try:
+            yield
+        except psycopg.Error as error:
+            raise self._meaning(error) from error
+
+    def _meaning(self, error: psycopg.Error) -> StrandlineError | OutcomeUnknownError:
+        code, said = error.sqlstate or "", first_line(error)
+        if code in _CONFLICTS or error.diag.constraint_name in _MADE_TWICE:
+            return OutcomeUnknownError(said)
+        if code in _OPERATORS:
+            return ConfigError(f"{self._place} does not allow it: {said}")
+        if not code or code.startswith(_LATER):
+            return Unavailable(f"{self._place} failed: {said}")
+        return DefinitionError(f"{self._place} refused what it was given: {said}")
+
+
+def _array(name: str, kind: Type, values: Sequence[Any]) -> pa.Array:
+    return column(name, values, kind) if isinstance(kind, Array | Struct) else pa.array(values, arrow(kind))

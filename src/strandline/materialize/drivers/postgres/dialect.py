@@ -1,0 +1,169 @@
+"""How PostgreSQL says it, from version 15 on (MERGE, and unique indexes in which NULL equals NULL).
+
+A key is matched by ``=``, or by IS NULL where it has one: IS NOT DISTINCT FROM would compare every two rows.
+
+Source: PostgreSQL's manual, "MERGE", "Lexical Structure", "System Columns", "Data Types".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import ClassVar, Final, LiteralString
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from strandline.algebra.types import Array, Atom, Decimal, Struct, Type
+from strandline.connections.postgres import NAME_BYTES_MAX
+from strandline.errors import DefinitionError
+from strandline.materialize.drivers.sql.connection import Connection
+from strandline.materialize.drivers.sql.dialect import Dialect, Found, Pairs
+from strandline.materialize.drivers.sql.text import Sql, compose, identifier, joined
+from strandline.materialize.wire.values import plain
+
+_TYPES: Final = {
+    "boolean": Sql("boolean"),
+    "tinyint": Sql("smallint"),
+    "smallint": Sql("smallint"),
+    "int": Sql("integer"),
+    "bigint": Sql("bigint"),
+    "float": Sql("real"),
+    "double": Sql("double precision"),
+    "string": Sql("text"),
+    "binary": Sql("bytea"),
+    "date": Sql("date"),
+    "timestamp": Sql("timestamp with time zone"),
+    "timestamp_ntz": Sql("timestamp without time zone"),
+}
+_OF_THE_SYSTEM: Final = frozenset({"tableoid", "xmin", "cmin", "xmax", "cmax", "ctid"})
+_TABLES: Final = """
+SELECT c.relname FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+WHERE n.nspname = {1} AND c.relkind IN ('r', 'p')"""
+_COLUMNS: Final = """
+SELECT a.attname, pg_catalog.format_type(a.atttypid, a.atttypmod),
+    a.attnotnull AND NOT a.atthasdef AND a.attidentity = ''
+FROM pg_catalog.pg_attribute a JOIN pg_catalog.pg_class c ON c.oid = a.attrelid
+WHERE c.relname = {1} AND a.attnum > 0 AND NOT a.attisdropped AND c.relnamespace = """
+_OF_SCHEMA: Final = "(SELECT oid FROM pg_catalog.pg_namespace WHERE nspname = {2}) ORDER BY a.attnum"
+_TEMPORARY: Final = "pg_catalog.pg_my_temp_schema() ORDER BY a.attnum"
+_INDEXES: Final = """
+SELECT indexname FROM pg_catalog.pg_indexes WHERE tablename = {1} AND schemaname = {2}"""
+_GUARD: Final = "SELECT pg_advisory_xact_lock(hashtextextended('strandline ' || {1}, 0))"
+_NUL_IN_JSON: Final = "\\u0000"
+
+
+class PostgresDialect(Dialect):
+    """One schema of a database."""
+
+    system: ClassVar[str] = "PostgreSQL"
+    text: ClassVar[Sql] = Sql("text")
+    name_text: ClassVar[Sql] = Sql("text")
+    lock: ClassVar[LiteralString] = "{q} FOR UPDATE"
+
+    def __init__(self, schema: str) -> None:
+        self._schema = schema
+
+    def identifier(self, name: str) -> Sql:
+        """See `Dialect.identifier`."""
+        if "\0" in name:
+            raise DefinitionError(f"the name {name!r} has a NUL character, which PostgreSQL cannot store")
+        if len(name.encode("utf-8", "replace")) > NAME_BYTES_MAX:
+            raise DefinitionError(f"the name {name!r} has more than {NAME_BYTES_MAX} bytes; PostgreSQL would cut it")
+        return identifier(name)
+
+    def fold(self, name: str) -> str:
+        """Return the name: quoted names are compared as they are."""
+        return name
+
+    def qualified(self, table: str) -> Sql:
+        """See `Dialect.qualified`."""
+        return compose("{s}.{t}", s=self.identifier(self._schema), t=self.identifier(table))
+
+    def check_table(self, name: str, columns: Sequence[str]) -> None:
+        """See `Dialect.check_table`."""
+        for column in columns:
+            if column in _OF_THE_SYSTEM:
+                raise DefinitionError(f"a column of {name!r} is called {column!r}, which every table of PostgreSQL has")
+
+    def column_type(self, kind: Type, *, key: bool) -> Sql:
+        """See `Dialect.column_type`."""
+        match kind:
+            case Atom(name):
+                return _TYPES[name]
+            case Decimal(precision, scale):
+                return Sql(f"numeric({precision},{scale})")
+            case Array() | Struct():
+                if key:
+                    raise DefinitionError("an array or a struct cannot be part of a key here: it is stored as JSON")
+                return Sql("jsonb")
+
+    def check_values(self, name: str, values: pa.ChunkedArray) -> None:
+        """See `Dialect.check_values`."""
+        kind = values.type
+        if pa.types.is_string(kind) or pa.types.is_large_string(kind):
+            nul = pc.match_substring(values, "\0")
+        elif pa.types.is_nested(kind):
+            nul = pc.match_substring(plain(values).cast(pa.string()), _NUL_IN_JSON)
+        else:
+            return
+        if pc.any(nul).as_py():
+            raise DefinitionError(
+                f"column {name!r}: a text has a NUL character, which PostgreSQL cannot store; take it out, "
+                f"as in replace({name}, '\\0', '')"
+            )
+
+    def tables(self, connection: Connection) -> list[str]:
+        """See `Dialect.tables`."""
+        return [str(name) for (name,) in connection.query(self.statement(_TABLES), self._schema)]
+
+    def columns(self, connection: Connection, table: str, *, temporary: bool = False) -> list[Found]:
+        """See `Dialect.columns`."""
+        if temporary:
+            rows = connection.query(self.statement(_COLUMNS + _TEMPORARY), table)
+        else:
+            rows = connection.query(self.statement(_COLUMNS + _OF_SCHEMA), table, self._schema)
+        return [Found(str(name), str(kind), bool(required)) for name, kind, required in rows]
+
+    def indexes(self, connection: Connection, table: str) -> list[str]:
+        """See `Dialect.indexes`."""
+        return [str(name) for (name,) in connection.query(self.statement(_INDEXES), table, self._schema)]
+
+    def guard(self, connection: Connection, checkpoints: Sql, materialization: str) -> None:
+        """See `Dialect.guard`."""
+        connection.query(self.statement(_GUARD), materialization)
+
+    def index(self, name: Sql, table: Sql, key: Sequence[tuple[Sql, Type]]) -> Sql | None:
+        """See `Dialect.index`."""
+        columns = joined(", ", (column for column, _ in key))
+        return compose("CREATE UNIQUE INDEX {i} ON {t} ({k}) NULLS NOT DISTINCT", i=name, t=table, k=columns)
+
+    def merge(self, pairs: Pairs, columns: Sequence[tuple[Sql, Sql]], deleted: Sql | None) -> Sql | None:
+        """See `Dialect.merge`."""
+        sets = [compose("{n} = r.{c}", n=there, c=placed) for there, placed in columns]
+        inserted = [(there, compose("r.{c}", c=placed)) for there, placed in columns]
+        holes = {"s": joined(", ", sets)}
+        if deleted is None:
+            whens = compose(
+                "WHEN MATCHED AND r.present AND r.gone THEN DELETE WHEN MATCHED AND r.present THEN UPDATE SET {s}",
+                **holes,
+            )
+        else:
+            inserted.append((deleted, Sql("FALSE")))
+            whens = compose(
+                "WHEN MATCHED AND r.present AND r.gone AND NOT t.{d} THEN UPDATE SET {d} = TRUE "
+                "WHEN MATCHED AND r.present AND NOT t.{d} THEN UPDATE SET {s} "
+                "WHEN MATCHED AND NOT r.present AND t.{d} THEN UPDATE SET {s}, {d} = FALSE",
+                d=deleted,
+                **holes,
+            )
+        return compose(
+            "MERGE INTO {t} AS t USING (SELECT * FROM {r} AS r WHERE {a}) AS r ON {m} {w} "
+            "WHEN NOT MATCHED AND NOT r.present THEN INSERT ({c}) VALUES ({v})",
+            t=pairs.table,
+            r=pairs.staged,
+            a=pairs.among,
+            m=pairs.match,
+            w=whens,
+            c=joined(", ", (there for there, _ in inserted)),
+            v=joined(", ", (value for _, value in inserted)),
+        )

@@ -1,0 +1,60 @@
+"""A proxy before a server, which cuts the connection at COMMIT: before the server has it, or before its answer."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+
+COMMIT = b"COMMIT\0"
+
+
+class CuttingProxy:
+    """Forwards what it gets; ``cut`` says what to do at the next COMMIT: "lost" (it never arrives), or "done"."""
+
+    def __init__(self, port: int) -> None:
+        self.cut = ""
+        self.meanwhile: Callable[[], None] = lambda: None
+        """Called after a COMMIT whose answer is withheld."""
+        self._upstream = port
+        self._threads = ThreadPoolExecutor(64)
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port = self._listener.getsockname()[1]
+        self._threads.submit(self._accept)
+
+    def close(self) -> None:
+        """Stop."""
+        self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+    def _accept(self) -> None:
+        with suppress(OSError):
+            while True:
+                client, _ = self._listener.accept()
+                self._threads.submit(self._carry, client)
+
+    def _carry(self, client: socket.socket) -> None:
+        withheld: list[str] = []
+        with client, socket.create_connection(("127.0.0.1", self._upstream)) as server, suppress(OSError):
+            self._threads.submit(self._answers, client, server, withheld)
+            while data := client.recv(1 << 16):
+                if self.cut and COMMIT in data:
+                    how, self.cut = self.cut, ""
+                    if how == "lost":
+                        client.shutdown(socket.SHUT_RDWR)
+                        server.shutdown(socket.SHUT_RDWR)
+                        return
+                    withheld.append(how)
+                server.sendall(data)
+
+    def _answers(self, client: socket.socket, server: socket.socket, withheld: list[str]) -> None:
+        with suppress(OSError):
+            while data := server.recv(1 << 16):
+                if withheld:
+                    self.meanwhile()
+                    client.shutdown(socket.SHUT_RDWR)
+                    return
+                client.sendall(data)
+            client.shutdown(socket.SHUT_RDWR)

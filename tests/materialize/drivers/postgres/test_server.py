@@ -1,0 +1,168 @@
+"""What only a server can do to a transaction: lose the answer of COMMIT, end a session, refuse one, or be too old."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import psycopg
+import pytest
+from tests.materialize.drivers.postgres.conftest import PostgresEndpoint
+from tests.materialize.drivers.postgres.cutting_proxy import CuttingProxy
+from tests.materialize.drivers.sql.claims import NEW, SPEC, commit, contents, opened, rows_of
+
+from strandline.errors import ConfigError, DefinitionError, FencedError, Unavailable
+from strandline.materialize.drivers.postgres import database
+from strandline.materialize.drivers.sql.text import Sql
+from strandline.materialize.protocol.task import NOTHING
+from strandline.testing.contracts.driver_contract import World, advance_through, write_history
+
+pytestmark = pytest.mark.server
+
+Make = Callable[..., PostgresEndpoint]
+
+
+@pytest.fixture
+def proxy(postgres_database: Any) -> Iterator[CuttingProxy]:
+    """A proxy before the server."""
+    made = CuttingProxy(postgres_database.server.port)
+    yield made
+    made.close()
+
+
+@pytest.mark.parametrize("how", ["lost", "done", "fenced"])
+def test_a_commit_whose_answer_is_lost_is_looked_up(how: str, proxy: CuttingProxy, make_endpoint: Make) -> None:
+    """Damage: stored rows are sent again, or missing rows count as committed."""
+    endpoint = make_endpoint(port=proxy.port)
+    world = World(endpoint)
+    uppers = write_history(world)
+
+    def raise_fence() -> None:
+        with psycopg.connect(endpoint.where.url, autocommit=True) as other:
+            other.execute(f'UPDATE "{endpoint.schema}".strandline_checkpoints SET fence = fence + 1')
+
+    async def body() -> None:
+        runtime = world.runtime()
+        await advance_through(world, runtime, uppers[:1])
+        world.seal(uppers[1])
+        proxy.cut = "lost" if how == "lost" else "done"
+        if how == "lost":
+            with pytest.raises(Unavailable, match="did not commit"):
+                await runtime.advance()
+            world.check(uppers[0])
+        if how == "fenced":
+            proxy.meanwhile = raise_fence
+            with pytest.raises(FencedError, match="another session"):
+                await runtime.advance()
+            runtime = world.runtime()
+        assert await runtime.advance() is (how != "fenced"), "what the other session found was committed"
+        world.check(uppers[1])
+        await advance_through(world, runtime, uppers[2:])
+        world.check(uppers[-1])
+        await runtime.close()
+
+    asyncio.run(body())
+
+
+def test_a_session_that_the_server_ended_commits_nothing_and_the_next_one_goes_on(make_endpoint: Make) -> None:
+    """Damage: a restart of the server stops the task for ever, or repeats a transaction."""
+    endpoint = make_endpoint()
+    ended = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'strandline'"
+
+    async def body() -> None:
+        session, _ = await opened(endpoint)
+        await commit(session, 2, rows_of((1, "one", NEW)))
+        endpoint.run(ended)
+        while endpoint.run(ended)[1]:
+            pass
+        await commit(session, 3, rows_of((2, "two", NEW)))  # an idle connection is made anew
+
+        def ends_itself(connection: Any) -> None:
+            connection.begin()
+            while endpoint.run(ended)[1]:
+                pass
+            connection.commit()
+
+        with pytest.raises(Exception, match="terminat"):
+            await session._database.run(ends_itself)
+        await commit(session, 4, rows_of((3, "three", NEW)))
+        assert len(await contents(endpoint)) == 3
+
+    asyncio.run(body())
+
+
+def test_a_cancelled_commit_ends_at_once_and_whole(make_endpoint: Make) -> None:
+    """Damage: a silent server keeps the task, and the process, from ending."""
+    endpoint = make_endpoint()
+
+    async def body() -> None:
+        session, _ = await opened(endpoint)
+        table = endpoint.dialect.qualified("strandline_checkpoints").text
+        with psycopg.connect(endpoint.where.url) as other:
+            other.execute(f"SELECT * FROM {table} FOR UPDATE")  # the commit waits for it
+            with pytest.raises(TimeoutError):
+                await asyncio.wait_for(commit(session, 5, rows_of((7, "seven", NEW))), 0.3)
+            await session.close()
+        again, base = await opened(endpoint)
+        assert base == NOTHING
+        assert endpoint.rows("t") == []
+        await again.close()
+
+    asyncio.run(asyncio.wait_for(body(), 30))
+
+
+def test_a_missing_privilege_is_named(make_endpoint: Make) -> None:
+    """Damage: an operator reads a traceback."""
+    endpoint = make_endpoint()
+    endpoint.run("DROP ROLE IF EXISTS reader")
+    endpoint.run("CREATE ROLE reader LOGIN")
+    reader = make_endpoint(user="reader")
+    with pytest.raises(ConfigError, match=r"PostgreSQL \(127.0.0.1.*does not allow it: permission denied for schema"):
+        asyncio.run(reader.driver().apply(SPEC, {}))
+    missing = make_endpoint()
+    missing.run(f'DROP SCHEMA "{missing.schema}"')
+    with pytest.raises(ConfigError, match="does not exist"):
+        asyncio.run(missing.driver().apply(SPEC, {}))
+    reader.close()
+    endpoint.run("DROP ROLE reader")
+
+
+def test_an_old_server_and_no_server_are_named(make_endpoint: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Damage: a statement that the server does not know fails in the middle of a transaction."""
+    with pytest.raises(Unavailable, match=r"PostgreSQL \(127.0.0.1:1/.*does not answer"):
+        asyncio.run(make_endpoint(port=1).driver().apply(SPEC, {}))
+    monkeypatch.setattr(database, "VERSION_MIN", 99)
+    with pytest.raises(ConfigError, match="is version 1[5-9]; 99 is the oldest"):
+        asyncio.run(make_endpoint().driver().apply(SPEC, {}))
+
+
+def test_a_nul_in_a_text_is_named_with_its_column(make_endpoint: Make) -> None:
+    """Damage: the task stops with the server's words about an encoding, and no operator knows where to look."""
+
+    async def body() -> None:
+        session, _ = await opened(make_endpoint())
+        with pytest.raises(DefinitionError, match="column 'x': a text has a NUL character"):
+            await commit(session, 2, rows_of((1, "a\0b", NEW)))
+
+    asyncio.run(body())
+
+
+def test_commits_are_durable_whatever_the_role_is_set_to(make_endpoint: Make) -> None:
+    """Damage: after a crash the server is behind what it acknowledged, and the history that it needs is compacted."""
+    endpoint = make_endpoint()
+    role = endpoint.options.user
+    try:
+        endpoint.run(f"ALTER ROLE {role} SET synchronous_commit = off")
+
+        async def body() -> None:
+            session, _ = await opened(endpoint)
+            ((found,),) = await session._database.run(
+                lambda connection: connection.query(Sql("SHOW synchronous_commit"))
+            )
+            assert found == "on"
+            await session.close()
+
+        asyncio.run(body())
+    finally:
+        endpoint.run(f"ALTER ROLE {role} RESET synchronous_commit")
