@@ -328,6 +328,21 @@ def driver_spec(
     endpoints.driver_spec(endpoint, Output(json))
 
 
+@driver_app.command("check")
+def driver_check(
+    endpoint: Annotated[
+        str, typer.Argument(help="An endpoint, as in CREATE MATERIALIZATION … INTO; or package.module:KIND.")
+    ],
+    config: Annotated[
+        str, typer.Option(metavar="JSON", help="Its options; {n} in one stands for the number of an empty endpoint.")
+    ],
+    json: JsonOption = False,
+) -> None:
+    """Hold a driver against the contract: each scenario must pass, and fail with a defect."""
+    if not endpoints.driver_check(endpoint, config, Output(json)):
+        raise typer.Exit(1)
+
+
 @app.command()
 def options(json: JsonOption = False) -> None:
     """Show every option of every source, endpoint and store, as Markdown."""

@@ -1,13 +1,24 @@
-"""`strandline backfill`, `strandline driver spec` and `strandline options`: endpoints, and what options there are."""
+"""`strandline backfill`, `strandline driver` and `strandline options`: endpoints, and what options there are."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
+from importlib import import_module
 from pathlib import Path
+from typing import Any, Final
+
+import msgspec
 
 from strandline.cli.terminal.opening import Opener
 from strandline.cli.terminal.output import Output
-from strandline.wiring.registry import DRIVERS, named, page
+from strandline.errors import ConfigError, InvalidUsage
+from strandline.materialize.driver import Driver, DriverKind
+from strandline.store.system import SystemClock
+from strandline.wiring.registry import DRIVERS, named, opened, page
+
+NUMBER: Final = "{n}"
+"""In an option: another number for each endpoint of `driver_check`."""
 
 
 def backfill(opener: Opener, root: Path, name: str, collection: str | None, output: Output, *, apply: bool) -> None:
@@ -34,6 +45,61 @@ def driver_spec(endpoint: str, output: Output) -> None:
         "documentation_url": spec.documentation_url,
     }
     output.result(document, json.dumps(document, indent=2))
+
+
+def driver_check(endpoint: str, config: str, output: Output) -> bool:
+    """Hold a driver against the contract, and the contract against defects; return whether all is as it should be."""
+    try:
+        from strandline.testing.checking.check import check, described
+    except ModuleNotFoundError as error:
+        raise ConfigError(f"driver check needs {error.name}: pip install 'strandline[testing]'") from error
+    kind, texts = _kind(endpoint), _texts(config)
+    if not any(NUMBER in text for text in texts.values()):
+        raise InvalidUsage(
+            f"driver check makes many endpoints, each empty at first: put {NUMBER} into the option that says where one "
+            f"is, as in 'path': '/tmp/check-{NUMBER}.duckdb'"
+        )
+
+    def opening(number: int) -> Callable[[], Driver]:
+        own = {name: text.replace(NUMBER, str(number)) for name, text in texts.items()}
+        return lambda: opened(kind, own, SystemClock())
+
+    good = True
+    for result in check(opening):
+        good = good and result.good
+        document = {
+            "scenario": result.scenario,
+            "defect": result.defect,
+            "outcome": result.outcome.value,
+            "why": result.why,
+            "good": result.good,
+        }
+        what = f"with a defect: {result.defect}" if result.defect else described(result.scenario)
+        why = f" ({result.why})" if result.why and not (result.defect and result.good) else ""
+        mark = "ok " if result.good else "BAD"
+        output.result(document, f"{mark} {result.scenario}: {what}: {result.outcome.value}{why}")
+    return good
+
+
+def _kind(name: str) -> DriverKind[Any]:
+    """Return the driver of an endpoint's name, or that of ``package.module:ATTRIBUTE``."""
+    module, _, attribute = name.partition(":")
+    if not attribute:
+        return named(DRIVERS, "endpoint", name)
+    try:
+        found = getattr(import_module(module), attribute)
+    except (ImportError, AttributeError) as error:
+        raise InvalidUsage(f"driver {name!r} cannot be imported: {error}") from error
+    if not isinstance(found, DriverKind):
+        raise InvalidUsage(f"{name!r} is no strandline.materialize.driver.DriverKind, but a {type(found).__name__}")
+    return found
+
+
+def _texts(config: str) -> dict[str, str]:
+    try:
+        return msgspec.json.decode(config, type=dict[str, str])
+    except msgspec.MsgspecError as error:
+        raise InvalidUsage(f"--config is no JSON object of texts: {error}") from error
 
 
 def options(output: Output) -> None:

@@ -32,23 +32,23 @@ class Line:
         self._beside = beside
         self._kept = kept
         self._came: deque[Response] = deque()
-        self._posted: Running | None = None
+        self._posted: list[Running] = []  # each waits for the one before it
         self._receiving: Running | None = None
         self._error: BaseException | None = None
 
     async def send(self, message: Request) -> None:
         """Send a message; return when the driver has taken it."""
         self._listen()
-        if self._posted is not None:
-            await self._posted.wait(None)
-            self._posted = None
+        if self._posted:
+            await self._posted[-1].wait(None)
+            self._posted.clear()
         self._check()
         await self._session.send(message)
 
     async def post(self, message: Request) -> None:
         """Send a message beside the caller, after those that were posted before."""
         self._listen()
-        previous = self._posted
+        previous = self._posted[-1] if self._posted else None
 
         async def sent() -> None:
             if previous is not None:
@@ -63,8 +63,8 @@ class Line:
                 if self._receiving is not None:
                     await self._receiving.cancel()  # no answer to it will come
 
-        self._posted = self._beside(sent)
-        await self._posted.wait(0)  # without an event loop it is sent now
+        self._posted.append(self._beside(sent))
+        await self._posted[-1].wait(0)  # without an event loop it is sent now
 
     async def receive(self, seconds: float | None = None) -> Response | None:
         """Return the driver's next message; None if none came within ``seconds``."""
@@ -79,9 +79,8 @@ class Line:
     async def halt(self) -> None:
         """End what goes on beside the runtime; nothing but `close` may follow."""
         self._error = self._error or Unavailable("this session was ended; the next one goes on from what is committed")
-        for running in (self._posted, self._receiving):
-            if running is not None:
-                await running.cancel()
+        for running in (*reversed(self._posted), *([] if self._receiving is None else [self._receiving])):
+            await running.cancel()
 
     async def close(self) -> None:
         """End the conversation, and what is under way in it."""

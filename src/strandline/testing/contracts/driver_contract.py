@@ -215,6 +215,11 @@ class World:
                 return seen, tables
             seen = checkpoint
 
+    def reached(self) -> int:
+        """Return the time of the endpoint's own checkpoint; 0 if it keeps none."""
+        checkpoint = self.endpoint.checkpoint(self.spec.name)
+        return 0 if checkpoint is None else checkpoint.time(self.spec.state_keys)
+
     def check_committed(self) -> None:
         """Check law M2 at the endpoint's own checkpoint, if it keeps one."""
         checkpoint, tables = self.held()
@@ -531,10 +536,10 @@ async def zombie_everywhere(make_endpoint: MakeEndpoint) -> None:
 
 async def zombie_once(world: World, at: int, epoch: int) -> bool:
     """Pause at point ``at``; return whether there is one."""
-    met = False
+    met, reached = False, 0
 
     async def meanwhile() -> None:
-        nonlocal met
+        nonlocal met, reached
         met = True
         successor = world.runtime(epoch=epoch + 1)
         while await successor.advance():
@@ -542,11 +547,13 @@ async def zombie_once(world: World, at: int, epoch: int) -> bool:
         world.write_over()
         await successor.advance()
         world.check(world.upper)
+        reached = world.reached()
 
     zombie = world.runtime(PausePlan(at, meanwhile), epoch)
     world.write_over()
     with suppress(FencedError, AsOfError):
         await zombie.advance()
+    assert world.reached() >= reached, "the zombie has taken the endpoint back"
     world.check_committed()
     # No runtime is blocked: a new one continues from what is committed.
     survivor = world.runtime(epoch=epoch + 1)

@@ -1,0 +1,1 @@
+"""`strandline driver check`: any author's driver, held against the contract; and the contract, against defects."""
