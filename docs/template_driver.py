@@ -1,4 +1,4 @@
-"""A driver to begin from: it keeps tables in one JSON file, and a checkpoint and a fence beside them (docs/drivers.md)."""
+"""A driver to begin from: it keeps tables in one JSON file, with a checkpoint and a fence beside them."""
 
 from __future__ import annotations
 

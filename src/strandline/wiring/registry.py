@@ -18,6 +18,7 @@ from strandline.instance.commands import RunIngestion
 from strandline.materialize.driver import Driver, DriverKind
 from strandline.materialize.drivers.delta import kind as delta_lake
 from strandline.materialize.drivers.duckdb import kind as duckdb
+from strandline.materialize.drivers.files import kind as data_files
 from strandline.materialize.drivers.kafka import driver as kafka_topics
 from strandline.materialize.drivers.redis import driver as redis
 from strandline.materialize.drivers.webhook import driver as webhook_receiver
@@ -58,7 +59,8 @@ CONNECTIONS: Final[Mapping[str, ConnectionKind]] = {
 }
 """Every kind of connection: those that a reader uses."""
 DRIVERS: Final[Mapping[str, DriverKind[Any]]] = {
-    kind.name: kind for kind in (duckdb.KIND, kafka_topics.KIND, redis.KIND, webhook_receiver.KIND, delta_lake.KIND)
+    kind.name: kind
+    for kind in (duckdb.KIND, kafka_topics.KIND, redis.KIND, webhook_receiver.KIND, delta_lake.KIND, data_files.KIND)
 }
 
 _resolved = partial(resolve_reference, base=Path())
@@ -212,8 +214,12 @@ def driver(clock: Clock, endpoint: str, options: Mapping[str, str]) -> Driver:
 
     Raises `DefinitionError` naming the endpoint or the option that is not known.
     """
-    kind = named(DRIVERS, "endpoint", endpoint)
-    return kind.open(understood(f"endpoint {endpoint}", kind.options, options, resolve=_resolved), clock)
+    return opened(named(DRIVERS, "endpoint", endpoint), options, clock)
+
+
+def opened(kind: DriverKind[Any], options: Mapping[str, str], clock: Clock) -> Driver:
+    """Return a driver of a kind.  Raises `DefinitionError` naming the option that is not known."""
+    return kind.open(understood(f"endpoint {kind.name}", kind.options, options, resolve=_resolved), clock)
 
 
 def page() -> str:
