@@ -36,4 +36,4 @@ def _open(options: DuckDBOptions, clock: Clock) -> SqlDriver:
     return SqlDriver(KIND.spec, DuckDBDialect(), lambda: DuckDBFile(clock, Path(options.path)), soft=options.soft)
 
 
-KIND: Final = DriverKind("duckdb", DuckDBOptions, DuckDBResource, "https://duckdb.org/docs/", _open)
+KIND: Final = DriverKind("duckdb", DuckDBOptions, DuckDBResource, "docs/endpoints/duckdb.md", _open)

@@ -38,4 +38,4 @@ def _open(options: PostgresTarget, clock: Clock) -> SqlDriver:
     return SqlDriver(KIND.spec, dialect, lambda: PostgresDatabase(clock, options), soft=options.soft)
 
 
-KIND: Final = DriverKind("postgres", PostgresTarget, PostgresResource, "https://www.postgresql.org/docs/", _open)
+KIND: Final = DriverKind("postgres", PostgresTarget, PostgresResource, "docs/endpoints/postgres.md", _open)

@@ -36,4 +36,4 @@ def _open(options: SQLiteOptions, _: Clock) -> SqlDriver:
     return SqlDriver(KIND.spec, SQLiteDialect(), lambda: SQLiteFile(Path(options.path)), soft=options.soft)
 
 
-KIND: Final = DriverKind("sqlite", SQLiteOptions, SQLiteResource, "https://www.sqlite.org/docs.html", _open)
+KIND: Final = DriverKind("sqlite", SQLiteOptions, SQLiteResource, "docs/endpoints/sqlite.md", _open)
