@@ -63,7 +63,7 @@ INNER = {
     "materialize.drivers": (  # no endpoint knows of another one
         ("rows", "sql", "threads"),
         ("staged",),
-        ("delta", "duckdb", "files", "kafka", "postgres", "redis", "sqlite", "webhook"),
+        ("delta", "duckdb", "files", "iceberg", "kafka", "postgres", "redis", "sqlite", "webhook"),
     ),
     "engine": (
         ("session", "frames"),
@@ -136,7 +136,7 @@ TIED = {
     "kafka": CLIENTS,
     "confluent_kafka": CLIENTS,
     "deltalake": CLIENTS,
-    "pyiceberg": CLIENTS,
+    "pyiceberg": (*CLIENTS, "connections"),  # reader and endpoint ask one catalog, and understand its refusals alike
     "pyarrow.flight": ("instance.carriers",),  # pyarrow itself is the vocabulary of rows
 }
 
@@ -436,7 +436,7 @@ def test_libraries_stay_in_their_rooms() -> None:
         ("engine.parts", "import strandline.materialize.protocol.fsm"),
         ("sources.ingest", "def later():\n    from strandline.compute.tick import tick"),
         ("compute.step", "if TYPE_CHECKING:\n    from strandline.controller.location.oracle import Oracle"),
-        ("cli.demo", "from strandline.testing import doubles"),
+        ("client.access", "from strandline.testing import doubles"),
         ("controller.core", "from strandline.testing.lists.list_engine import ListEngine"),
         ("errors", "import strandline"),
     ],

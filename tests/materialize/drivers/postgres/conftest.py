@@ -15,7 +15,7 @@ from strandline.materialize.drivers.postgres.database import PostgresDatabase as
 from strandline.materialize.drivers.postgres.dialect import PostgresDialect
 from strandline.materialize.drivers.postgres.kind import PostgresTarget
 from strandline.options import understood
-from strandline.testing.contracts.driver_contract import HOSTILE
+from strandline.testing.contracts.hostile import HOSTILE
 from strandline.testing.doubles import HandClock
 
 SESSIONS_MAX = 16

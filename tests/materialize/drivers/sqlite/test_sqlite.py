@@ -21,13 +21,13 @@ from strandline.materialize.drivers.sqlite.dialect import SQLiteDialect
 from strandline.materialize.drivers.sqlite.file import SQLiteFile
 from strandline.materialize.protocol.task import Binding, MaterializationSpec
 from strandline.testing.contracts.driver_contract import (
-    HOSTILE,
     DriverContract,
     World,
     advance_through,
     write_history,
 )
 from strandline.testing.contracts.fencing_contract import FencingContract
+from strandline.testing.contracts.hostile import HOSTILE
 
 
 class SQLiteEndpoint(SqlEndpoint):
