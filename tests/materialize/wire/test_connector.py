@@ -522,7 +522,7 @@ def test_a_connector_gets_the_variables_that_are_named(tmp_path: Path, monkeypat
     ],
 )
 def test_wrong_options_are_refused_by_name(tmp_path: Path, option: str, text: str, said: str) -> None:
-    """Damage: a typing error is found by the connector, in words that nobody connects with it."""
+    """Damage: a typing error is found by the connector, in words that do not lead back to it."""
     with pytest.raises(StrandlineError, match=re.escape(said)):
         World(tmp_path, **{option: text}).driver()
 

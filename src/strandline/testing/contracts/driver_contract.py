@@ -41,9 +41,9 @@ from strandline.materialize.protocol.task import NOTHING, Binding, Checkpoint, M
 from strandline.materialize.runtime import Task
 from strandline.store.beside import Call, Running
 from strandline.store.memory import MemoryConsensus
-from strandline.testing.contracts.hostile import HOSTILE
 from strandline.testing.doubles import CountingIds, HandClock
 from strandline.testing.feed import ListFeed
+from strandline.testing.hostile import HOSTILE
 from strandline.testing.simulation.crashes import Crash, CrashPlan, PausePlan, Tapped
 from strandline.wiring.loop import RunningTask
 

@@ -15,8 +15,8 @@ from strandline.materialize.drivers.postgres.database import PostgresDatabase as
 from strandline.materialize.drivers.postgres.dialect import PostgresDialect
 from strandline.materialize.drivers.postgres.kind import PostgresTarget
 from strandline.options import understood
-from strandline.testing.contracts.hostile import HOSTILE
 from strandline.testing.doubles import HandClock
+from strandline.testing.hostile import HOSTILE
 
 SESSIONS_MAX = 16
 SCHEMAS = count()

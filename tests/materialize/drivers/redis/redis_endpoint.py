@@ -12,7 +12,7 @@ from strandline.materialize.drivers.redis.options import Form, RedisEndpoint
 from strandline.materialize.protocol.task import Checkpoint
 from strandline.store.secret import Secret
 from strandline.testing.contracts.driver_contract import KEYED
-from strandline.testing.contracts.hostile import HOSTILE
+from strandline.testing.hostile import HOSTILE
 
 READ = {"f": float, "k": int}
 """How the texts of columns of the contract are read; all others are texts."""

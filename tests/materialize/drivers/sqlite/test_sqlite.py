@@ -27,7 +27,7 @@ from strandline.testing.contracts.driver_contract import (
     write_history,
 )
 from strandline.testing.contracts.fencing_contract import FencingContract
-from strandline.testing.contracts.hostile import HOSTILE
+from strandline.testing.hostile import HOSTILE
 
 
 class SQLiteEndpoint(SqlEndpoint):

@@ -1,4 +1,4 @@
-"""A transaction is applied at most once, whoever applies it and when."""
+"""A transaction is applied at most once, by any process and at any time."""
 
 from __future__ import annotations
 

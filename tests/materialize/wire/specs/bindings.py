@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from strandline.algebra.schema import Column, Schema
 from strandline.materialize.protocol.task import Binding, MaterializationSpec
-from strandline.testing.contracts.hostile import HOSTILE
+from strandline.testing.hostile import HOSTILE
 
 TYPES = (
     "boolean",

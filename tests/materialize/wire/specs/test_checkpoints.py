@@ -1,4 +1,4 @@
-"""Checkpoints go through the wire as they are, whoever's they are."""
+"""Checkpoints go through the wire as they are, Flow's and ours."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A binding's collection in Flow's words: which fields a document has, and by which of them documents are told apart.
+"""A binding's collection in Flow's words: which fields a document has, and which of them make the key.
 
 A document has a field for each column.  Projections name the fields, in the order of their names; one more stands for
 the whole document, under a name that no column has.

@@ -41,7 +41,7 @@ def resource_config(schema: Mapping[str, Any], given: Mapping[str, Any], binding
 def endpoint_config(schema: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
     """Return the configuration of the endpoint: what is given, and that deleted rows are to be gone.
 
-    Many connectors keep a deleted row and mark it, unless they are told otherwise; then the resource would not equal
+    Many connectors keep a deleted row and mark it, unless an option says otherwise; then the resource would not equal
     the collection.
 
     >>> endpoint_config({"properties": {"hardDelete": {"type": "boolean"}}}, {"a": 1})

@@ -30,7 +30,7 @@ from strandline.materialize.wire.codec.messages import Inference, Message
 
 TYPE: Final = "x-strandline-type"
 KEY: Final = "x-strandline-key"
-"""The columns of the binding's key, among those by which documents are told apart."""
+"""The columns of the binding's key, among the properties that make a key."""
 _BITS: Final = {"tinyint": 8, "smallint": 16, "int": 32}
 _FORMATS: Final = {"date": "date", "timestamp": "date-time"}
 _SCALARS: Final[Mapping[tuple[tuple[str, ...], str], str]] = {
@@ -86,7 +86,7 @@ def row_schema(columns: Sequence[Column], key: Sequence[str]) -> dict[str, Any]:
 
 
 def inference(schema: Mapping[str, Any]) -> Message:
-    """Return what a connector is told of a column's values.
+    """Return what a specification says of a column's values.
 
     >>> list(inference(column_schema(Atom("double"))).types)
     ['null', 'number', 'string']
@@ -104,7 +104,7 @@ def inference(schema: Mapping[str, Any]) -> Message:
 
 
 def document_inference() -> Message:
-    """Return what a connector is told of whole documents."""
+    """Return what a specification says of whole documents."""
     return Inference(types=["object"], exists=Inference.Exists.Value("MUST"))
 
 
