@@ -19,6 +19,7 @@ from strandline.store.secret import Secret
 CANARY = "canary-4711"
 REVEALING = {
     "algebra/messages.py",
+    "connections/iceberg.py",
     "connections/object_stores.py",
     "engine/messages/connector.py",
     "engine/session/s3a.py",

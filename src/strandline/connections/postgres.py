@@ -35,12 +35,15 @@ def _port(text: str) -> int:
     return int(text)
 
 
+PORT: Final = Kind(_port, {"pattern": r"^\d+$"})
+
+
 @dataclass(frozen=True, kw_only=True)
 class PostgresConnection:
     """How to reach a database: the options of CREATE CONNECTION … TO POSTGRES."""
 
     host: str = option(PLACE, "The server's host, or the directory of its socket.", default="localhost")
-    port: int = option(Kind(_port, {"pattern": r"^\d+$"}), "The server's port.", default="5432")
+    port: int = option(PORT, "The server's port.", default="5432")
     database: str = option(PLACE, "The database.", default="postgres")
     user: str = option(
         PLACE,

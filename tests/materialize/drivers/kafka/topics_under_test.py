@@ -76,6 +76,11 @@ class Topics:
             self._consumer.unassign()
         return found
 
+    def ended(self, topic: str) -> bool:
+        """Return whether no transaction is open in a topic."""
+        committed, all_ = (self._end(topic, level) for level in IsolationLevel)
+        return committed == all_
+
     def _readable(self, topic: str) -> int:
         """Return where what is committed ends; some transactions stay open, because their producers crashed."""
         last = -1

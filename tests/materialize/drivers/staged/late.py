@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from strandline.algebra.schema import Column, Schema
-from strandline.errors import CorruptionError, FencedError
+from strandline.errors import CorruptionError, Unavailable
 from strandline.materialize.drivers.staged.applying import Applier
 from strandline.materialize.drivers.staged.keys import KeyIndex
 from strandline.materialize.drivers.staged.shape import shape_of
@@ -164,7 +164,7 @@ def applied_to_a_table_of_another_binding(lake: Lake) -> None:
     seen = hand.table.snapshot("")
     assert seen is not None
     assert hand.table.own(seen, owner_of("m", "t.v1"), ())
-    with pytest.raises(FencedError, match="is not applied"):
+    with pytest.raises(Unavailable, match="is not applied"):
         hand.apply(late)
     assert hand.rows() == [(1, "a")]
 

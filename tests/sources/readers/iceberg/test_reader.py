@@ -25,7 +25,6 @@ from strandline.algebra.schema import Column, Schema
 from strandline.errors import DefinitionError, SourceError
 from strandline.frontier.gauge import Offsets
 from strandline.options import understood
-from strandline.sources.readers.iceberg import table as table_module
 from strandline.sources.readers.iceberg.kind import KIND
 from strandline.sources.readers.iceberg.options import IcebergOptions
 from strandline.sources.readers.iceberg.reader import PARTITION
@@ -368,7 +367,7 @@ def test_a_catalog_is_opened_under_its_name_with_what_pyiceberg_takes(monkeypatc
         opened.append((name, properties))
         raise NoSuchTableError("no such table")
 
-    monkeypatch.setattr(table_module, "load_catalog", load)
+    monkeypatch.setattr("pyiceberg.catalog.load_catalog", load)
     given = {
         "catalog": "sql",
         "catalog_name": "prod",

@@ -1,3 +1,1 @@
 """Parquet or CSV files as an endpoint: numbered manifests say which files make up a table."""
-
-__all__ = ["kind"]

@@ -35,13 +35,14 @@ def refusal(name: str, kind: str) -> str:
 
 def write(place: Place, name: str, rows: Iterator[pa.Table], schema: pa.Schema) -> int:
     """Write ``rows`` as a new file; return how many they are.  Without rows there is no file."""
-    first = next((each for each in rows if each.num_rows), None)
+    some = (each for each in rows if each.num_rows)
+    first = next(some, None)
     if first is None:
         return 0
     count = int(first.num_rows)
     with place.create(name) as sink, csv.CSVWriter(sink, schema) as writer:
         writer.write_table(aligned(first, schema))
-        for each in rows:
+        for each in some:
             writer.write_table(aligned(each, schema))
             count += each.num_rows
     return count

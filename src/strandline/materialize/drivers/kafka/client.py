@@ -55,9 +55,14 @@ _NOT_ALLOWED: Final = frozenset(
     }
 )
 _WRONG: Final = frozenset(
-    {_Error.INVALID_TRANSACTION_TIMEOUT, _Error.INVALID_REPLICATION_FACTOR, _Error.INVALID_PARTITIONS}
+    {
+        _Error.INVALID_TRANSACTION_TIMEOUT,
+        _Error.INVALID_REPLICATION_FACTOR,
+        _Error.INVALID_PARTITIONS,
+        _Error._INVALID_ARG,  # noqa: SLF001 - public in C; of a client that cannot be made
+    }
 )
-_REFUSED: Final = frozenset({_Error.MSG_SIZE_TOO_LARGE, _Error.TOPIC_EXCEPTION, _Error._INVALID_ARG})  # noqa: SLF001
+_REFUSED: Final = frozenset({_Error.MSG_SIZE_TOO_LARGE, _Error.TOPIC_EXCEPTION})
 _silent: Final = logging.getLogger("strandline.kafka.silent")  # what matters becomes an error of ours
 _silent.addHandler(logging.NullHandler())
 _silent.propagate = False
@@ -162,8 +167,7 @@ class Cluster:
         and not be readable yet, because a transaction of another task began before it.
         """
         topic = self.options.checkpoints
-        place = kafka.TopicPartition(topic, PARTITION)
-        consumer = kafka.Consumer(self.settings(for_progress(self.options)))
+        place = kafka.TopicPartition(topic, PARTITION, 0)  # faster than to ask for the first offset
         try:
             asked = self._admin().list_offsets(
                 {place: OffsetSpec.latest()},  # type: ignore[no-untyped-call]
@@ -171,12 +175,14 @@ class Cluster:
                 request_timeout=ANSWER_SECONDS_MAX,
             )
             end = asked[place].result(2 * ANSWER_SECONDS_MAX).offset
-            consumer.assign([kafka.TopicPartition(topic, PARTITION, 0)])  # faster than to ask for the first offset
-            return self._read(consumer, end)
+            consumer = kafka.Consumer(self.settings(for_progress(self.options)))
+            try:
+                consumer.assign([place])
+                return self._read(consumer, end)
+            finally:
+                consumer.close()
         except kafka.KafkaException as error:
             raise self.failure(error.args[0], f"does not show topic {topic!r}") from error
-        finally:
-            consumer.close()
 
     def _read(self, consumer: kafka.Consumer, end: int) -> list[Record]:
         found: dict[bytes, Record] = {}

@@ -13,7 +13,8 @@ DELIVERY_SECONDS_MAX: Final = 30
 """A message that no broker has taken after so long fails its transaction."""
 QUEUED_KB_MAX: Final = 32 * 1024
 """What the client holds of messages that no broker has taken yet; then `produce` waits."""
-TRANSACTION_MS_MIN: Final = 1_000
+TRANSACTION_MS_MIN: Final = ANSWER_SECONDS_MAX * 1_000
+"""librdkafka takes no shorter one than its time limit of an answer."""
 assert ANSWER_SECONDS_MAX < DELIVERY_SECONDS_MAX
 
 
@@ -34,7 +35,7 @@ class KafkaEndpoint(KafkaConnection):
     >>> KafkaEndpoint(servers="k:9092", transaction_timeout=1)
     Traceback (most recent call last):
         ...
-    ValueError: option 'transaction_timeout' must be 1s at least
+    ValueError: option 'transaction_timeout' must be 5s at least
     """
 
     compression: Compression = option(one_of(Compression), "How batches of messages are compressed.", default="none")
@@ -63,7 +64,7 @@ class KafkaEndpoint(KafkaConnection):
         """Raise `ValueError` if options do not go together."""
         KafkaConnection.__post_init__(self)
         if self.transaction_timeout < TRANSACTION_MS_MIN:
-            raise ValueError("option 'transaction_timeout' must be 1s at least")
+            raise ValueError("option 'transaction_timeout' must be 5s at least")
         for name in ("partitions", "replication_factor", "max_request_size"):
             if getattr(self, name) == 0:
                 raise ValueError(f"option {name!r} must be 1 at least")

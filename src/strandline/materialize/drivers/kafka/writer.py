@@ -130,7 +130,10 @@ class Writer:
         """Return a producer of a range; every older one can commit nothing from now on."""
         given = for_producer(self._cluster.options, held.transactional_id(self._cluster.options.checkpoints))
         heard = {"on_delivery": self._undelivered, "delivery.report.only.error": True}
-        producer = kafka.Producer({**self._cluster.settings(given), **heard})
+        try:
+            producer = kafka.Producer({**self._cluster.settings(given), **heard})
+        except kafka.KafkaException as error:
+            raise self._cluster.failure(error.args[0], "cannot be written to") from error
         for _ in self._tries("does not begin transactions"):
             try:
                 producer.init_transactions(ANSWER_SECONDS_MAX)

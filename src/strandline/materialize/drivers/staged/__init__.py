@@ -3,5 +3,3 @@
 `session` is the conversation, `driver` the unary calls, `work` what a state names, `applying` the idempotent apply.  A
 format of tables implements `table.Table` and `table.Lake`.
 """
-
-__all__ = ["driver", "parquet", "place", "shape", "table"]

@@ -21,7 +21,7 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
-from strandline.errors import CorruptionError, DefinitionError, FencedError, Unavailable
+from strandline.errors import CorruptionError, DefinitionError, Unavailable
 from strandline.materialize.drivers.staged import parquet
 from strandline.materialize.drivers.staged.keys import KeyIndex, Keys, Mask, keys_in
 from strandline.materialize.drivers.staged.shape import Shape, arrow_schema
@@ -52,9 +52,8 @@ class Applier:
         """Bring ``table`` to the entry's transaction; return whether that had to be done.
 
         Raises:
-            FencedError: the table is another binding's by now.
-            CorruptionError: rows or staged files that should be there are missing.
-            Unavailable: the table does not answer, or other writers do not let it be changed.
+                CorruptionError: rows or staged files that should be there are missing.
+            Unavailable: the table is another binding's by now, or does not answer, or other writers keep it busy.
         """
         work = entry.work
         assert work is not None, "only what has work is applied"
@@ -66,7 +65,8 @@ class Applier:
                 self._unstage(table, work)
                 return False
             if seen.owner != work.owner:
-                raise FencedError(
+                # Whether another session has taken the task over, the log says, when this one is opened anew.
+                raise Unavailable(
                     f"{table.name} is filled by {seen.owner or 'another program'} by now; "
                     f"what was staged for it by {work.owner} is not applied"
                 )

@@ -18,13 +18,14 @@ READ_ROWS: Final = 65_536
 
 def write(place: Place, name: str, rows: Iterator[pa.Table], schema: pa.Schema) -> int:
     """Write ``rows`` as a new file; return how many they are.  Without rows there is no file."""
-    first = next((each for each in rows if each.num_rows), None)
+    some = (each for each in rows if each.num_rows)  # a row group without rows has no statistics
+    first = next(some, None)
     if first is None:
         return 0
     count = int(first.num_rows)
     with place.create(name) as sink, pq.ParquetWriter(sink, schema, compression="zstd") as writer:
         writer.write_table(aligned(first, schema))
-        for each in rows:
+        for each in some:
             writer.write_table(aligned(each, schema))
             count += each.num_rows
     return count

@@ -10,12 +10,13 @@ from pyiceberg.exceptions import NoSuchNamespaceError, NotInstalledError
 from pyiceberg.typedef import Identifier
 
 from strandline.algebra.schema import Schema
+from strandline.connections.iceberg import catalog_of
+from strandline.connections.iceberg_answers import failed, unavailable
 from strandline.errors import DefinitionError, SourceError, Unavailable, first_line
 from strandline.options import without_login
 from strandline.sources.kinds import Discovered, discovered
-from strandline.sources.readers.iceberg.answers import failed, unavailable
 from strandline.sources.readers.iceberg.options import IcebergLooked, IcebergOptions
-from strandline.sources.readers.iceberg.table import StoredTable, catalog_of
+from strandline.sources.readers.iceberg.table import StoredTable
 from strandline.sources.readers.tabular.declared import declarable
 
 

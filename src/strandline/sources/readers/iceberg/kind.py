@@ -8,9 +8,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
+from strandline.connections.iceberg import IcebergCatalog
 from strandline.sources.kinds import ConnectionKind, Discovered, Discovery
 from strandline.sources.reader import ReaderKind, SourceReader, Surroundings, side_by_side
-from strandline.sources.readers.iceberg.options import IcebergCatalog, IcebergLooked, IcebergOptions
+from strandline.sources.readers.iceberg.options import IcebergLooked, IcebergOptions
 
 
 async def _open(options: IcebergOptions, given: Surroundings) -> SourceReader:

@@ -13,7 +13,6 @@ from typing import Final
 from urllib.parse import unquote, urlsplit
 
 import pyarrow as pa
-from pyiceberg.catalog import Catalog, load_catalog
 from pyiceberg.exceptions import (
     NoSuchIcebergTableError,
     NoSuchNamespaceError,
@@ -29,9 +28,10 @@ from pyiceberg.table.snapshots import Operation, Snapshot
 
 from strandline.algebra.schema import Schema
 from strandline.algebra.stored import located
+from strandline.connections.iceberg import CatalogKind, catalog_of
+from strandline.connections.iceberg_answers import failed, unavailable
 from strandline.errors import SourceError, first_line
-from strandline.sources.readers.iceberg.answers import failed, unavailable
-from strandline.sources.readers.iceberg.options import CatalogKind, IcebergCatalog, IcebergOptions
+from strandline.sources.readers.iceberg.options import IcebergOptions
 from strandline.store.secret import revealed
 
 FORMAT_MIN: Final = 2
@@ -56,12 +56,6 @@ class Columns:
 
     names: Mapping[str, str]
     ids: Mapping[str, int]
-
-
-def catalog_of(options: IcebergCatalog) -> Catalog:
-    """Return the catalog that ``options`` name; a REST catalog is asked for its configuration."""
-    assert options.catalog is not None
-    return load_catalog(options.catalog_name, type=options.catalog.value, **revealed(options.properties))
 
 
 class StoredTable:

@@ -1,0 +1,69 @@
+"""A connection to a MariaDB database: its options, and the arguments that PyMySQL gets of them.
+
+Source: PyMySQL, `pymysql.connections`.
+"""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+from strandline.connections.postgres import PORT
+from strandline.connections.secrets import SECRET
+from strandline.errors import ConfigError
+from strandline.options import PLACE, one_of, option
+from strandline.store.secret import Secret
+
+
+class Tls(Enum):
+    """How a connection is encrypted, in the words of libpq."""
+
+    DISABLE = "disable"
+    REQUIRE = "require"
+    VERIFY_CA = "verify-ca"
+    VERIFY_FULL = "verify-full"
+
+
+@dataclass(frozen=True, kw_only=True)
+class MariaDBConnection:
+    """How to reach a database."""
+
+    host: str = option(PLACE, "The server's host, or the path of its socket.", default="localhost")
+    port: int = option(PORT, "The server's port.", default="3306")
+    database: str = option(PLACE, "The database.")
+    user: str = option(PLACE, "Who logs in.")
+    password: Secret | None = option(SECRET, "The password, by reference; without it, none is given.", default=None)
+    sslmode: Tls = option(
+        one_of(Tls), "How the connection is encrypted, and whose server is trusted.", default="disable"
+    )
+    sslrootcert: str | None = option(
+        PLACE, "The file with the certificates to trust; without it, those of this machine.", default=None
+    )
+    sslcert: str | None = option(PLACE, "The file with the client's own certificate.", default=None)
+    sslkey: str | None = option(PLACE, "The file with its private key.", default=None)
+
+    @property
+    def place(self) -> str:
+        """What to call the database in a message."""
+        return f"MariaDB ({self.host}:{self.port}/{self.database})"
+
+    def parameters(self) -> Mapping[str, Any]:
+        """Return PyMySQL's arguments.  Raises `ConfigError` if a certificate cannot be read."""
+        where = {"unix_socket": self.host} if self.host.startswith("/") else {"host": self.host, "port": self.port}
+        password = {} if self.password is None else {"password": self.password.reveal()}
+        tls = {"ssl_disabled": True} if self.sslmode is Tls.DISABLE else {"ssl": self._context()}
+        return {"database": self.database, "user": self.user, "charset": "utf8mb4", **where, **password, **tls}
+
+    def _context(self) -> ssl.SSLContext:
+        try:
+            context = ssl.create_default_context(cafile=self.sslrootcert)
+            if self.sslcert is not None:
+                context.load_cert_chain(self.sslcert, self.sslkey)
+        except (OSError, ssl.SSLError) as error:
+            raise ConfigError(f"{self.place}: a certificate or its key cannot be read: {error}") from error
+        context.check_hostname = self.sslmode is Tls.VERIFY_FULL
+        context.verify_mode = ssl.CERT_NONE if self.sslmode is Tls.REQUIRE else ssl.CERT_REQUIRED
+        return context

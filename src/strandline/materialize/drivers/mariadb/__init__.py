@@ -1,0 +1,1 @@
+"""MariaDB: a server, by a client in pure Python."""

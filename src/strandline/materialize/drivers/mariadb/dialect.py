@@ -1,0 +1,163 @@
+"""How MariaDB says it, with ``ANSI_QUOTES`` on.
+
+Statements that make or change a table commit whatever is open, so they are never part of a transaction with rows.
+
+Source: MariaDB's documentation, "Identifier Names", "Data Types", "Mapping of Table Names to File Names".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, ClassVar, Final, LiteralString
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from strandline.algebra.types import Array, Atom, Decimal, Struct, Type
+from strandline.errors import DefinitionError
+from strandline.materialize.drivers.sql.connection import Connection
+from strandline.materialize.drivers.sql.dialect import Dialect, Found, Pairs
+from strandline.materialize.drivers.sql.text import Sql, compose, identifier, joined
+
+NAME_CHARACTERS_MAX: Final = 64
+FILE_BYTES_MAX: Final = 240
+"""A table's name is a file's, in which most characters that are no letter of ASCII take five bytes."""
+INDEXED_CHARACTERS_MAX: Final = 191
+INDEX_CHARACTERS_MAX: Final = 3072 // 4
+_BMP_MAX: Final = "\uffff"
+_EXACT: Final = "CHARACTER SET utf8mb4 COLLATE utf8mb4_nopad_bin"
+"""Texts are equal if their characters are, and a space at the end counts."""
+_TEXT: Final = Sql(f"LONGTEXT {_EXACT}")
+_TYPES: Final = {
+    "boolean": Sql("BOOLEAN"),
+    "tinyint": Sql("TINYINT"),
+    "smallint": Sql("SMALLINT"),
+    "int": Sql("INT"),
+    "bigint": Sql("BIGINT"),
+    **dict.fromkeys(("float", "double"), Sql("DOUBLE")),  # a FLOAT is read back with six digits
+    "string": _TEXT,
+    "binary": Sql("LONGBLOB"),
+    "date": Sql("DATE"),
+    **dict.fromkeys(("timestamp", "timestamp_ntz"), Sql("DATETIME(6)")),
+}
+_LONG: Final = (Atom("string"), Atom("binary"))
+_TABLES: Final = Sql("""
+SELECT table_name FROM information_schema.tables WHERE table_schema = DATABASE() AND table_type = 'BASE TABLE'""")
+_INDEXES: LiteralString = """
+SELECT DISTINCT index_name FROM information_schema.statistics WHERE table_schema = DATABASE() AND table_name = {1}"""
+
+
+class MariaDBDialect(Dialect):
+    """The database of the connection."""
+
+    system: ClassVar[str] = "MariaDB"
+    text: ClassVar[Sql] = _TEXT
+    name_text: ClassVar[Sql] = Sql(f"VARCHAR(255) {_EXACT}")
+    same: ClassVar[LiteralString | None] = "{a} <=> {b}"
+    lock: ClassVar[LiteralString] = "{q} FOR UPDATE"
+    widen: ClassVar[LiteralString | None] = "ALTER TABLE {t} MODIFY COLUMN {n} {c}"
+    relax: ClassVar[LiteralString | None] = "ALTER TABLE {t} MODIFY COLUMN {n} {c} NULL"
+    unindex: ClassVar[LiteralString] = "DROP INDEX {i} ON {t}"
+
+    def identifier(self, name: str) -> Sql:
+        """See `Dialect.identifier`."""
+        if "\0" in name or max(name, default="") > _BMP_MAX or name.endswith(" "):
+            raise DefinitionError(
+                f"the name {name!r} has a NUL, a character beyond U+FFFF, or a space at its end, "
+                "which MariaDB has in no name"
+            )
+        if len(name) > NAME_CHARACTERS_MAX:
+            raise DefinitionError(f"the name {name!r} has more than {NAME_CHARACTERS_MAX} characters")
+        return identifier(name)
+
+    def fold(self, name: str) -> str:
+        """Return the name: tables are compared as the server's files are."""
+        return name
+
+    def check_table(self, name: str, columns: Sequence[str]) -> None:
+        """See `Dialect.check_table`."""
+        if sum(1 if char.isascii() and (char.isalnum() or char == "_") else 5 for char in name) > FILE_BYTES_MAX:
+            raise DefinitionError(f"the name {name!r} is too long for the file that MariaDB keeps a table in")
+
+    def column_type(self, kind: Type, *, key: bool) -> Sql:
+        """See `Dialect.column_type`."""
+        match kind:
+            case Atom(name):
+                return _TYPES[name]
+            case Decimal(precision, scale):
+                return Sql(f"DECIMAL({precision},{scale})")
+            case Array() | Struct():
+                if key:
+                    raise DefinitionError("an array or a struct cannot be part of a key here: it is stored as JSON")
+                return Sql("JSON")
+
+    def check_values(self, name: str, values: pa.ChunkedArray) -> None:
+        """See `Dialect.check_values`."""
+        if pa.types.is_floating(values.type) and pc.any(pc.invert(pc.is_finite(values))).as_py():
+            raise DefinitionError(
+                f"column {name!r}: a number is NaN or infinite, which MariaDB cannot store; give it another value, "
+                f"as in nanvl({name}, NULL)"
+            )
+
+    def tables(self, connection: Connection) -> list[str]:
+        """See `Dialect.tables`."""
+        return [str(name) for (name,) in connection.query(_TABLES)]
+
+    def columns(self, connection: Connection, table: str, *, temporary: bool = False) -> list[Found]:
+        """See `Dialect.columns`."""
+        rows: list[Any] = connection.query(compose("SHOW FULL COLUMNS FROM {t}", t=identifier(table)))
+        return [
+            Found(
+                name,
+                kind if collation is None else f"{kind} {collation}",
+                null == "NO" and default is None and "auto_increment" not in extra,
+            )
+            for name, kind, collation, null, _, default, extra, *_ in rows
+        ]
+
+    def indexes(self, connection: Connection, table: str) -> list[str]:
+        """See `Dialect.indexes`."""
+        return [str(name) for (name,) in connection.query(self.statement(_INDEXES), table)]
+
+    def guard(self, connection: Connection, checkpoints: Sql, materialization: str) -> None:
+        """See `Dialect.guard`: the gap in which new ranges would be is locked, too."""
+        rows = self.statement("SELECT fence FROM {t} WHERE materialization = {1} FOR UPDATE", t=checkpoints)
+        connection.query(rows, materialization)
+
+    def placeholder(self, number: int) -> Sql:
+        """See `Dialect.placeholder`."""
+        return Sql("%s")
+
+    def index(self, name: Sql, table: Sql, key: Sequence[tuple[Sql, Type]]) -> Sql | None:
+        """See `Dialect.index`: of a text only the beginning is indexed, so then rows are found by it, and no more."""
+        long = sum(kind in _LONG for _, kind in key)
+        length = Sql(f"({min(INDEXED_CHARACTERS_MAX, INDEX_CHARACTERS_MAX // max(1, long) - len(key))})")
+        columns = joined(", ", (Sql(n.text + length.text) if kind in _LONG else n for n, kind in key))
+        return compose(
+            "CREATE INDEX {i} ON {t} ({k})" if long else "CREATE UNIQUE INDEX {i} ON {t} ({k})",
+            i=name,
+            t=table,
+            k=columns,
+        )
+
+    def delete(self, pairs: Pairs, condition: Sql) -> Sql:
+        """See `Dialect.delete`."""
+        return compose(
+            "DELETE t FROM {t} AS t JOIN {r} AS r ON {m} WHERE {f}",
+            t=pairs.table,
+            r=pairs.staged,
+            m=pairs.match,
+            f=condition,
+        )
+
+    def update(self, pairs: Pairs, column: Sql, value: Sql, condition: Sql) -> Sql:
+        """See `Dialect.update`."""
+        return compose(
+            "UPDATE {t} AS t JOIN {r} AS r ON {m} SET t.{n} = {v} WHERE {f}",
+            t=pairs.table,
+            r=pairs.staged,
+            m=pairs.match,
+            n=column,
+            v=value,
+            f=condition,
+        )
