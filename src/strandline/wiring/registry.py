@@ -21,7 +21,9 @@ from strandline.materialize.drivers.duckdb import kind as duckdb
 from strandline.materialize.drivers.files import kind as data_files
 from strandline.materialize.drivers.iceberg import kind as iceberg_lake
 from strandline.materialize.drivers.kafka import driver as kafka_topics
+from strandline.materialize.drivers.postgres import kind as postgres_tables
 from strandline.materialize.drivers.redis import driver as redis
+from strandline.materialize.drivers.sqlite import kind as sqlite_tables
 from strandline.materialize.drivers.webhook import driver as webhook_receiver
 from strandline.options import lines, resolve_reference, understood
 from strandline.persist.client import PersistClient
@@ -63,6 +65,8 @@ DRIVERS: Final[Mapping[str, DriverKind[Any]]] = {
     kind.name: kind
     for kind in (
         duckdb.KIND,
+        postgres_tables.KIND,
+        sqlite_tables.KIND,
         kafka_topics.KIND,
         redis.KIND,
         webhook_receiver.KIND,
