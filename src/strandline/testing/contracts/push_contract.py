@@ -181,8 +181,8 @@ def distinct(endpoint: PushEndpointUnderTest, binding: Binding) -> list[Pushed]:
     """Return the records of a resource without repetitions, which must be allowed and equal what they repeat."""
     seen: dict[tuple[Hashable, ...], Pushed] = {}
     for record in endpoint.pushed(binding.resource):
+        assert record.identity not in seen or not endpoint.exactly_once, f"{record} came twice"
         first = seen.setdefault(record.identity, record)
-        assert first is record or not endpoint.exactly_once, f"{record} came twice"
         assert canonical(first) == canonical(record), "two records have one identity: a consumer drops one of them"
         assert (record.key is None) == (not binding.key)
     return list(seen.values())
