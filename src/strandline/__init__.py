@@ -1,4 +1,4 @@
-"""Strandline: SQL views kept exactly right on Spark, pushed exactly once into the DuckDB files people read from.
+"""Strandline: SQL views kept exactly right on Spark, pushed exactly once into the systems people read from.
 
     import strandline
 

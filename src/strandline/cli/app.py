@@ -94,7 +94,7 @@ def with_debug(
         bool, typer.Option("--debug", help="Show where an error came from, and what Spark prints.")
     ] = False,
 ) -> None:
-    """Keep SQL views exactly right on Spark, and push them exactly once into the DuckDB files people read from."""
+    """Keep SQL views exactly right on Spark, and push them exactly once into the systems people read from."""
     if debug:
         os.environ[TRACEBACK_VARIABLE] = "1"
 
@@ -326,6 +326,16 @@ def driver_spec(
 ) -> None:
     """Show which options an endpoint and its tables take, as JSON Schemas."""
     endpoints.driver_spec(endpoint, Output(json))
+
+
+@driver_app.command("serve")
+def driver_serve(
+    endpoint: Annotated[
+        str, typer.Argument(help="An endpoint, as in CREATE MATERIALIZATION … INTO; or package.module:KIND.")
+    ],
+) -> None:
+    """Be a Flow connector: materialize into an endpoint for the runtime at the other end of stdin and stdout."""
+    raise typer.Exit(endpoints.driver_serve(endpoint))
 
 
 @driver_app.command("check")

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Final
@@ -14,7 +16,10 @@ from strandline.cli.terminal.opening import Opener
 from strandline.cli.terminal.output import Output
 from strandline.errors import ConfigError, InvalidUsage
 from strandline.materialize.driver import Driver, DriverKind
+from strandline.materialize.wire.options import CODEC_VARIABLE, codec
+from strandline.materialize.wire.serve import run
 from strandline.store.system import SystemClock
+from strandline.wiring.loop import RunningTask
 from strandline.wiring.registry import DRIVERS, named, opened, page
 
 NUMBER: Final = "{n}"
@@ -79,6 +84,12 @@ def driver_check(endpoint: str, config: str, output: Output) -> bool:
         mark = "ok " if result.good else "BAD"
         output.result(document, f"{mark} {result.scenario}: {what}: {result.outcome.value}{why}")
     return good
+
+
+def driver_serve(endpoint: str) -> int:
+    """Serve a driver as a Flow connector over standard input and output; return the status of this process."""
+    clock = SystemClock()
+    return run(_kind(endpoint), codec(os.environ.get(CODEC_VARIABLE, "proto")), clock, partial(RunningTask, clock))
 
 
 def _kind(name: str) -> DriverKind[Any]:

@@ -21,10 +21,12 @@ from strandline.materialize.drivers.duckdb import kind as duckdb
 from strandline.materialize.drivers.files import kind as data_files
 from strandline.materialize.drivers.iceberg import kind as iceberg_lake
 from strandline.materialize.drivers.kafka import driver as kafka_topics
+from strandline.materialize.drivers.mariadb import kind as mariadb_tables
 from strandline.materialize.drivers.postgres import kind as postgres_tables
 from strandline.materialize.drivers.redis import driver as redis
 from strandline.materialize.drivers.sqlite import kind as sqlite_tables
 from strandline.materialize.drivers.webhook import driver as webhook_receiver
+from strandline.materialize.wire import connector
 from strandline.options import lines, resolve_reference, understood
 from strandline.persist.client import PersistClient
 from strandline.plane.engine import Engine
@@ -67,12 +69,14 @@ DRIVERS: Final[Mapping[str, DriverKind[Any]]] = {
         duckdb.KIND,
         postgres_tables.KIND,
         sqlite_tables.KIND,
+        mariadb_tables.KIND,
         kafka_topics.KIND,
         redis.KIND,
         webhook_receiver.KIND,
         delta_lake.KIND,
         data_files.KIND,
         iceberg_lake.KIND,
+        connector.KIND,
     )
 }
 
