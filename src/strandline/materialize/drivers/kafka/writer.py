@@ -13,8 +13,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
 
 import confluent_kafka as kafka
 
@@ -44,8 +43,7 @@ SERVED_EVERY: Final = 1_000
 Headers: TypeAlias = list[tuple[str, str | bytes | None]]
 
 
-@dataclass(frozen=True, slots=True)
-class Message:
+class Message(NamedTuple):
     """What a row becomes."""
 
     key: bytes | None
