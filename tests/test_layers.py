@@ -63,7 +63,7 @@ INNER = {
     "materialize.drivers": (  # no endpoint knows of another one
         ("rows", "sql", "threads"),
         ("staged",),
-        ("delta", "duckdb", "files", "iceberg", "kafka", "postgres", "redis", "sqlite", "webhook"),
+        ("delta", "duckdb", "files", "iceberg", "kafka", "mariadb", "postgres", "redis", "sqlite", "webhook"),
     ),
     "engine": (
         ("session", "frames"),
@@ -92,7 +92,7 @@ INNER = {
     ),
     "sources.readers": (  # no upstream knows of another one
         ("avro_columns", "recorded", "sampled", "tabular"),
-        ("clock", "delta", "files", "generators", "iceberg", "kafka", "postgres", "webhook"),
+        ("clock", "delta", "files", "generators", "iceberg", "kafka", "mariadb", "postgres", "webhook"),
     ),
     "compute": (
         ("costs", "plan", "pruned", "rules", "sink"),
@@ -127,8 +127,9 @@ TIED = {
     "py4j": ("engine",),
     # the demo's proof, and a benchmark's reader, look at the endpoint with the endpoint's own client
     "duckdb": (*CLIENTS, "cli.demo", "bench.sources.watcher"),
-    "sqlite3": (*CLIENTS, "bench.instances.idle"),  # it counts the commits of another process
+    "sqlite3": (*CLIENTS, "cli.demo", "bench.instances.idle"),  # the latter counts the commits of another process
     "psycopg": CLIENTS,
+    "pymysql": CLIENTS,
     "redis": CLIENTS,
     "boto3": CLIENTS,
     "obstore": (*CLIENTS, "engine"),  # the engine checks the footers of its parts where they are

@@ -1,4 +1,4 @@
-"""The demo's project, as files: four sources, a table, three views, and one DuckDB file that follows the views."""
+"""The demo's project, as files: four sources, a table, three views, and the DuckDB and SQLite files that follow them."""
 
 from __future__ import annotations
 
@@ -58,7 +58,9 @@ KEYS: Final[Mapping[str, tuple[str, ...]]] = {
     "storms": ("origin", "time_hour"),
 }
 DATABASE: Final = "flights.duckdb"
-MATERIALIZATION: Final = "published"
+SECOND: Final = "delays.sqlite"
+"""Another endpoint, which has one of the views."""
+IN_SECOND: Final = "delays"
 INCOMING: Final = "incoming"
 RETRACT: Final = "*.retract.csv"
 SCRATCH: Final = "scratch"
@@ -76,10 +78,13 @@ def write_project(root: Path) -> None:
     _write(root / "tables" / "airlines.sql", "CREATE TABLE airlines (carrier STRING, name STRING)")
     for name, query in VIEWS.items():
         _write(root / "views" / f"{name}.sql", f"CREATE MATERIALIZED VIEW {name} AS{textwrap.dedent(query).rstrip()}")
-    bindings = ", ".join(f"{name} KEY ({', '.join(key)})" for name, key in KEYS.items())
-    into = f"INTO duckdb OPTIONS (path '{DATABASE}')"
-    task = f"CREATE MATERIALIZATION {MATERIALIZATION} {into}\nAS {bindings}"
-    _write(root / "materializations" / f"{MATERIALIZATION}.sql", task)
+    for task, driver, file, views in (
+        ("published", "duckdb", DATABASE, KEYS),
+        ("second", "sqlite", SECOND, [IN_SECOND]),
+    ):
+        bindings = ", ".join(f"{name} KEY ({', '.join(KEYS[name])})" for name in views)
+        text = f"CREATE MATERIALIZATION {task} INTO {driver} OPTIONS (path '{file}')\nAS {bindings}"
+        _write(root / "materializations" / f"{task}.sql", text)
     scratch = root / SCRATCH
     scratch.mkdir()
     settings = {"spark.local.dir": str(scratch), "spark.driver.extraJavaOptions": SHORT_LIVED_JAVA}

@@ -1,4 +1,4 @@
-"""The demo's proof: compares the views with plain Spark, and DuckDB with the views.
+"""The demo's proof: compares the views with plain Spark, and DuckDB and SQLite with the views.
 
 Plain Spark reads the raw files that arrived, applies the corrections and the new name of an airline, and answers the
 views' queries; no code of Strandline takes part in that.  Both sides are compared as multisets, both ways: floats to 12
@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import math
 import os
+import sqlite3
 import sys
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
+from datetime import date
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
@@ -21,7 +23,16 @@ import duckdb
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
-from strandline.cli.demo.definitions import COLUMNS, DATABASE, INCOMING, RETRACT, SCRATCH, VIEWS
+from strandline.cli.demo.definitions import (
+    COLUMNS,
+    DATABASE,
+    IN_SECOND,
+    INCOMING,
+    RETRACT,
+    SCRATCH,
+    SECOND,
+    VIEWS,
+)
 from strandline.cli.terminal.opening import Opener
 from strandline.engine.session import class_archive
 from strandline.engine.session.start import SHORT_LIVED_JAVA, java_path
@@ -46,7 +57,7 @@ class Difference:
 
 
 def prove(plain: SparkSession, root: Path, airlines: Mapping[str, str]) -> tuple[list[Difference], list[Difference]]:
-    """Return how the views differ from plain Spark, and the DuckDB tables from the views.
+    """Return how the views differ from plain Spark, and the tables of DuckDB and SQLite from the views.
 
     ``plain`` is a session that Strandline does not use, in UTC; ``airlines`` maps carrier to name, as the table should
     be at the end.
@@ -58,7 +69,8 @@ def prove(plain: SparkSession, root: Path, airlines: Mapping[str, str]) -> tuple
     stored = _stored(root / DATABASE)
     views = [difference(name, held[name], wanted[name]) for name in VIEWS]
     tables = [difference(name, stored[name], held[name]) for name in VIEWS]
-    return views, tables
+    second = difference(f"{IN_SECOND} in SQLite", _second(root / SECOND), held[IN_SECOND])
+    return views, [*tables, second]
 
 
 def difference(what: str, found: Sequence[Row], wanted: Sequence[Row]) -> Difference:
@@ -105,6 +117,12 @@ def _rows(table: pa.Table) -> list[Row]:
 def _stored(database: Path) -> dict[str, list[Row]]:
     with duckdb.connect(str(database), read_only=True) as connection:
         return {name: _rows(connection.sql(f'SELECT * FROM "{name}"').to_arrow_table()) for name in VIEWS}  # noqa: S608
+
+
+def _second(database: Path) -> list[Row]:
+    with closing(sqlite3.connect(f"file:{database}?mode=ro", uri=True)) as connection:
+        found = connection.execute("SELECT carrier, day, flights, mean_delay FROM delays").fetchall()
+    return [(carrier, date.fromisoformat(day), flights, mean) for carrier, day, flights, mean in found]
 
 
 # ---- plain Spark -----------------------------------------------------------------------------------------------------

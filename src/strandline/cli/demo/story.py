@@ -83,8 +83,8 @@ def demo(wanted: Wanted, output: Output) -> Exit:
 def last_line(document: dict[str, Any]) -> str:
     """Return the demo's last line.
 
-    >>> last_line({"views_verified": 3, "tables_verified": 3, "differences": 0})
-    'demo: 3 views verified, 3 tables verified, 0 differences'
+    >>> last_line({"views_verified": 3, "tables_verified": 4, "differences": 0})
+    'demo: 3 views verified, 4 tables verified, 0 differences'
     """
     return (
         f"demo: {document['views_verified']} views verified, {document['tables_verified']} tables verified, "
