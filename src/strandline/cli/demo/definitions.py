@@ -1,4 +1,4 @@
-"""The demo's project, as files: four sources, a table, three views, and the DuckDB and SQLite files that follow them."""
+"""The demo's project, as files: four sources, a table, three views, and the DuckDB and SQLite files that follow."""
 
 from __future__ import annotations
 
