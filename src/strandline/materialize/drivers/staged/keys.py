@@ -34,14 +34,18 @@ class Keys:
     def __init__(self, columns: Sequence[str], rows: pa.Table) -> None:
         self.columns = tuple(columns)
         self.rows = rows
-        self.hashes = hashes(rows)
+        self._hashes = pa.array(hashes(rows))
+
+    def maybe(self, hashed: Hashes) -> Mask:
+        """Return which of the hashes are of one of the keys: whose rows may have one."""
+        return np.asarray(pc.is_in(pa.array(hashed), self._hashes).to_numpy(zero_copy_only=False), np.bool_)
 
     def __len__(self) -> int:
         return len(self.rows)
 
     def among(self, rows: pa.Table, hashed: Hashes) -> Mask:
         """Return which of ``rows`` (tables of the key columns) have one of the keys; ``hashed``: the rows' hashes."""
-        found: Mask = np.isin(hashed, self.hashes)
+        found = self.maybe(hashed)
         places = np.flatnonzero(found)
         if not len(places):
             return found
@@ -68,7 +72,7 @@ class KeyIndex:
         known = self._held.get((table.name, piece.name))
         if known is not None:
             self._held.move_to_end((table.name, piece.name))
-            if not np.isin(known, keys.hashes).any():
+            if not keys.maybe(known).any():
                 return None
         rows = _key_rows(table, piece, shape, keys.columns)
         if known is None:
