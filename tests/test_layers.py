@@ -92,7 +92,7 @@ INNER = {
     ),
     "sources.readers": (  # no upstream knows of another one
         ("avro_columns", "recorded", "sampled", "tabular"),
-        ("clock", "delta", "files", "generators", "iceberg", "kafka", "mariadb", "postgres", "webhook"),
+        ("clock", "delta", "files", "generators", "iceberg", "kafka", "postgres", "webhook"),
     ),
     "compute": (
         ("costs", "plan", "pruned", "rules", "sink"),

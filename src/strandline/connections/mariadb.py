@@ -1,6 +1,6 @@
 """A connection to a MariaDB database: its options, and the arguments that PyMySQL gets of them.
 
-Source: PyMySQL, `pymysql.connections`.
+Source: PyMySQL, "Connection Object".
 """
 
 from __future__ import annotations

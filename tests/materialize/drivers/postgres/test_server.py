@@ -9,8 +9,8 @@ from typing import Any
 import psycopg
 import pytest
 from tests.materialize.drivers.postgres.conftest import PostgresEndpoint
-from tests.materialize.drivers.postgres.cutting_proxy import CuttingProxy
 from tests.materialize.drivers.sql.claims import NEW, SPEC, commit, contents, opened, rows_of
+from tests.materialize.drivers.sql.cutting_proxy import CuttingProxy
 
 from strandline.errors import ConfigError, DefinitionError, FencedError, Unavailable
 from strandline.materialize.drivers.postgres import database
@@ -26,7 +26,7 @@ Make = Callable[..., PostgresEndpoint]
 @pytest.fixture
 def proxy(postgres_database: Any) -> Iterator[CuttingProxy]:
     """A proxy before the server."""
-    made = CuttingProxy(postgres_database.server.port)
+    made = CuttingProxy(postgres_database.server.port, b"COMMIT\0")
     yield made
     made.close()
 

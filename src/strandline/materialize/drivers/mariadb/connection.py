@@ -1,7 +1,7 @@
 """A connection to MariaDB, by PyMySQL.
 
-Rows are staged in a temporary table by INSERTs of many rows.  (LOAD DATA LOCAL would be faster, but it lets a server ask
-for any file of this machine.)
+Rows are staged in a temporary table, by INSERTs of many rows.  (LOAD DATA LOCAL would be faster, but it lets a server
+ask for any file of this machine.)
 
 Source: MariaDB's documentation, "MariaDB Error Code Reference".
 """
@@ -89,21 +89,8 @@ class MariaDBConnection:
         head = compose("INSERT INTO {t} ({c}) VALUES ", t=table, c=joined(", ", columns)).text
         with self._failing(), self._inner.cursor() as cursor:
             for part in rows.tables():
-                for values in self._literals(part):
+                for values in _written(cursor, part):
                     cursor.execute(head + values)
-
-    def _literals(self, rows: pa.Table) -> Iterator[str]:
-        """Yield the rows as PyMySQL writes values, so many at a time as make a statement."""
-        texts: list[str] = []
-        size = 0
-        for row in zip(*map(_values, rows.columns), strict=True):
-            texts.append(self._inner.literal(row))
-            size += len(texts[-1])
-            if size >= STATEMENT_BYTES:
-                yield ",".join(texts)
-                texts, size = [], 0
-        if texts:
-            yield ",".join(texts)
 
     @contextmanager
     def _failing(self) -> Iterator[None]:
@@ -111,6 +98,21 @@ class MariaDBConnection:
             yield
         except (pymysql.MySQLError, OSError, struct.error) as error:
             raise meaning(error, self._place) from error
+
+
+def _written(cursor: Any, rows: pa.Table) -> Iterator[str]:
+    """Yield the rows as PyMySQL writes parameters, so many at a time as make a statement."""
+    places = f"({', '.join(['%s'] * rows.num_columns)})"
+    texts: list[str] = []
+    size = 0
+    for row in zip(*map(_values, rows.columns), strict=True):
+        texts.append(cursor.mogrify(places, row))
+        size += len(texts[-1])
+        if size >= STATEMENT_BYTES:
+            yield ",".join(texts)
+            texts, size = [], 0
+    if texts:
+        yield ",".join(texts)
 
 
 def meaning(error: Exception, place: str) -> StrandlineError | OutcomeUnknownError:

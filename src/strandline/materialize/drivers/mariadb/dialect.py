@@ -42,7 +42,9 @@ _TYPES: Final = {
 }
 _LONG: Final = (Atom("string"), Atom("binary"))
 _TABLES: Final = Sql("""
-SELECT table_name FROM information_schema.tables WHERE table_schema = DATABASE() AND table_type = 'BASE TABLE'""")
+SELECT table_name FROM information_schema.tables
+WHERE table_schema = DATABASE() AND table_type = 'BASE TABLE' AND engine = 'InnoDB'""")
+"""Another engine has no transactions: to make a table over its table is refused by the server."""
 _INDEXES: LiteralString = """
 SELECT DISTINCT index_name FROM information_schema.statistics WHERE table_schema = DATABASE() AND table_name = {1}"""
 
@@ -61,9 +63,9 @@ class MariaDBDialect(Dialect):
 
     def identifier(self, name: str) -> Sql:
         """See `Dialect.identifier`."""
-        if "\0" in name or max(name, default="") > _BMP_MAX or name.endswith(" "):
+        if "\0" in name or max(name, default="") > _BMP_MAX or name[-1:].isspace():
             raise DefinitionError(
-                f"the name {name!r} has a NUL, a character beyond U+FFFF, or a space at its end, "
+                f"the name {name!r} has a NUL, a character beyond U+FFFF, or white space at its end, "
                 "which MariaDB has in no name"
             )
         if len(name) > NAME_CHARACTERS_MAX:

@@ -7,13 +7,15 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 
-COMMIT = b"COMMIT\0"
-
 
 class CuttingProxy:
-    """Forwards what it gets; ``cut`` says what to do at the next COMMIT: "lost" (it never arrives), or "done"."""
+    """Forwards what it gets; ``cut`` says what to do at the next COMMIT: "lost" (it never arrives), or "done".
 
-    def __init__(self, port: int) -> None:
+    ``commit``: what a client sends to commit.
+    """
+
+    def __init__(self, port: int, commit: bytes) -> None:
+        self._commit = commit
         self.cut = ""
         self.meanwhile: Callable[[], None] = lambda: None
         """Called after a COMMIT whose answer is withheld."""
@@ -40,7 +42,7 @@ class CuttingProxy:
         with client, socket.create_connection(("127.0.0.1", self._upstream)) as server, suppress(OSError):
             self._threads.submit(self._answers, client, server, withheld)
             while data := client.recv(1 << 16):
-                if self.cut and COMMIT in data:
+                if self.cut and self._commit in data:
                     how, self.cut = self.cut, ""
                     if how == "lost":
                         client.shutdown(socket.SHUT_RDWR)

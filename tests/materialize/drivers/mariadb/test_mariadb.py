@@ -1,0 +1,19 @@
+"""MariaDB keeps the contract, and does what every SQL endpoint does."""
+
+from __future__ import annotations
+
+import pytest
+from tests.materialize.drivers.sql.claims import SqlClaims
+
+from strandline.testing.contracts.driver_contract import DriverContract
+from strandline.testing.contracts.fencing_contract import FencingContract
+
+pytestmark = pytest.mark.server
+
+
+class TestMariaDB(DriverContract, FencingContract):
+    pass
+
+
+class TestMariaDBTables(SqlClaims):
+    pass
