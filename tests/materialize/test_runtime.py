@@ -6,7 +6,7 @@ import asyncio
 import weakref
 from collections.abc import Sequence
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import numpy as np
 import pyarrow as pa
@@ -23,7 +23,17 @@ from strandline.materialize.feed import Batches, Changes
 from strandline.materialize.log import RecoveryLog
 from strandline.materialize.protocol import fsm, states
 from strandline.materialize.protocol.fsm import QUIET_TIMES_MAX
-from strandline.materialize.protocol.messages import Flush, Loaded, Request, Response, Store
+from strandline.materialize.protocol.messages import (
+    Acknowledge,
+    Acknowledged,
+    Flush,
+    Loaded,
+    Request,
+    Response,
+    StartCommit,
+    StartedCommit,
+    Store,
+)
 from strandline.materialize.protocol.state import StateUpdate
 from strandline.materialize.protocol.task import Binding, MaterializationSpec
 from strandline.materialize.runtime import APPLY_ROUNDS_MAX, Task
@@ -50,6 +60,7 @@ from strandline.testing.endpoints import (
 )
 from strandline.testing.feed import ListFeed
 from strandline.testing.simulation.crashes import CrashPlan
+from strandline.wiring.loop import RunningTask
 
 
 class TestKeyValue(DriverContract):
@@ -325,3 +336,40 @@ def test_a_driver_that_breaks_the_protocol_is_stopped() -> None:
         assert runtime.status.committed.transactions == 0
 
     asyncio.run(body())
+
+
+def test_an_advance_goes_on_from_what_was_under_way_to_where_the_collections_are() -> None:
+    """Damage: a tick is said to have reached the endpoint, and its rows come with the next one."""
+    gate = asyncio.Event()
+
+    class Slow(KeyValueSession):
+        async def ask(self, message: Request) -> list[Response]:
+            if isinstance(message, StartCommit):
+                self.say(StartedCommit())
+                await gate.wait()
+                return []
+            if isinstance(message, Acknowledge):
+                return [Acknowledged()]
+            return await super().ask(message)
+
+    world = world_of(Slow)
+
+    async def body() -> None:
+        runtime = world.runtime()
+        runtime._beside = partial(RunningTask, HandClock())  # it looks for more while the endpoint commits
+        world.write_round()
+        first = RunningTask(HandClock(), cast("Any", runtime.advance))
+        while not isinstance(runtime._machine.head, states.Idle) or runtime._machine.rests:
+            await asyncio.to_thread(lambda: None)
+        world.write_round()
+        while not isinstance(runtime._machine.head, states.Extending):
+            await asyncio.to_thread(lambda: None)
+        world.write_round()
+        gate.set()
+        await first.wait(None)
+        await runtime.advance()
+        assert runtime.status.position == world.upper
+        world.check(world.upper)
+        await runtime.close()
+
+    asyncio.run(asyncio.wait_for(body(), 30))

@@ -1,9 +1,9 @@
 """The runtime of one materialization: the actor that performs the actions of `fsm`; only it awaits I/O.
 
-`Task.advance` moves the endpoint to the newest time that every bound collection is complete up to, in one
-transaction, or finds that there is nothing to do.  A loop of the instance calls it.  It returns when the transaction is
-acknowledged, so its rows are durable and readable at the endpoint.  While the endpoint commits, the next transaction is
-read, and its keys are asked for; so it may be under way when `advance` returns, and the next call goes on with it.
+`Task.advance` moves the endpoint to the newest time that every bound collection is complete up to, or finds that there
+is nothing to do.  A loop of the instance calls it.  It returns when that transaction is acknowledged, so its rows are
+durable and readable at the endpoint.  While the endpoint commits, the next transaction is read, and its keys are asked
+for; so that one may be under way when `advance` returns, and the next call goes on with it.
 
 A window is read in batches of bounded size, checked, and put aside (`Transfer`); when all are checked, the extent
 becomes durable and they are sent.  So neither side ever holds a whole first sync in memory.
@@ -118,7 +118,9 @@ class Task:
         await self._guarded(self._open)
 
     async def advance(self) -> bool:
-        """Run one transaction to its end, if there is one; return whether the position moved.
+        """Bring the endpoint to where its collections are now; return whether its position moved.
+
+        That is one transaction, and one more if another one was under way.
 
         Raises:
             FencedError: a newer runtime has the task; stop.
@@ -189,21 +191,22 @@ class Task:
     async def _advance(self) -> bool:
         if self._line is None:
             await self._open()
-        before = self._position
-        while self._position == before:
-            due = await self._due() if isinstance(self._machine.head, states.Idle) else None
+        before, wanted = self._position, await self._complete()
+        while self._position < wanted:
+            due = self._machine.due(await self._complete()) if isinstance(self._machine.head, states.Idle) else None
             if due is not None:
                 self._sent, self._moving = Counts(transactions=1), Moving()
                 await self._step(states.Extend(due))
             elif self._machine.rests:
-                return False
+                break
             else:
                 await self._answered(LOOK_S if isinstance(self._machine.head, states.Idle) else None)
-        return True
+        return self._position != before
 
-    async def _due(self) -> int | None:
+    async def _complete(self) -> int:
+        """Return the time that every bound collection is complete up to."""
         upper = meet([await feed.upper() for feed in self._feeds])
-        return self._machine.due(TIME_MAX if upper.at is None else upper.at)
+        return TIME_MAX if upper.at is None else upper.at
 
     async def _step(self, first: states.Event) -> None:
         """Step and act until only an answer of the driver, or another window, can bring it on."""
