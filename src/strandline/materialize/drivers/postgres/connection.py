@@ -17,7 +17,7 @@ import pyarrow as pa
 from strandline.algebra.arrow_types import arrow
 from strandline.algebra.types import Array, Struct, Type
 from strandline.errors import ConfigError, DefinitionError, StrandlineError, Unavailable, first_line
-from strandline.materialize.drivers.postgres.copying import csv_of
+from strandline.materialize.drivers.postgres.copying import written_ahead
 from strandline.materialize.drivers.sql.connection import READ_ROWS, OutcomeUnknownError, Staged, Take, Value
 from strandline.materialize.drivers.sql.text import Sql, compose, identifier, joined
 from strandline.materialize.spool import Spool
@@ -98,8 +98,8 @@ class PostgresConnection:
         """See `Connection.append`."""
         statement = compose("COPY {t} ({c}) FROM STDIN (FORMAT csv)", t=table, c=joined(", ", columns))
         with self._failing(), self._inner.cursor() as cursor, cursor.copy(statement.text.encode()) as copy:
-            for part in rows.tables():
-                copy.write(csv_of(part))
+            for part in written_ahead(rows.tables()):
+                copy.write(part)
 
     def _run(self, statement: Sql, values: Sequence[Value]) -> psycopg.RawCursor[tuple[Any, ...]]:
         return psycopg.RawCursor(self._inner).execute(statement.text.encode(), list(values) if values else None)

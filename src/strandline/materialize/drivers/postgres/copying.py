@@ -7,6 +7,8 @@ Source: PostgreSQL's manual, "COPY" (CSV Format), "Binary Data Types" (hex forma
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
 import pyarrow as pa
@@ -26,6 +28,20 @@ def csv_of(rows: pa.Table) -> memoryview:
     sink = pa.BufferOutputStream()
     csv.write_csv(pa.table([_texts(column) for column in rows.columns], names=rows.column_names), sink, OPTIONS)
     return memoryview(sink.getvalue())
+
+
+def written_ahead(parts: Iterator[pa.Table]) -> Iterator[memoryview]:
+    r"""Yield each part as CSV; the next one is written meanwhile, in a thread, while the server takes this one.
+
+    >>> [bytes(part) for part in written_ahead(iter([pa.table({"a": [1]}), pa.table({"a": [2]})]))]
+    [b'1\n', b'2\n']
+    """
+    written = map(csv_of, parts)
+    with ThreadPoolExecutor(1, "strandline-copy") as writer:
+        following = writer.submit(next, written, None)
+        while (part := following.result()) is not None:
+            following = writer.submit(next, written, None)
+            yield part
 
 
 def _texts(column: pa.ChunkedArray) -> pa.ChunkedArray | pa.Array:
