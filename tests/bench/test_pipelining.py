@@ -1,4 +1,4 @@
-"""`bench pipelining` sees transactions that follow each other, and one that waits for the other where nothing is read."""
+"""`bench pipelining` sees transactions that follow each other, and the gap where nothing is read meanwhile."""
 
 from __future__ import annotations
 
