@@ -17,6 +17,8 @@ from strandline.materialize.drivers.staged.table import Lake
 from strandline.testing.contracts.driver_contract import DriverContract, follow, put_back
 
 
+@pytest.mark.seldom(2)
+@pytest.mark.time_limit(600)
 class TestDelta(DriverContract):
     @pytest.fixture
     def make_endpoint(self, tmp_path: Path) -> Callable[[], DeltaEndpoint]:
@@ -24,6 +26,8 @@ class TestDelta(DriverContract):
         return lambda: DeltaEndpoint(tmp_path / str(next(numbers)))
 
 
+@pytest.mark.seldom(3)
+@pytest.mark.time_limit(600)
 class TestDeltaThatIsAddedTo(AddedContract):
     @pytest.fixture
     def make_endpoint(self, tmp_path: Path) -> Callable[[], PushedTables]:

@@ -17,6 +17,8 @@ from strandline.materialize.drivers.staged.table import Lake
 from strandline.testing.contracts.driver_contract import DriverContract, follow, put_back
 
 
+@pytest.mark.seldom(3)
+@pytest.mark.time_limit(600)
 class TestFiles(DriverContract):
     @pytest.fixture
     def make_endpoint(self, tmp_path: Path) -> Callable[[], FilesEndpoint]:
@@ -24,6 +26,8 @@ class TestFiles(DriverContract):
         return lambda: FilesEndpoint(tmp_path / str(next(numbers)))
 
 
+@pytest.mark.seldom(3)
+@pytest.mark.time_limit(600)
 class TestFilesThatAreAddedTo(AddedContract):
     @pytest.fixture
     def make_endpoint(self, tmp_path: Path) -> Callable[[], PushedTables]:

@@ -15,6 +15,8 @@ from strandline.materialize.drivers.staged.table import Lake
 from strandline.testing.contracts.driver_contract import DriverContract
 
 
+@pytest.mark.seldom(3)
+@pytest.mark.time_limit(600)
 class TestIceberg(DriverContract):
     @pytest.fixture
     def make_endpoint(self, tmp_path: Path) -> Callable[[], IcebergEndpoint]:
@@ -22,6 +24,8 @@ class TestIceberg(DriverContract):
         return lambda: IcebergEndpoint(lambda: FolderCatalog(tmp_path / str(next(numbers))))
 
 
+@pytest.mark.seldom(3)
+@pytest.mark.time_limit(600)
 class TestIcebergThatIsAddedTo(AddedContract):
     @pytest.fixture
     def make_endpoint(self, tmp_path: Path) -> Callable[[], PushedTables]:

@@ -11,6 +11,8 @@ from strandline.testing.contracts.fencing_contract import FencingContract
 pytestmark = pytest.mark.server
 
 
+@pytest.mark.seldom(2)
+@pytest.mark.time_limit(600)
 class TestMariaDB(DriverContract, FencingContract):
     pass
 

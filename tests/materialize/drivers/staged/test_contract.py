@@ -30,6 +30,7 @@ from strandline.testing.contracts.driver_contract import (
 )
 
 
+@pytest.mark.time_limit(600)
 class TestStaged(DriverContract):
     @pytest.fixture
     def make_endpoint(self) -> Callable[[], MemoryLake]:
