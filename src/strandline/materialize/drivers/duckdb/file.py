@@ -22,7 +22,8 @@ import duckdb
 
 from strandline.errors import ConfigError, DefinitionError, Unavailable
 from strandline.materialize.drivers.duckdb.connection import DuckDBConnection, sentence
-from strandline.materialize.drivers.sql.connection import Connection, OutcomeUnknownError, to_its_end
+from strandline.materialize.drivers.sql.connection import Connection, OutcomeUnknownError
+from strandline.materialize.drivers.threads import to_its_end
 from strandline.store.clock import Clock
 
 T = TypeVar("T")

@@ -21,7 +21,8 @@ from pymysql.constants import CLIENT, SERVER_STATUS
 from strandline.connections.mariadb import MariaDBConnection as Options
 from strandline.errors import Unavailable
 from strandline.materialize.drivers.mariadb.connection import MariaDBConnection, meaning
-from strandline.materialize.drivers.sql.connection import Connection, OutcomeUnknownError, to_its_end
+from strandline.materialize.drivers.sql.connection import Connection, OutcomeUnknownError
+from strandline.materialize.drivers.threads import to_its_end
 from strandline.store.clock import Clock
 
 T = TypeVar("T")

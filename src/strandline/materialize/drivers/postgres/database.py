@@ -21,7 +21,8 @@ from psycopg.pq import TransactionStatus
 from strandline.connections.postgres import PostgresConnection as Options
 from strandline.errors import ConfigError, Unavailable, first_line
 from strandline.materialize.drivers.postgres.connection import PostgresConnection, Psycopg
-from strandline.materialize.drivers.sql.connection import Connection, OutcomeUnknownError, to_its_end
+from strandline.materialize.drivers.sql.connection import Connection, OutcomeUnknownError
+from strandline.materialize.drivers.threads import to_its_end
 from strandline.store.clock import Clock
 
 T = TypeVar("T")

@@ -5,7 +5,6 @@ Each endpoint implements both by its own client library, and turns that library'
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol, TypeAlias, TypeVar
@@ -106,18 +105,3 @@ class Database(Protocol):
     async def close(self) -> None:
         """End the connections.  May be called twice."""
         ...
-
-
-async def to_its_end(call: Callable[[], T], hurry: Callable[[], None] = lambda: None) -> T:
-    """Return what ``call`` returns, made in a thread; if this is cancelled, once the thread has come to its end.
-
-    So when a session is closed, nothing of it goes on.  ``hurry`` is called first, to end what the thread waits for.
-    """
-    future = asyncio.get_running_loop().run_in_executor(None, call)
-    try:
-        return await asyncio.shield(future)
-    except asyncio.CancelledError:
-        hurry()
-        await asyncio.wait([future])
-        future.exception()  # no other code looks at it
-        raise

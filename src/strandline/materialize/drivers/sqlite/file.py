@@ -20,8 +20,9 @@ from pathlib import Path
 from typing import Final, TypeVar
 
 from strandline.errors import ConfigError, CorruptionError, DefinitionError, StrandlineError, Unavailable
-from strandline.materialize.drivers.sql.connection import Connection, to_its_end
+from strandline.materialize.drivers.sql.connection import Connection
 from strandline.materialize.drivers.sqlite.connection import SQLiteConnection
+from strandline.materialize.drivers.threads import to_its_end
 
 T = TypeVar("T")
 
