@@ -123,6 +123,9 @@ class Stuck:
 
     closed = 0
 
+    async def halt(self) -> None:
+        """Nothing goes on."""
+
     async def close(self) -> None:
         """Fail."""
         self.closed += 1
