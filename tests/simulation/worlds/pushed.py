@@ -61,7 +61,7 @@ class PushedWorld:
         self.generation = 1
         self.done = False
         self.spec = self.pattern.spec(TWO)
-        self.place = WatchedPlace(judges=self, spec=self.spec, alone=not self.pattern.shared)
+        self.place = WatchedPlace(judges=self, spec=self.spec)
         self.data = World(self.place, TWO, KEYED_TYPES)  # type: ignore[arg-type]  # of it, only the collections
         self.consensus = WatchedConsensus(HandClock(), CountingIds("observer"))
         self.ids = SimIds()
