@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from strandline.algebra.schema import DIFF
 from strandline.errors import DefinitionError
-from strandline.materialize.protocol.messages import DELETE, EXISTS
+from strandline.materialize.protocol.messages import unflagged
 from strandline.materialize.protocol.task import Binding
 
 
@@ -34,8 +34,7 @@ class Deltas:
             if (diffs < 0).any():
                 raise self._took_away(changes, int(np.flatnonzero(diffs < 0)[0]))
             rows = rows.take(np.repeat(np.arange(len(diffs)), diffs))
-        neither = pa.array(np.zeros(len(rows), bool))
-        return rows.append_column(EXISTS, neither).append_column(DELETE, neither)
+        return unflagged(rows)
 
     def end(self) -> pa.Table | None:
         """Return None: no row waits for another one."""

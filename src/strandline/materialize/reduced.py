@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import msgspec
-import numpy as np
 import pyarrow as pa
 
 from strandline.algebra import types
 from strandline.algebra.arrow_types import arrow
 from strandline.errors import DefinitionError
-from strandline.materialize.protocol.messages import DELETE, EXISTS
+from strandline.materialize.protocol.messages import unflagged
 from strandline.materialize.protocol.task import Binding
 from strandline.materialize.reduce.rows import Combining, Rows
 
@@ -33,40 +32,16 @@ class Reduced:
                 f"{binding.collection!r} into {binding.resource!r} cannot be reduced: {error}"
             ) from error
 
-    def stream(self) -> Combined:
-        """Return what combines the rows of one window."""
-        return Combined(self._rows)
+    def stream(self) -> Combining:
+        """Return what combines the rows of one window, which come in the order of key and time."""
+        return Combining(self._rows)
 
     def finish(self, rows: pa.Table, loaded: Sequence[pa.Table]) -> pa.Table:
-        """Return the rows to store, as in `messages.Store`, given the stored ones that have keys of ``rows``.
+        """Return what to store, as in `messages.Store`, of combined ``rows`` and the stored rows that have their keys.
 
         Raises:
             DefinitionError: a strategy met values that it is not for.
         """
         if self._binding.delta:
-            return rows
-        return self._rows.finish(pa.concat_tables(loaded) if loaded else None, rows.drop_columns([EXISTS, DELETE]))
-
-
-class Combined:
-    """The rows of a window, in the order of key and time, combined as far as that is associative."""
-
-    def __init__(self, rows: Rows) -> None:
-        self._combining = Combining(rows)
-
-    def add(self, batch: pa.RecordBatch) -> pa.Table:
-        """Return the rows of the keys that ended in ``batch``, not yet flagged (`Reduced.finish` does).
-
-        Raises:
-            DefinitionError: a row went; or a strategy met values that it is not for.
-        """
-        return _unflagged(self._combining.add(batch))
-
-    def end(self) -> pa.Table | None:
-        """Return the rows of the last key.  Raises as `add`."""
-        return _unflagged(self._combining.end())
-
-
-def _unflagged(rows: pa.Table) -> pa.Table:
-    neither = pa.array(np.zeros(len(rows), bool))
-    return rows.append_column(EXISTS, neither).append_column(DELETE, neither)
+            return unflagged(rows)
+        return self._rows.finish(pa.concat_tables(loaded) if loaded else None, rows)

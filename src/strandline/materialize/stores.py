@@ -27,7 +27,7 @@ import pyarrow.compute as pc
 
 from strandline.algebra.schema import DIFF, TIME
 from strandline.errors import DefinitionError
-from strandline.materialize.protocol.messages import DELETE, EXISTS
+from strandline.materialize.protocol.messages import DELETE, EXISTS, flagged, unflagged
 from strandline.materialize.protocol.task import Binding
 
 _ONES: Final = (1, -1)
@@ -41,8 +41,7 @@ def to_store(binding: Binding, changes: pa.Table) -> pa.Table:
     """
     rows = changes.select([column.name for column in binding.columns])
     if not changes.num_rows:
-        nothing = pa.array([], pa.bool_())
-        return rows.append_column(EXISTS, nothing).append_column(DELETE, nothing)
+        return unflagged(rows)
     diffs = changes[DIFF].to_numpy()
     ids = key_ids(_identity(binding, changes))
     plus, minus = (np.bincount(ids[diffs == sign], minlength=len(changes)) for sign in _ONES)
@@ -52,8 +51,7 @@ def to_store(binding: Binding, changes: pa.Table) -> pa.Table:
     inserted = diffs == 1
     exists, gone = minus[ids] > 0, plus[ids] == 0
     kept = pa.array(inserted | gone)
-    rows = rows.append_column(EXISTS, pa.array(exists)).append_column(DELETE, pa.array(~inserted))
-    return rows.filter(kept)
+    return flagged(rows, exists, ~inserted).filter(kept)
 
 
 class Stores:

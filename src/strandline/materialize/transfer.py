@@ -14,7 +14,8 @@ import pyarrow.compute as pc
 from strandline.materialize.deltas import Deltas
 from strandline.materialize.protocol.messages import EXISTS
 from strandline.materialize.protocol.task import Binding
-from strandline.materialize.reduced import Combined, Reduced
+from strandline.materialize.reduce.rows import Combining
+from strandline.materialize.reduced import Reduced
 from strandline.materialize.spool import Spool
 from strandline.materialize.stores import Stores, key_ids, keys_of, with_existence
 
@@ -28,7 +29,7 @@ class Transfer:
         self._spool = Spool()
         self._loaded: Spool | None = None
         if reduced is not None:
-            self._making: Stores | Deltas | Combined = reduced.stream()
+            self._making: Stores | Deltas | Combining = reduced.stream()
         else:
             self._making = Deltas(binding) if binding.diffs or not binding.key else Stores(binding)
 
@@ -43,7 +44,7 @@ class Transfer:
         return self._spool.rows
 
     def add(self, batch: pa.RecordBatch) -> None:
-        """Add changes.  Raises as `Stores.add`, `Deltas.add` and `Combined.add`."""
+        """Add changes.  Raises as `Stores.add`, `Deltas.add` and `Combining.add`."""
         self._spool.add(self._making.add(batch))
 
     def end(self) -> None:

@@ -20,7 +20,8 @@ from strandline.materialize.log import RecoveryLog
 from strandline.materialize.protocol import fsm, states
 from strandline.materialize.protocol.messages import Loaded, Opened
 from strandline.materialize.protocol.task import NOTHING, Checkpoint
-from strandline.materialize.reduced import Combined, Reduced
+from strandline.materialize.reduce.rows import Combining
+from strandline.materialize.reduced import Reduced
 from strandline.materialize.runtime import Task
 from worlds.outside import CheckpointSession
 from worlds.pushed_endpoints import Staging
@@ -38,7 +39,7 @@ _add = Deltas.add
 _acknowledge = Staging.acknowledge
 _finish = Reduced.finish
 _closed = Task._closed
-_combine = Combined.add
+_combine = Combining.add
 
 
 # ---- the line --------------------------------------------------------------------------------------------------------
@@ -170,8 +171,8 @@ def unasked(self: Task) -> states.Machine:
     return replace(_closed(self), reduces=frozenset())
 
 
-@bug("of what is pushed in a transaction all of a key is reduced with what was pushed before", (Combined, "add"))
-def summed_up(self: Combined, batch: Any) -> Any:
+@bug("of what is pushed in a transaction all of a key is reduced with what was pushed before", (Combining, "add"))
+def summed_up(self: Combining, batch: Any) -> Any:
     """Keep what was pushed, and push it again."""
     rows = _combine(self, batch)
     return pa.concat_tables([rows, rows]) if len(rows) else rows

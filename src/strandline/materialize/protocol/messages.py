@@ -23,6 +23,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
+import numpy as np
 import pyarrow as pa
 
 from strandline.algebra.schema import RESERVED
@@ -31,6 +32,17 @@ from strandline.materialize.protocol.task import Checkpoint, KeyRange, Materiali
 
 EXISTS: Final = f"{RESERVED}exists"
 DELETE: Final = f"{RESERVED}delete"
+
+
+def flagged(rows: pa.Table, exists: np.ndarray[Any, Any], delete: np.ndarray[Any, Any]) -> pa.Table:
+    """Return ``rows`` with their flags, one of each a row, for a `Store`."""
+    return rows.append_column(EXISTS, pa.array(exists, pa.bool_())).append_column(DELETE, pa.array(delete, pa.bool_()))
+
+
+def unflagged(rows: pa.Table) -> pa.Table:
+    """Return ``rows`` for a `Store`, neither flag set in any."""
+    neither = np.zeros(len(rows), bool)
+    return flagged(rows, neither, neither)
 
 
 @dataclass(frozen=True, slots=True)

@@ -171,8 +171,8 @@ class Machine:
     """Both machines, over the bindings named by ``state_keys``.
 
     ``deltas``: those of which nothing is ever loaded.  ``reduces``: those whose rows are reduced with what is stored,
-    which is loaded each time.  ``asks``: the endpoint does not refuse a second row of a key by
-    itself; the runtime asks it beforehand whether it has the keys that are said to be new.
+    which is loaded each time.  ``asks``: the endpoint does not refuse a second row of a key by itself; the runtime asks
+    it beforehand whether it has the keys that are said to be new.
     """
 
     state_keys: tuple[str, ...]

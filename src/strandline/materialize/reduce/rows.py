@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from strandline.algebra.schema import DIFF
 from strandline.errors import DefinitionError, InvalidUsage
-from strandline.materialize.protocol.messages import DELETE, EXISTS
+from strandline.materialize.protocol.messages import flagged, unflagged
 from strandline.materialize.reduce.annotations import Strategy
 from strandline.materialize.reduce.cells import reader, to_array, writer
 from strandline.materialize.reduce.columns import DoesNotFitError, Groups, Ints, folds
@@ -89,7 +89,7 @@ class Rows:
         combined = self._taken(combined)
         held = self._taken(loaded) if loaded is not None else combined.slice(0, 0)
         if not combined.num_rows:
-            return _with_flags(combined, np.zeros(0, bool), np.zeros(0, bool))
+            return unflagged(combined)
         ids = self.ids(pa.concat_tables([held, combined]))
         groups = self._groups(ids[held.num_rows :])
         place = np.full(ids.max() + 1, -1, np.int64)
@@ -105,7 +105,7 @@ class Rows:
             sizes = np.diff(groups.starts, append=groups.rows) + exists
             both = pa.concat_tables([held, combined]).take(pa.array(order))
             stored = self._folded(both, Groups((np.cumsum(sizes) - sizes).astype(np.int64), len(order)))
-            return _with_flags(stored, exists > 0, np.zeros(len(exists), bool))
+            return flagged(stored, exists > 0, np.zeros(len(exists), bool))
         return self._finished(held, of_held, combined, groups)
 
     def _finished(self, held: pa.Table, of_held: Ints, combined: pa.Table, groups: Groups) -> pa.Table:
@@ -119,7 +119,7 @@ class Rows:
                 stored.append(documents[-1] if isinstance(found, Deleted) else found)
                 exists.append(at in known)
                 deletes.append(gone)
-        return _with_flags(self._table(stored), np.array(exists, bool), np.array(deletes, bool))
+        return flagged(self._table(stored), np.array(exists, bool), np.array(deletes, bool))
 
     def expanded(self, changes: pa.Table) -> pa.Table:
         """Return a row for each time that ``changes`` add it.
@@ -274,7 +274,3 @@ def _plain(kind: pa.DataType) -> pa.DataType:
 def _slices(documents: list[Document], groups: Groups) -> Iterator[list[Document]]:
     for begin, end in pairwise([*groups.starts.tolist(), groups.rows]):
         yield documents[begin:end]
-
-
-def _with_flags(rows: pa.Table, exists: np.ndarray[Any, Any], deletes: np.ndarray[Any, Any]) -> pa.Table:
-    return rows.append_column(EXISTS, pa.array(exists)).append_column(DELETE, pa.array(deletes))

@@ -12,6 +12,7 @@ from itertools import groupby
 from typing import Any, Final, TypeAlias
 
 import msgspec
+import numpy as np
 import pyarrow as pa
 
 from strandline.algebra.types import parse
@@ -19,8 +20,6 @@ from strandline.errors import ProtocolViolation
 from strandline.materialize.driver import Session
 from strandline.materialize.log import RESTART
 from strandline.materialize.protocol.messages import (
-    DELETE,
-    EXISTS,
     Acknowledge,
     Acknowledged,
     Flush,
@@ -34,6 +33,7 @@ from strandline.materialize.protocol.messages import (
     StartCommit,
     StartedCommit,
     Store,
+    flagged,
 )
 from strandline.materialize.protocol.state import StateUpdate
 from strandline.materialize.protocol.task import Checkpoint, KeyRange
@@ -138,12 +138,8 @@ class Conversing:
             for each in stores
         ]
         table = _table(made, (*made.key, *made.values), rows).select([c.name for c in made.binding.columns])
-        return Store(
-            place,
-            table.append_column(EXISTS, pa.array([each.exists for each in stores], pa.bool_())).append_column(
-                DELETE, pa.array([each.delete for each in stores], pa.bool_())
-            ),
-        )
+        exists, delete = np.array([(each.exists, each.delete) for each in stores], bool).T
+        return Store(place, flagged(table, exists, delete))
 
     # --- answers ------------------------------------------------------------------------------------------------------
     def _said(self, response: Response) -> Iterator[Message]:
