@@ -340,12 +340,13 @@ def test_a_driver_that_breaks_the_protocol_is_stopped() -> None:
 
 def test_an_advance_goes_on_from_what_was_under_way_to_where_the_collections_are() -> None:
     """Damage: a tick is said to have reached the endpoint, and its rows come with the next one."""
-    gate = asyncio.Event()
+    gate, commits = asyncio.Event(), asyncio.Event()
 
     class Slow(KeyValueSession):
         async def ask(self, message: Request) -> list[Response]:
             if isinstance(message, StartCommit):
                 self.say(StartedCommit())
+                commits.set()
                 await gate.wait()
                 return []
             if isinstance(message, Acknowledge):
@@ -359,8 +360,7 @@ def test_an_advance_goes_on_from_what_was_under_way_to_where_the_collections_are
         runtime._beside = partial(RunningTask, HandClock())  # it looks for more while the endpoint commits
         world.write_round()
         first = RunningTask(HandClock(), cast("Any", runtime.advance))
-        while not isinstance(runtime._machine.head, states.Idle) or runtime._machine.rests:
-            await asyncio.to_thread(lambda: None)
+        await commits.wait()
         world.write_round()
         while not isinstance(runtime._machine.head, states.Extending):
             await asyncio.to_thread(lambda: None)

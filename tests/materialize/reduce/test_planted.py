@@ -146,8 +146,8 @@ def _missing_counts_as_null(patch: Patch) -> None:
 
 
 def _deletes_are_stores(patch: Patch) -> None:
-    right = rows._with_flags
-    patch.setattr(rows, "_with_flags", lambda stored, exists, deletes: right(stored, exists, np.zeros_like(deletes)))
+    right = rows.flagged
+    patch.setattr(rows, "flagged", lambda stored, exists, deletes: right(stored, exists, np.zeros_like(deletes)))
 
 
 def _sums_wrap(patch: Patch) -> None:

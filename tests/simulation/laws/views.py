@@ -436,8 +436,9 @@ class Observer:
         ).read()
         record = None if head is None else decode(item.name, head)
         if item.endpoint == "checkpointing":
-            committed = place.checkpoints.get(item.name, Checkpoint()).time(keys)
-            return max(committed, 0 if record is None else record.progress.position.time(keys)), True
+            committed = place.checkpoints.get(item.name, Checkpoint())
+            quiet_since = record is not None and record.progress.checkpoint == committed  # else not yet committed there
+            return (record.progress.position if record and quiet_since else committed).time(keys), True
         if record is None:
             return 0, True
         quiet = record.progress.extent is None and record.state.get("staged") is None

@@ -193,6 +193,20 @@ class SqlClaims:
 
         run(body())
 
+    def test_what_several_make_at_once_is_made_once(self, endpoint: SqlEndpoint) -> None:
+        """Damage: of two materializations that begin in an empty database, one fails: a table is there already."""
+
+        async def body() -> None:
+            specs = [MaterializationSpec(f"m{number}", SPEC.bindings) for number in range(6)]
+            async with asyncio.TaskGroup() as all_at_once:
+                for spec in specs:
+                    all_at_once.create_task(endpoint.driver().apply(spec, {}))
+            async with asyncio.TaskGroup() as all_at_once:
+                for spec in specs:
+                    all_at_once.create_task(opened(endpoint, WHOLE, spec, apply=False))
+
+        run(body())
+
     def test_a_split_does_not_empty_what_others_may_have_filled(self, endpoint: SqlEndpoint) -> None:
         """Damage: a backfill of one split deletes the rows of all."""
         again = MaterializationSpec("m", (Binding("v", "t", ("k",), ONE, backfill=1),))

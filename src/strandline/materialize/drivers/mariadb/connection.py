@@ -28,7 +28,8 @@ from strandline.materialize.wire.values import column, plain
 
 STATEMENT_BYTES: Final = 1 << 20
 """About how long an INSERT is; the server's limit is `max_allowed_packet`."""
-_DEADLOCK: Final = 1213
+_CONFLICTS: Final = frozenset({1213, 1050, 1060, 1061})
+"""A deadlock; or another session has made a table, a column or an index at the same moment."""
 _OF_THE_OPERATOR: Final = frozenset({1044, 1045, 1049, 1142, 1143, 1227, 1370, 1698})
 """A privilege, a password or a database is missing."""
 _LATER: Final = frozenset({1040, 1053, 1077, 1079, 1152, 1159, 1161, 1205, 1290, 1317, 1836, 1927})
@@ -118,7 +119,7 @@ def _written(cursor: Any, rows: pa.Table) -> Iterator[str]:
 def meaning(error: Exception, place: str) -> StrandlineError | OutcomeUnknownError:
     """Return one of our errors for one of PyMySQL's."""
     code = error.args[0] if isinstance(error, pymysql.MySQLError) and error.args else 0
-    if code == _DEADLOCK:
+    if code in _CONFLICTS:
         return OutcomeUnknownError(_said(error))
     if code in _OF_THE_OPERATOR:
         return ConfigError(f"{place} does not allow it: {_said(error)}")

@@ -58,7 +58,7 @@ class MariaDBDatabase:
                 if not again:
                     raise
                 if not attempts:
-                    raise Unavailable(f"{self} is busy with the same rows: {error}") from error
+                    raise Unavailable(f"{self} is busy with the same rows or tables: {error}") from error
             await self._clock.sleep(pause)
             pause *= 2
 

@@ -28,8 +28,10 @@ Psycopg: TypeAlias = psycopg.Connection[tuple[Any, ...]]
 ANALYZED_ROWS_MIN: Final = 1_000
 """Fewer staged rows are merged as fast without statistics."""
 _CONFLICTS: Final = frozenset({"40001", "40P01"})
-_MADE_TWICE: Final = frozenset({"pg_type_typname_nsp_index", "pg_class_relname_nsp_index"})
-"""What is violated if two sessions make one table at once."""
+_MADE_TWICE: Final = frozenset(
+    {"42701", "42710", "42P07", "pg_type_typname_nsp_index", "pg_class_relname_nsp_index"}
+)
+"""What is violated if two sessions make one table or column at once; "IF NOT EXISTS" does not prevent it."""
 _OPERATORS: Final = frozenset({"42501", "3F000"})
 """A privilege, or a schema, is missing."""
 _LATER: Final = ("08", "25006", "53", "55", "57", "58")
@@ -113,7 +115,7 @@ class PostgresConnection:
 
     def _meaning(self, error: psycopg.Error) -> StrandlineError | OutcomeUnknownError:
         code, said = error.sqlstate or "", first_line(error)
-        if code in _CONFLICTS or error.diag.constraint_name in _MADE_TWICE:
+        if code in _CONFLICTS or {code, error.diag.constraint_name} & _MADE_TWICE:
             return OutcomeUnknownError(said)
         if code in _OPERATORS:
             return ConfigError(f"{self._place} does not allow it: {said}")

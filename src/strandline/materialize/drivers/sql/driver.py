@@ -112,7 +112,7 @@ class SqlDriver:
     async def _run(self, work: Callable[[Connection], T]) -> T:
         database = self._database()
         try:
-            return await database.run(work)
+            return await database.run(work, again=True)
         finally:
             await database.close()
 
