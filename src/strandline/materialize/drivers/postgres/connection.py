@@ -28,9 +28,7 @@ Psycopg: TypeAlias = psycopg.Connection[tuple[Any, ...]]
 ANALYZED_ROWS_MIN: Final = 1_000
 """Fewer staged rows are merged as fast without statistics."""
 _CONFLICTS: Final = frozenset({"40001", "40P01"})
-_MADE_TWICE: Final = frozenset(
-    {"42701", "42710", "42P07", "pg_type_typname_nsp_index", "pg_class_relname_nsp_index"}
-)
+_MADE_TWICE: Final = frozenset({"42701", "42710", "42P07", "pg_type_typname_nsp_index", "pg_class_relname_nsp_index"})
 """What is violated if two sessions make one table or column at once; "IF NOT EXISTS" does not prevent it."""
 _OPERATORS: Final = frozenset({"42501", "3F000"})
 """A privilege, or a schema, is missing."""
