@@ -7,11 +7,16 @@ from tests.materialize.drivers.sql.claims import SqlClaims
 
 from strandline.testing.contracts.driver_contract import DriverContract
 from strandline.testing.contracts.fencing_contract import FencingContract
+from strandline.testing.contracts.reduction_contract import ReductionContract
 
 pytestmark = pytest.mark.server
 
 
 class TestPostgres(DriverContract, FencingContract):
+    pass
+
+
+class TestPostgresReductions(ReductionContract):
     pass
 
 

@@ -12,9 +12,10 @@ from strandline.materialize.drivers.redis.options import Form, RedisEndpoint
 from strandline.materialize.protocol.task import Checkpoint
 from strandline.store.secret import Secret
 from strandline.testing.contracts.driver_contract import KEYED
+from strandline.testing.contracts.reduction_contract import SCHEMA as AMOUNTS
 from strandline.testing.hostile import HOSTILE
 
-READ = {"f": float, "k": int}
+READ = {"f": float, "k": int, "n": int}
 """How the texts of columns of the contract are read; all others are texts."""
 
 
@@ -46,8 +47,8 @@ class RedisDatabase:
             if self.form is Form.JSON:
                 return [_typed(json.loads(client.get(key))) for key in keys]
             found = [{n.decode(): text.decode() for n, text in client.hgetall(key).items()} for key in keys]
-        of_contract = all(row.keys() <= {*KEYED.names, "__null"} for row in found)
-        columns = KEYED.names if of_contract else HOSTILE
+        schemas = (KEYED.names, AMOUNTS.names)
+        columns = next((names for names in schemas if all(row.keys() <= {*names, "__null"} for row in found)), HOSTILE)
         return [_typed({name: row.get(name) for name in columns}) for row in found]
 
     def checkpoint(self, name: str) -> Checkpoint | None:

@@ -11,6 +11,7 @@ from tests.materialize.drivers.redis.redis_endpoint import RedisDatabase
 from redis_server import RedisServer
 from strandline.materialize.drivers.redis.options import Form
 from strandline.testing.contracts.driver_contract import DriverContract
+from strandline.testing.contracts.reduction_contract import ReductionContract
 
 pytestmark = pytest.mark.server
 DATABASES = count()
@@ -31,3 +32,7 @@ class TestRedisWithJson(DriverContract):
     def make_endpoint(self, redis_server: RedisServer) -> Callable[[], RedisDatabase]:
         """Each endpoint is a database of its own."""
         return lambda: RedisDatabase(redis_server, next(DATABASES), Form.JSON)
+
+
+class TestRedisReductions(ReductionContract):
+    exact = False
