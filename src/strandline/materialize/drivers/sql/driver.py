@@ -63,8 +63,9 @@ class SqlDriver:
             connection.begin()
             try:
                 done = []
+                before = evolution.beforehand(connection, self._dialect, spec.name)
                 for binding in spec.bindings:
-                    changes = self._plan(connection, spec, binding)
+                    changes = evolution.plan(connection, self._target(binding), before)
                     for change in changes:
                         for statement in change.statements:
                             connection.change(statement)
@@ -83,7 +84,9 @@ class SqlDriver:
         def work(connection: Connection) -> list[Change]:
             connection.begin()
             try:
-                return [change for binding in spec.bindings for change in self._plan(connection, spec, binding)]
+                before = evolution.beforehand(connection, self._dialect, spec.name)
+                targets = map(self._target, spec.bindings)
+                return [change for target in targets for change in evolution.plan(connection, target, before)]
             finally:
                 connection.rollback()
 
@@ -96,7 +99,7 @@ class SqlDriver:
     async def contents(self, task: str, binding: Binding) -> Contents:
         """Return the rows of the binding's table, which are copied first: a transaction is open no longer than that."""
         copied = Spool()
-        target = Target(self._dialect, binding, self._soft)
+        target = self._target(binding)
 
         def work(connection: Connection) -> Checkpoint | None:
             connection.begin(frozen=True)
@@ -116,9 +119,8 @@ class SqlDriver:
         finally:
             await database.close()
 
-    def _plan(self, connection: Connection, spec: MaterializationSpec, binding: Binding) -> list[Change]:
-        committed = checkpoints.of_task(connection, self._dialect, spec.name)
-        return evolution.plan(connection, Target(self._dialect, binding, self._soft), [*committed.values()])
+    def _target(self, binding: Binding) -> Target:
+        return Target(self._dialect, binding, self._soft)
 
     def _verdict(self, binding: Binding, column: Column) -> Constraint:
         key = column.name in binding.key

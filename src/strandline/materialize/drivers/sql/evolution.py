@@ -8,13 +8,14 @@ difference is said, and made up for by a backfill, which makes the table again.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from strandline.errors import DefinitionError
+from strandline.materialize.drivers.sql import checkpoints
 from strandline.materialize.drivers.sql.connection import Connection
-from strandline.materialize.drivers.sql.dialect import Found
+from strandline.materialize.drivers.sql.dialect import Dialect, Found
 from strandline.materialize.drivers.sql.target import INDEX_PREFIX, Target
 from strandline.materialize.drivers.sql.text import Sql, compose, identifier, joined
 from strandline.materialize.protocol.task import Checkpoint
@@ -34,27 +35,44 @@ class Change:
     statements: tuple[Sql, ...] = ()
 
 
-def plan(connection: Connection, target: Target, committed: Sequence[Checkpoint]) -> list[Change]:
+@dataclass(frozen=True, slots=True)
+class Beforehand:
+    """What the database holds before an Apply changes anything: no two of its bindings have one table.
+
+    ``tables``: the name of each table, by `Dialect.fold` of it.  ``committed``: the checkpoints of the task.
+    """
+
+    tables: Mapping[str, str]
+    committed: Sequence[Checkpoint]
+
+
+def beforehand(connection: Connection, dialect: Dialect, materialization: str) -> Beforehand:
+    """Look once, for all bindings: a catalog may have many thousands of tables."""
+    tables = {dialect.fold(name): name for name in dialect.tables(connection)}
+    return Beforehand(tables, [*checkpoints.of_task(connection, dialect, materialization).values()])
+
+
+def plan(connection: Connection, target: Target, before: Beforehand) -> list[Change]:
     """Return what makes the binding's table fit; change nothing.
 
-    ``committed`` are the task's checkpoints: a table that one of them mentions belongs to this task.
+    A table that one of the task's checkpoints mentions belongs to this task.
 
     Raises:
         DefinitionError: the table was filled and is gone; or it has other columns; or it holds rows of another program.
     """
     binding, dialect = target.binding, target.dialect
     name = binding.resource
-    filled = any(checkpoint.of(binding.state_key) is not None for checkpoint in committed)
-    ours = any(checkpoint.mentions(name) for checkpoint in committed)
-    found = [each for each in dialect.tables(connection) if dialect.fold(each) == dialect.fold(name)]
-    if not found:
+    filled = any(checkpoint.of(binding.state_key) is not None for checkpoint in before.committed)
+    ours = any(checkpoint.mentions(name) for checkpoint in before.committed)
+    found = before.tables.get(dialect.fold(name))
+    if found is None:
         if filled:
             raise DefinitionError(
                 f"table {name!r} is gone, though it was filled from {binding.collection!r}: "
                 f"`strandline backfill` of {binding.collection!r} fills it again"
             )
         return [Change(f"created table {name!r}", _created(target))]
-    there, wanted = dialect.columns(connection, found[0]), _wanted(connection, target)
+    there, wanted = dialect.columns(connection, found), _wanted(connection, target)
     if not ours:
         changes = None if _missing(there, wanted) else _in_place(target, there, wanted)
         if changes is None:
@@ -64,7 +82,7 @@ def plan(connection: Connection, target: Target, committed: Sequence[Checkpoint]
                 f"table {name!r} holds rows that this materialization did not write: "
                 "drop the table, or choose another name"
             )
-        return changes + _indexed(connection, target, found[0])
+        return changes + _indexed(connection, target, found)
     left_over = not filled and not {each.name for each in there} <= {each.name for each in wanted}
     changes = None if left_over else _in_place(target, there, wanted)
     if changes is None:
@@ -77,7 +95,7 @@ def plan(connection: Connection, target: Target, committed: Sequence[Checkpoint]
                 (dropped, *_created(target)),
             )
         ]
-    changes += _indexed(connection, target, found[0])
+    changes += _indexed(connection, target, found)
     if not filled:
         said = f"table {name!r} is filled from the start: its rows stay until the new ones replace them"
         changes.append(Change(said))
