@@ -55,7 +55,7 @@ INNER = {
     "materialize": (
         ("protocol", "status"),
         ("driver", "feed", "log", "spool", "stores", "deltas", "answers"),
-        ("line", "reduce", "wire"),
+        ("line", "reduce", "wire", "schedule"),
         ("reduced",),
         ("transfer",),
         ("drivers", "runtime"),
@@ -77,7 +77,7 @@ INNER = {
     "controller": (
         ("instances", "location"),
         ("assembly", "holding", "planning", "retention", "standing", "published", "language"),
-        ("commanded", "health", "readers"),
+        ("commanded", "health", "readers", "syncing"),
         ("introspection", "writing"),
         ("core",),
         ("asking", "defining"),

@@ -1,0 +1,3 @@
+"""Schedules: when a materialization begins its transactions."""
+
+__all__ = ["pace", "paced", "window"]
