@@ -6,6 +6,8 @@ import re
 from functools import lru_cache
 from typing import Final
 
+from strandline.options import Kind
+
 UNITS_MS: Final = {"ms": 1, "second": 1_000, "minute": 60_000, "hour": 3_600_000, "day": 86_400_000}
 _NAMES: Final = {
     **{f"{unit}{plural}": ms for unit, ms in UNITS_MS.items() if unit != "ms" for plural in ("", "s")},
@@ -51,6 +53,10 @@ def milliseconds(text: str) -> int:
     if total > _MS_MAX:
         raise ValueError(f"{text!r} is longer than {YEARS_MAX} years")
     return round(total)
+
+
+INTERVAL_MS: Final = Kind(milliseconds, {"minLength": 1})
+"""An option that is an interval, in milliseconds."""
 
 
 def refuse_no_interval(keep_history: str) -> None:

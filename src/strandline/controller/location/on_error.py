@@ -8,7 +8,7 @@ Of a materialization: ``wait`` (the default) stands still at the last time witho
 rows.  Errors are counted by `status` and stay readable either way.
 
 ``delta``, ``diffs``, ``times`` and ``reduce``: what a materialization pushes if not the rows as they are
-(`task.Binding`).
+(`task.Binding`).  ``every`` and ``within``: when it begins its transactions (`materialize/schedule/`).
 """
 
 from __future__ import annotations
@@ -18,10 +18,18 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final, TypeAlias, TypeVar
 
-from strandline.options import ANY_TEXT, COUNT, FLAG, one_of, option, options_of, understood
+from strandline.controller.location.interval import INTERVAL_MS
+from strandline.materialize.schedule.window import window
+from strandline.options import ANY_TEXT, COUNT, FLAG, Kind, one_of, option, options_of, understood
 
 OPTION: Final = "on_error"
 ERRORS_MAX: Final = "errors_max"
+
+
+def _window(text: str) -> str:
+    """Return the text of a window.  Raises `ValueError` if it is none."""
+    window(text)
+    return text
 
 
 class OfSource(Enum):
@@ -83,6 +91,16 @@ class MaterializationOptions:
     )
     times: bool = option(
         FLAG, "With `delta`: push what changed at each time apart, with that time as `__time`.", default="false"
+    )
+    every: int = option(
+        INTERVAL_MS,
+        "Begin a transaction so often at most, as `10 minutes` (docs/endpoints.md, Schedules).",
+        default="0",
+    )
+    within: str | None = option(
+        Kind(_window, {"minLength": 1}),
+        "Begin transactions in these hours alone, as `08:00-18:00 mon-fri Europe/Berlin`; without days, on all.",
+        default=None,
     )
 
 

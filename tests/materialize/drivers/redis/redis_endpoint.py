@@ -12,6 +12,7 @@ from strandline.materialize.drivers.redis.options import Form, RedisEndpoint
 from strandline.materialize.protocol.task import Checkpoint
 from strandline.store.secret import Secret
 from strandline.testing.contracts.driver_contract import KEYED
+from strandline.testing.contracts.fencing_contract import SCHEMA as FENCED
 from strandline.testing.contracts.reduction_contract import SCHEMA as AMOUNTS
 from strandline.testing.hostile import HOSTILE
 
@@ -20,14 +21,15 @@ READ = {"f": float, "k": int, "n": int}
 
 
 class RedisDatabase:
-    """One database."""
+    """One database; ``exact``: the option."""
 
-    fences = False
-
-    def __init__(self, server: RedisServer, database: int, form: Form = Form.HASH) -> None:
+    def __init__(self, server: RedisServer, database: int, form: Form = Form.HASH, *, exact: bool = False) -> None:
         self.server = server
         self.form = form
-        self.options = RedisEndpoint(server=server.place, database=database, password=Secret(PASSWORD), format=form)
+        self.fences = exact
+        self.options = RedisEndpoint(
+            server=server.place, database=database, password=Secret(PASSWORD), format=form, exact=exact
+        )
         with closing(self.client()) as client:
             client.flushdb()
 
@@ -47,7 +49,7 @@ class RedisDatabase:
             if self.form is Form.JSON:
                 return [_typed(json.loads(client.get(key))) for key in keys]
             found = [{n.decode(): text.decode() for n, text in client.hgetall(key).items()} for key in keys]
-        schemas = (KEYED.names, AMOUNTS.names)
+        schemas = (KEYED.names, AMOUNTS.names, FENCED.names)
         columns = next((names for names in schemas if all(row.keys() <= {*names, "__null"} for row in found)), HOSTILE)
         return [_typed({name: row.get(name) for name in columns}) for row in found]
 

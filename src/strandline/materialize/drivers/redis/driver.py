@@ -4,7 +4,10 @@ Redis has no transactions that could hold rows and a checkpoint together for as 
 may see part of one, and a crash may leave part of one.  The next session replays exactly the same transaction: last
 write wins, so the rows end up right.  A session that is not the newest is stopped by the runtime's log, not here.
 
-Law: M2, at the end of each transaction.
+With the option ``exact`` a replay leaves alone what was written already, and such a session is stopped here, too
+(`exact.py`).  Then rows that are reduced are right as well.
+
+Laws: M2, at the end of each transaction; with ``exact`` M3 and M4.
 """
 
 from __future__ import annotations
@@ -32,8 +35,9 @@ from strandline.materialize.driver import (
     Validated,
 )
 from strandline.materialize.drivers.redis import resources
+from strandline.materialize.drivers.redis.exact import Marks, take
 from strandline.materialize.drivers.redis.options import Form, RedisEndpoint, RedisResource
-from strandline.materialize.drivers.redis.server import Change, Server
+from strandline.materialize.drivers.redis.server import Change, Fence, Server
 from strandline.materialize.drivers.redis.texts import documents, hashes, pattern, row_keys, rows_of
 from strandline.materialize.drivers.threads import to_its_end
 from strandline.materialize.protocol.grammar import Conversation
@@ -75,7 +79,7 @@ class RedisDriver:
         """Return the verdict on each binding's columns; asks no server."""
         names = [binding.resource for binding in spec.bindings]
         for place, name in enumerate(names):
-            if any(resources.nested(name, mark) for mark in (resources.OWNERS, resources.PROGRESS)):
+            if any(resources.nested(name, mark) for mark in resources.OURS):
                 raise DefinitionError(f"{name!r} cannot be filled: the driver keeps its own keys there")
             for other in names[:place]:
                 if resources.nested(other, name):
@@ -108,7 +112,7 @@ class RedisDriver:
 
     async def open(self) -> Session:
         """Start a conversation; no server is asked before `Open`."""
-        return RedisSession(Server(self._options), self._options.format)
+        return RedisSession(Server(self._options), self._options.format, exact=self._options.exact)
 
     async def contents(self, task: str, binding: Binding) -> Contents:
         """Return the rows of the binding's resource; what changes while they are read may be of before or after."""
@@ -151,9 +155,12 @@ def _verdict(binding: Binding, column: Column) -> Constraint:
 class RedisSession:
     """One conversation."""
 
-    def __init__(self, server: Server, form: Form) -> None:
+    def __init__(self, server: Server, form: Form, *, exact: bool = False) -> None:
         self._server = server
         self._form = form
+        self._exact = exact
+        self._fences: tuple[Fence, ...] = ()
+        self._replayed: frozenset[Marks] = frozenset()
         self._said = Conversation()
         self._answers = Answers()
         self._bindings: tuple[Binding, ...] = ()
@@ -167,18 +174,18 @@ class RedisSession:
             case Open(spec=spec, range=range_, state=state):
                 self._bindings, self._range = spec.bindings, range_
                 self._committed = dict((state or {}).get(TRANSACTIONS, {}))
-                await to_its_end(self._require_kept)
+                await to_its_end(self._begin)
                 self._answer(Opened(None))
                 self._answer(Acknowledged())  # nothing is ever staged
             case Acknowledge():
-                pass
+                await to_its_end(self._end)
             case Load():
                 await self._load(message)
             case Flush():
                 self._answer(Flushed())
             case Store(binding, rows):
                 bound = self._bindings[binding]
-                await to_its_end(lambda: self._server.change(self._changes(bound, rows)))
+                await to_its_end(lambda: self._server.change(self._changes(bound, rows), self._fences))
             case StartCommit():
                 await self._commit()
 
@@ -190,8 +197,22 @@ class RedisSession:
         """End the connections."""
         await to_its_end(self._server.close)
 
-    def _require_kept(self) -> None:
+    def _begin(self) -> None:
+        if self._exact:
+            self._fences = tuple(take(self._server, binding, self._range) for binding in self._bindings)
+            begun = [self._marks(binding, ahead=1) for binding in self._bindings]
+            self._replayed = frozenset(marks for marks in begun if marks.any(self._server))
         resources.require_kept(self._server, self._bindings, self._range, self._committed)
+
+    def _end(self) -> None:
+        """The last transaction is committed: it is replayed no more."""
+        if self._exact:
+            for binding in self._bindings:
+                self._marks(binding).drop(self._server)
+
+    def _marks(self, binding: Binding, ahead: int = 0) -> Marks:
+        """Return the marks of the last transaction that was committed, or of the one that comes ``ahead`` of it."""
+        return Marks.of(binding, self._range, self._committed.get(binding.state_key, 0) + ahead)
 
     def _answer(self, message: Response) -> None:
         self._said = self._said.then(message)
@@ -209,24 +230,36 @@ class RedisSession:
             self._answer(Loaded(message.binding, found))
 
     def _changes(self, binding: Binding, rows: pa.Table) -> Iterator[Change]:
+        if not self._exact:
+            yield from (change for _, change in self._keyed(binding, rows))
+            return
+        marks = self._marks(binding, ahead=1)
+        if marks in self._replayed:
+            marked = marks.marked(self._server, row_keys(binding, rows))
+            rows = rows.filter(pc.invert(pa.array(marked, pa.bool_())))
+        for key, change in self._keyed(binding, rows):
+            yield (*change, marks.mark(key))
+
+    def _keyed(self, binding: Binding, rows: pa.Table) -> Iterator[tuple[bytes, Change]]:
+        """Yield the key of each row, and what is to be done with it."""
         gone = rows[DELETE].combine_chunks()
         for key in row_keys(binding, rows.filter(gone)):
-            yield (("UNLINK", key),)
+            yield key, (("UNLINK", key),)
         stored = rows.filter(pc.invert(gone))
         keys = row_keys(binding, stored)
         if self._form is Form.JSON:
             for key, document in zip(keys, documents(binding, stored), strict=True):
-                yield (("SET", key, document),)
+                yield key, (("SET", key, document),)
             return
         for key, fields, lacking in zip(keys, *hashes(binding, stored), strict=True):
             # Where it has NULL now, it may have had a value.
-            yield (*((("UNLINK", key),) if lacking else ()), ("HSET", key, *fields))
+            yield key, (*((("UNLINK", key),) if lacking else ()), ("HSET", key, *fields))
 
     async def _commit(self) -> None:
         """Note the transaction behind its rows, which are all there, and have the runtime's log commit it."""
         numbers = {binding.state_key: self._committed.get(binding.state_key, 0) + 1 for binding in self._bindings}
         note = resources.progress(self._bindings, self._range, numbers)
-        await to_its_end(lambda: self._server.change([note]))
+        await to_its_end(lambda: self._server.change([note], self._fences))
         self._committed = numbers
         self._answer(StartedCommit(StateUpdate({TRANSACTIONS: numbers})))
         self._answer(Acknowledged())

@@ -46,6 +46,12 @@ class RedisEndpoint:
         "How a row is kept: `hash`, a field for each column that is not NULL; `json`, a string with a JSON object.",
         default="hash",
     )
+    exact: bool = option(
+        FLAG,
+        "Store each transaction once, also if it is replayed after a crash, and let no other session write: sums stay "
+        "right. Each write is a command more.",
+        default="false",
+    )
 
     def __post_init__(self) -> None:
         """Raise `ValueError` if options do not go together."""

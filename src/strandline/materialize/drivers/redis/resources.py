@@ -18,6 +18,7 @@ from typing import Final
 import msgspec
 
 from strandline.errors import ConfigError, CorruptionError, DefinitionError
+from strandline.materialize.drivers.redis.exact import FENCE, SESSIONS, STORED, drop_all
 from strandline.materialize.drivers.redis.server import Change, Server
 from strandline.materialize.drivers.redis.texts import pattern, prefix
 from strandline.materialize.drivers.rows.identity import hexadecimal
@@ -25,6 +26,8 @@ from strandline.materialize.protocol.task import Binding, KeyRange, Materializat
 
 OWNERS: Final = "strandline:owners"
 PROGRESS: Final = "strandline:progress"
+OURS: Final = (OWNERS, PROGRESS, STORED, FENCE, SESSIONS)
+"""What the names of the driver's own keys begin with."""
 _BEFORE_RANGE: Final = "\x1f"
 
 
@@ -86,6 +89,7 @@ def make(server: Server, task: str, fit: Fit) -> None:
     if not fit.action:
         return
     if fit.empties:
+        drop_all(server, fit.binding.resource)
         for keys in server.keys(pattern(fit.binding.resource)):
             server.change([(("UNLINK", key),) for key in keys])
         for field in server.ask("HKEYS", PROGRESS):

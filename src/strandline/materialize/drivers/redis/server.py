@@ -8,8 +8,9 @@ Source: https://redis.io/docs/latest/commands/, https://redis-py.readthedocs.io/
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
 import redis
@@ -17,7 +18,7 @@ from redis import exceptions
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-from strandline.errors import ConfigError, DefinitionError, StrandlineError, Unavailable, first_line
+from strandline.errors import ConfigError, DefinitionError, FencedError, StrandlineError, Unavailable, first_line
 from strandline.materialize.drivers.redis.options import RedisEndpoint
 
 ANSWER_SECONDS_MAX: Final = 10
@@ -28,6 +29,18 @@ COMMANDS_AT_ONCE: Final = 1_000
 Command: TypeAlias = tuple[Any, ...]
 Change: TypeAlias = tuple[Command, ...]
 """What must not be seen half done."""
+RACES_MAX: Final = 100
+"""How often others may change what is watched in a row."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fence:
+    """Whose turn it is to write: the hash ``key`` must have ``token`` under ``field``.  ``what``: in messages."""
+
+    key: bytes
+    field: bytes
+    token: bytes
+    what: str
 
 
 class Server:
@@ -61,15 +74,27 @@ class Server:
         with self._errors():
             return self._client.execute_command(*command)
 
-    def change(self, changes: Iterable[Change]) -> None:
-        """Run changes, about `COMMANDS_AT_ONCE` commands together or none of these.  Raises as `ask`."""
+    def change(self, changes: Iterable[Change], fences: Sequence[Fence] = ()) -> None:
+        """Run changes, about `COMMANDS_AT_ONCE` commands together or none of these.
+
+        Raises as `ask`, and `FencedError` if one of ``fences`` has fallen: then nothing is run.
+        """
         together: list[Command] = []
         for change in changes:
             together += change
             if len(together) >= COMMANDS_AT_ONCE:
-                self._run(together, atomic=True)
+                self._run(together, atomic=True, fences=fences)
                 together = []
-        self._run(together, atomic=True)
+        self._run(together, atomic=True, fences=fences)
+
+    def exchange(self, key: bytes, change: Callable[[dict[bytes, bytes]], Sequence[Command]]) -> None:
+        """Run what ``change`` makes of the hash ``key``, while no other client changes the hash.  Raises as `ask`."""
+        with self._errors(), self._client.pipeline(transaction=True) as pipeline:
+            for _ in range(RACES_MAX):
+                pipeline.watch(key)
+                if self._queued(pipeline, change(pipeline.hgetall(key))) is not None:
+                    return
+        raise Unavailable(f"{self.name}: too many sessions open at once; try again")
 
     def look(self, commands: Sequence[Command]) -> list[Any]:
         """Return the answers to commands that change nothing.  Raises as `ask`."""
@@ -92,14 +117,32 @@ class Server:
         """End the connections."""
         self._client.close()
 
-    def _run(self, commands: Sequence[Command], *, atomic: bool) -> list[Any]:
+    def _run(self, commands: Sequence[Command], *, atomic: bool, fences: Sequence[Fence] = ()) -> list[Any]:
         if not commands:
             return []
         with self._errors(), self._client.pipeline(transaction=atomic) as pipeline:
-            for command in commands:
-                pipeline.execute_command(*command)
+            for _ in range(RACES_MAX):
+                if fences:
+                    pipeline.watch(*(fence.key for fence in fences))
+                    for fence in fences:
+                        if pipeline.hget(fence.key, fence.field) != fence.token:
+                            raise FencedError(f"{fence.what} of {self.name} were taken over by another session")
+                answers = self._queued(pipeline, commands)
+                if answers is not None:
+                    return answers
+        raise Unavailable(f"{self.name}: too many sessions open at once; try again")
+
+    def _queued(self, pipeline: Any, commands: Sequence[Command]) -> list[Any] | None:
+        """Return the answers to commands; None if nothing was run, since another client changed what is watched."""
+        if pipeline.watching:
+            pipeline.multi()
+        for command in commands:
+            pipeline.execute_command(*command)
+        try:
             answers: list[Any] = pipeline.execute()
-            return answers
+        except exceptions.WatchError:
+            return None
+        return answers
 
     @contextmanager
     def _errors(self) -> Iterator[None]:
