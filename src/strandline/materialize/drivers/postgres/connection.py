@@ -91,8 +91,8 @@ class PostgresConnection:
             self.change(compose("TRUNCATE {t}", t=staged.table))
         self._staged.add(staged.table.text)
         self.append(staged.table, [identifier(name) for name in staged.names], staged.types, rows)
-        if rows.rows >= ANALYZED_ROWS_MIN:
-            self.change(compose("ANALYZE {t}", t=staged.table))
+        if rows.rows >= ANALYZED_ROWS_MIN:  # the other columns are as many again, and decide nothing
+            self.change(compose("ANALYZE {t} ({k})", t=staged.table, k=joined(", ", map(identifier, staged.key))))
 
     def append(self, table: Sql, columns: Sequence[Sql], types: Sequence[Type], rows: Spool) -> None:
         """See `Connection.append`."""

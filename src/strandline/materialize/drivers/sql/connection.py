@@ -33,13 +33,14 @@ class OutcomeUnknownError(Exception):
 class Staged:
     """Rows as the database is given them: under which name, in which columns (plain words), of which types.
 
-    ``declared``: the columns as CREATE TABLE takes them.
+    ``declared``: the columns as CREATE TABLE takes them.  ``key``: those that are matched with a table's.
     """
 
     table: Sql
     names: tuple[str, ...]
     types: tuple[Type, ...]
     declared: Sql
+    key: tuple[str, ...]
 
 
 class Connection(Protocol):

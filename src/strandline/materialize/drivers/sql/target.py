@@ -97,20 +97,31 @@ class Target:
         flag = self.dialect.column_type(_FLAG, key=False)
         declared = [*(kind for _, kind in self.declared[: len(self.names)]), flag, flag]
         names = (*map(_place, range(len(self.names))), "present", "gone")
-        return self._staged("rows", names, (*self.types, _FLAG, _FLAG), declared)
+        return self._staged("rows", names, (*self.types, _FLAG, _FLAG), declared, self._places_of_key)
 
     @cached_property
     def staged_keys(self) -> Staged:
         """Keys to load."""
-        at = [self.names.index(name) for name in self.binding.key]
+        at, names = [self.names.index(name) for name in self.binding.key], self._places_of_key
         declared = [self.declared[n][1] for n in at]
-        return self._staged("keys", tuple(map(_place, at)), tuple(self.types[n] for n in at), declared)
+        return self._staged("keys", names, tuple(self.types[n] for n in at), declared, names)
 
-    def _staged(self, what: str, names: tuple[str, ...], types: tuple[Type, ...], declared: Iterable[Sql]) -> Staged:
+    @property
+    def _places_of_key(self) -> tuple[str, ...]:
+        return tuple(_place(self.names.index(name)) for name in self.binding.key)
+
+    def _staged(
+        self,
+        what: str,
+        names: tuple[str, ...],
+        types: tuple[Type, ...],
+        declared: Iterable[Sql],
+        key: tuple[str, ...],
+    ) -> Staged:
         columns = joined(", ", (compose("{n} {t}", n=identifier(n), t=t) for n, t in zip(names, declared, strict=True)))
         # A temporary table is made once a connection, so its name says what is in it.
         number = blake2b(f"{self.binding.resource}\0{columns.text}".encode(), digest_size=8).hexdigest()
-        return Staged(identifier(f"strandline_{what}_{number}"), names, types, columns)
+        return Staged(identifier(f"strandline_{what}_{number}"), names, types, columns, key)
 
     @cached_property
     def index(self) -> tuple[str, Sql] | None:
