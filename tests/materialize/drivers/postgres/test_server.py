@@ -47,10 +47,6 @@ def test_a_commit_whose_answer_is_lost_is_looked_up(how: str, proxy: CuttingProx
         await advance_through(world, runtime, uppers[:1])
         world.seal(uppers[1])
         proxy.cut = "lost" if how == "lost" else "done"
-        if how == "lost":
-            with pytest.raises(Unavailable, match="did not commit"):
-                await runtime.advance()
-            world.check(uppers[0])
         if how == "fenced":
             proxy.meanwhile = raise_fence
             with pytest.raises(FencedError, match="another session"):
@@ -110,6 +106,35 @@ def test_a_cancelled_commit_ends_at_once_and_whole(make_endpoint: Make) -> None:
         await again.close()
 
     asyncio.run(asyncio.wait_for(body(), 30))
+
+
+def test_a_session_that_leaves_a_transaction_alone_keeps_no_successor_out(
+    make_endpoint: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Damage: a runtime that stopped, and is never killed, keeps the endpoint's rows locked for ever."""
+    assert database.SETTINGS["idle_in_transaction_session_timeout"] == "60s"
+    monkeypatch.setattr(database, "SETTINGS", {**database.SETTINGS, "idle_in_transaction_session_timeout": "300ms"})
+    endpoint = make_endpoint()
+
+    async def body() -> None:
+        stopped, _ = await opened(endpoint)
+        await commit(stopped, 2, rows_of((1, "one", NEW)))
+
+        def lock(connection: Any) -> None:
+            connection.begin()
+            connection.query(
+                Sql(f"SELECT 1 FROM {endpoint.dialect.qualified('strandline_checkpoints').text} FOR UPDATE")
+            )
+            successor, base = asyncio.run(opened(endpoint))
+            assert base != NOTHING
+            asyncio.run(commit(successor, 3, rows_of((2, "two", NEW))))
+            connection.query(Sql("SELECT 1"))
+
+        with pytest.raises(Unavailable, match="idle-in-transaction timeout"):
+            await stopped._database.run(lock)
+        assert len(await contents(endpoint)) == 2
+
+    asyncio.run(asyncio.wait_for(body(), 60))
 
 
 def test_a_missing_privilege_is_named(make_endpoint: Make) -> None:

@@ -32,7 +32,7 @@ _MADE_TWICE: Final = frozenset({"42701", "42710", "42P07", "pg_type_typname_nsp_
 """What is violated if two sessions make one table or column at once; "IF NOT EXISTS" does not prevent it."""
 _OPERATORS: Final = frozenset({"42501", "3F000"})
 """A privilege, or a schema, is missing."""
-_LATER: Final = ("08", "25006", "53", "55", "57", "58")
+_LATER: Final = ("08", "25006", "25P03", "53", "55", "57", "58")
 """The beginnings of the codes of what passes."""
 _BEGIN: Final = "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE"
 _FROZEN: Final = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"

@@ -38,8 +38,14 @@ SETTINGS: Final[Mapping[str, str]] = {
     "standard_conforming_strings": "on",
     "row_security": "off",  # a policy that hides rows is an error
     "statement_timeout": "0",
-    "lock_timeout": "0",
-    "idle_in_transaction_session_timeout": "0",
+    # A process that stopped, or whose machine has gone, in a transaction keeps its successor out.  So the server ends a
+    # session that leaves a transaction alone, or whose client's machine is silent; and meanwhile the successor says why
+    # it waits.
+    "idle_in_transaction_session_timeout": "60s",
+    "tcp_keepalives_idle": "30",
+    "tcp_keepalives_interval": "10",
+    "tcp_keepalives_count": "3",
+    "lock_timeout": "90s",
 }
 _DURABLE: Final = """
 SELECT set_config('synchronous_commit', 'on', false)
