@@ -13,6 +13,7 @@ import shutil
 import signal
 import socket
 import subprocess
+import threading
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
@@ -93,6 +94,21 @@ class PostgresServer:
     def stop(self, mode: str = "fast") -> None:
         """Stop it: ``fast``, or ``immediate`` as a power cut would."""
         self._control("stop", "-w", "-m", mode)
+
+    def kill(self) -> None:
+        """End its first process without warning; return when nothing of it is left, as the next one wants it."""
+        pids = self._pids()
+        os.kill(pids[0], signal.SIGKILL)
+        while any(Path(f"/proc/{pid}").exists() for pid in pids):  # its other processes notice it
+            threading.Event().wait(0.01)
+
+    def answers(self) -> bool:
+        """Tell whether it takes connections."""
+        try:
+            psycopg.connect(self.url, connect_timeout=5).close()
+        except psycopg.OperationalError:
+            return False
+        return True
 
     def revive(self) -> None:
         """Start it, if it does not run."""

@@ -41,22 +41,25 @@ class CuttingProxy:
         withheld: list[str] = []
         with client, socket.create_connection(("127.0.0.1", self._upstream)) as server, suppress(OSError):
             self._threads.submit(self._answers, client, server, withheld)
-            while data := client.recv(1 << 16):
-                if self.cut and self._commit in data:
-                    how, self.cut = self.cut, ""
-                    if how == "lost":
-                        client.shutdown(socket.SHUT_RDWR)
-                        server.shutdown(socket.SHUT_RDWR)
-                        return
-                    withheld.append(how)
-                server.sendall(data)
+            try:
+                while data := client.recv(1 << 16):
+                    if self.cut and self._commit in data:
+                        how, self.cut = self.cut, ""
+                        if how == "lost":
+                            client.shutdown(socket.SHUT_RDWR)
+                            return
+                        withheld.append(how)
+                    server.sendall(data)
+            finally:
+                server.shutdown(socket.SHUT_RDWR)  # else the other thread keeps it open, and the server its locks
 
     def _answers(self, client: socket.socket, server: socket.socket, withheld: list[str]) -> None:
         with suppress(OSError):
-            while data := server.recv(1 << 16):
-                if withheld:
-                    self.meanwhile()
-                    client.shutdown(socket.SHUT_RDWR)
-                    return
-                client.sendall(data)
-            client.shutdown(socket.SHUT_RDWR)
+            try:
+                while data := server.recv(1 << 16):
+                    if withheld:
+                        self.meanwhile()
+                        return
+                    client.sendall(data)
+            finally:
+                client.shutdown(socket.SHUT_RDWR)
