@@ -125,8 +125,8 @@ TIED = {
     # bench measures plain Spark beside ours; the demo proves by Spark alone
     "pyspark": ("engine", "wiring", "testing", "bench", "cli.demo"),
     "py4j": ("engine",),
-    # the demo's proof, and a benchmark's reader, look at the endpoint with the endpoint's own client
-    "duckdb": (*CLIENTS, "cli.demo", "bench.sources.watcher"),
+    # the demo's proof, and benchmarks' readers and peers, use the endpoint's own client
+    "duckdb": (*CLIENTS, "cli.demo", "bench.sources.watcher", "bench.endpoints.tables"),
     "sqlite3": (*CLIENTS, "cli.demo", "bench.instances.idle"),  # the latter counts the commits of another process
     "psycopg": CLIENTS,
     "pymysql": CLIENTS,
@@ -136,7 +136,7 @@ TIED = {
     "fsspec": CLIENTS,
     "kafka": CLIENTS,
     "confluent_kafka": CLIENTS,
-    "deltalake": CLIENTS,
+    "deltalake": (*CLIENTS, "bench.endpoints.tables"),
     "pyiceberg": (*CLIENTS, "connections"),  # reader and endpoint ask one catalog, and understand its refusals alike
     "pyarrow.flight": ("instance.carriers",),  # pyarrow itself is the vocabulary of rows
 }

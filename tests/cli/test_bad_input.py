@@ -169,12 +169,15 @@ def test_status_and_fsck_say_that_nothing_was_stored(tmp_path, alone):
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (("--file-rows", "0", "--keyed-rows", "0"), "nothing is left to measure"),
-        (("--keyed-rows", "5", "--keys", "6"), "6 keys are not among 5 rows"),
-        (("--postgres", "nowhere"), "is not USER@HOST:PORT/DATABASE"),
+        (("sources", "--file-rows", "0", "--keyed-rows", "0"), "nothing is left to measure"),
+        (("sources", "--keyed-rows", "5", "--keys", "6"), "6 keys are not among 5 rows"),
+        (("sources", "--postgres", "nowhere"), "is not USER@HOST:PORT/DATABASE"),
+        (("materialize", "--endpoint", "postgres"), "say where PostgreSQL is"),
+        (("materialize", "--endpoint", "kafka"), "say where Kafka is"),
+        (("materialize", "--endpoint", "postgres", "--postgres", "me@db:5432/shop"), "or --freshness-seconds 0"),
     ],
 )
 def test_a_benchmark_that_cannot_be_made_is_refused_before_spark_starts(capsys, arguments, said):
     """Damage: a benchmark of nothing prints a document, or fails after minutes."""
-    assert main(["bench", "sources", *arguments]) == 2
+    assert main(["bench", *arguments]) == 2
     assert said in capsys.readouterr().err

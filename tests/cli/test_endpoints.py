@@ -76,3 +76,34 @@ def test_a_backfill_is_said_before_it_is_done(apply: bool, last: str, capsys: py
         "endpoint: table 'Orders' is filled",
     ]
     assert lines[2].startswith(last)
+
+
+class Syncing(Openers):
+    """Gives an environment that another process writes, or none."""
+
+    def __init__(self, writer: str | None) -> None:
+        super().__init__()
+        self.writer = writer
+
+    def reading(self, project: Path, note: object) -> Syncing:
+        self.opened.append("reading")
+        return self
+
+    def written_by(self) -> str | None:
+        return self.writer
+
+    def sync_now(self, name: str, timeout: float) -> int:
+        self.asked.append((name, timeout))
+        return 7
+
+
+@pytest.mark.parametrize(("writer", "opened"), [("host-1", ["reading"]), (None, ["reading", "writing"])])
+def test_a_sync_is_done_by_the_process_that_writes_or_else_here(
+    writer: str | None, opened: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Damage: a sync takes the location from the process that runs, or waits for one that does not run."""
+    openers: Any = Syncing(writer)
+    endpoints.sync(openers, Path(), "out", 5.0, Output(json=False))
+    assert openers.opened == opened
+    assert openers.asked == [("out", 5.0)]
+    assert capsys.readouterr().out.splitlines() == ["out: all before 7 is there"]

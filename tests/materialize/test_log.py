@@ -213,7 +213,7 @@ def test_damaged_bytes_are_refused() -> None:
     async def read(key: str, data: bytes) -> Progress:
         consensus = MemoryConsensus()
         await consensus.compare_and_set(CompareAndSet(key, None, Versioned(1, data)))
-        return await peek(register_of(key, HandClock(), CountingIds(), consensus))
+        return (await peek(register_of(key, HandClock(), CountingIds(), consensus))).progress
 
     data = asyncio.run(stored())
     assert asyncio.run(read(KEY, data)) == at(5)

@@ -304,6 +304,18 @@ def backfill(
     endpoints.backfill(_opener(context), project, name, collection, Output(json), apply=apply)
 
 
+@app.command()
+def sync(
+    context: typer.Context,
+    name: Annotated[str, typer.Argument(help="A materialization.")],
+    timeout: Annotated[float, typer.Option(metavar="S", min=0, help="How long to wait for it.")] = 60.0,
+    project: ProjectOption = HERE,
+    json: JsonOption = False,
+) -> None:
+    """Bring an endpoint to where its collections are now, whatever its schedule says."""
+    endpoints.sync(_opener(context), project, name, timeout, Output(json))
+
+
 @source_app.command("skip")
 def source_skip(
     context: typer.Context,

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
+from strandline.bench.endpoints.load import Endpoint
 from strandline.bench.tpch.contents import Spread
 from strandline.cli.terminal.opening import Opener, keep_apart
 from strandline.cli.terminal.output import Output
@@ -32,6 +33,13 @@ DirectoryOption = Annotated[
 RateOption = Annotated[int, typer.Option(metavar="N", min=100, help="How many rows come in each second.")]
 SecondsOption = Annotated[float, typer.Option(metavar="S", min=1.0, help="For how long they come, on each side.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="As it does anyway.")]
+KafkaOption = Annotated[str | None, typer.Option(metavar="HOST:PORT", help="A Kafka broker to make topics at.")]
+KafkaJarsOption = Annotated[
+    str, typer.Option(metavar="DIR", help="Where Spark's Kafka connector is: a directory, or 'maven'.")
+]
+PostgresOption = Annotated[
+    str | None, typer.Option(metavar="USER@HOST:PORT/DATABASE", help="A PostgreSQL database to make tables in.")
+]
 ENVIRONMENT_TICKS_MIN: Final = 100
 
 
@@ -284,6 +292,47 @@ def pipelining(
 
 
 @app.command()
+def materialize(
+    context: typer.Context,
+    endpoint: Annotated[Endpoint, typer.Option(help="Into which endpoint.")],
+    rows: Annotated[int, typer.Option(metavar="N", min=100, help="How many rows are written in a turn.")] = 1_000_000,
+    transactions: Annotated[int, typer.Option(metavar="N", min=1, help="In how many transactions.")] = 10,
+    rounds: Annotated[int, typer.Option(metavar="N", min=1, help="How often each side has its turn.")] = 3,
+    postgres: PostgresOption = None,
+    drain: Annotated[
+        int, typer.Option(metavar="N", min=0, help="How many rows a first sync into PostgreSQL has; 0: there is none.")
+    ] = 5_000_000,
+    kafka: KafkaOption = None,
+    kafka_jars: KafkaJarsOption = "maven",
+    freshness_seconds: Annotated[
+        float, typer.Option(metavar="S", min=0, help="For how long rows go from Kafka into PostgreSQL; 0: none go.")
+    ] = 60.0,
+    rate: RateOption = 200,
+    directory: DirectoryOption = None,
+    json: JsonOption = True,
+) -> None:
+    """Measure rows into an endpoint beside the plain way, and for PostgreSQL a first sync, and rows from Kafka."""
+    from strandline.bench.endpoints.load import Load
+    from strandline.bench.endpoints.materialize import measure_materialize
+    from strandline.engine.session.kafka_jars import jars
+
+    if endpoint is Endpoint.POSTGRES and postgres is None:
+        raise typer.BadParameter("say where PostgreSQL is", param_hint="--postgres")
+    if endpoint is Endpoint.KAFKA and kafka is None:
+        raise typer.BadParameter("say where Kafka is", param_hint="--kafka")
+    if endpoint is Endpoint.POSTGRES and freshness_seconds and kafka is None:
+        raise typer.BadParameter("rows go from Kafka: say where it is, or --freshness-seconds 0", param_hint="--kafka")
+    load = Load(rows, transactions, rounds, drain, freshness_seconds, rate)
+    database = None if postgres is None else _database(postgres)
+
+    def measure(session: SparkSession, place: Path) -> dict[str, Any]:
+        return measure_materialize(session, place, endpoint, load, database=database, servers=kafka)
+
+    settings = jars({}, kafka_jars) if kafka is not None else {}
+    _bench(context, "materialize", directory, measure, json=json, settings=settings)
+
+
+@app.command()
 def consistency(
     context: typer.Context,
     rate: RateOption = 500,
@@ -303,15 +352,10 @@ def consistency(
 @app.command()
 def sources(
     context: typer.Context,
-    kafka: Annotated[str | None, typer.Option(metavar="HOST:PORT", help="A Kafka broker to make topics at.")] = None,
-    kafka_jars: Annotated[
-        str, typer.Option(metavar="DIR", help="Where Spark's Kafka connector is: a directory, or 'maven'.")
-    ] = "maven",
+    kafka: KafkaOption = None,
+    kafka_jars: KafkaJarsOption = "maven",
     messages: Annotated[int, typer.Option(metavar="N", min=1, help="How many messages are read.")] = 1_000_000,
-    postgres: Annotated[
-        str | None,
-        typer.Option(metavar="USER@HOST:PORT/DATABASE", help="A PostgreSQL database to make tables in."),
-    ] = None,
+    postgres: PostgresOption = None,
     rows: Annotated[int, typer.Option(metavar="N", min=1, help="How many rows the table has.")] = 500_000,
     rate: Annotated[int, typer.Option(metavar="N", min=1, help="How many rows a second go to an endpoint.")] = 200,
     seconds: Annotated[

@@ -40,6 +40,18 @@ def backfill(opener: Opener, root: Path, name: str, collection: str | None, outp
     output.result(done, "\n".join(lines))
 
 
+def sync(opener: Opener, root: Path, name: str, timeout: float, output: Output) -> None:
+    """Have an endpoint come to where its collections are, by the process that writes or else here; print the time."""
+    project = opener.project(root)
+    with opener.reading(project, output.note) as env:
+        position = env.sync_now(name, timeout) if env.written_by() is not None else None
+    if position is None:
+        output.note("no process is running this environment: the endpoint is brought there by this one")
+        with opener.writing(project) as env:
+            position = env.sync_now(name, timeout)
+    output.result({"name": name, "position": position}, f"{name}: all before {position} is there")
+
+
 def driver_spec(endpoint: str, output: Output) -> None:
     """Print the options that an endpoint's driver takes."""
     spec = named(DRIVERS, "endpoint", endpoint).spec

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Final, Self
 
 import pyarrow as pa
 
@@ -36,6 +36,7 @@ from strandline.controller.preparing.preparation import promotion
 from strandline.errors import (
     AsOfError,
     InvalidUsage,
+    Unavailable,
 )
 from strandline.frontier.antichain import MINIMUM, Frontier
 from strandline.instance.beginnings import Beginning
@@ -45,6 +46,9 @@ from strandline.persist.shard.patience import Deadline
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
+
+SYNC_POLL_S: Final = 0.1
+"""How often is looked whether an endpoint is where it is to come to."""
 
 
 class Environment:
@@ -207,6 +211,28 @@ class Environment:
                 problems = "; ".join(f"{n}: {p}" for n, p in sorted(self._core.health.problems().items()))
                 raise AsOfError(f"view {behind[0]!r} is not past {ts} yet" + (f" ({problems})" if problems else ""))
             waited += self._timed(partial(self._pause, pause_s if timeout is None else min(pause_s, timeout - waited)))
+
+    def sync_now(self, name: str, timeout: float = 60.0) -> int:
+        """Bring a materialization's endpoint to where its collections are now, and return the time it has come to.
+
+        Its schedule does not count until then.  If this environment writes, it ticks; else the one that writes has to.
+
+        Raises `DefinitionError` if there is no such materialization, `Unavailable` if the endpoint is not there within
+        ``timeout`` seconds: it comes there all the same, as soon as it can.
+        """
+        arguments.text(name, "the materialization's name")
+        arguments.seconds(timeout, "timeout")
+        core, clock = self._core, self._access.assembly.clock
+        upto, begun = self._run(core.hurry(name)), clock.now_ms()
+        while (position := self._run(core.arrived(name, upto))) is None:
+            left = timeout - (clock.now_ms() - begun) / 1000
+            if left <= 0:
+                why = self.status()["problems"].get(name.lower(), "is `strandline run` running?")
+                raise Unavailable(f"the endpoint of {name!r} has not come to {upto} within {timeout:g} s: {why}")
+            if core.writing is not None:
+                self.tick(timeout=left)
+            self._pause(min(left, SYNC_POLL_S))
+        return position
 
     # ---- reads -------------------------------------------------------------------------------------------------------
 

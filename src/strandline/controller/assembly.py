@@ -16,7 +16,7 @@ from strandline.compute.plan.scalars.remembered import Answers
 from strandline.compute.tick import SideBySide
 from strandline.controller.location.tenure import Processes
 from strandline.errors import Disconnected
-from strandline.instance.connections import Connectors, Drivers
+from strandline.instance.connections import Connectors, Drivers, Triggers, no_triggers
 from strandline.instance.equipment import Equipment
 from strandline.instance.protocol.carrier import Carrier, Dial
 from strandline.persist.client import PersistClient
@@ -69,10 +69,13 @@ class Assembly:
     """How replicas are reached."""
     answers: Answers = field(default_factory=Answers)
     """What the analyst remembers; of no authority: nothing."""
+    triggers: Triggers = no_triggers
+    """How what is to be called after transactions is called."""
 
     def equipment(self, client: PersistClient, patience: Patience) -> Equipment:
         """Return what an instance of this process is given; ``patience``: how long an upstream is waited for."""
-        return Equipment(client, self.engine, self.connectors, self.drivers, self.together, patience, self.lanes)
+        have = (self.engine, self.connectors, self.drivers, self.together)
+        return Equipment(client, *have, patience, self.lanes, self.triggers)
 
     def close(self) -> None:
         """Close files, threads and the session that was built here; a caller's session is left as it is."""

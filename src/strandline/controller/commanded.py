@@ -112,6 +112,9 @@ def command(item: Item, catalog: Catalog, plans: Plans, config: Config) -> Comma
                 item.endpoint_options,
                 tuple(collection(catalog.collection(bound.collection), config) for bound in item.bindings),
                 on_error.continues(item.options),
+                item.common_options.every,
+                item.common_options.within or "",
+                item.common_options.trigger or "",
             )
         case Connection() | SourceTable() | InstanceItem():
             return None

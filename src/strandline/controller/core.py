@@ -22,19 +22,20 @@ from contextlib import AsyncExitStack, suppress
 from strandline.algebra.schema import Schema
 from strandline.compute.tick import TickReport
 from strandline.controller.assembly import Assembly
-from strandline.controller.commanded import collection
+from strandline.controller.commanded import collection, log_key, spec_of
 from strandline.controller.health import MERGES, TICK, Health
 from strandline.controller.instances.running import Running
 from strandline.controller.location.answers import ANSWERS, keep, recall
 from strandline.controller.location.catalog import KEY, Catalog, CatalogStore, Holder
 from strandline.controller.location.config import Config, Mode
-from strandline.controller.location.items import Collected, Item, SourceTable, Table, View, kind_of
+from strandline.controller.location.items import Collected, Item, Materialization, SourceTable, Table, View, kind_of
 from strandline.controller.location.oracle import Oracle
 from strandline.controller.location.tenure import Claim, abandon, admit
 from strandline.controller.location.version import Versions
 from strandline.controller.readers import Readers
 from strandline.controller.retention import RELEASING, Retention
 from strandline.controller.standing import complete
+from strandline.controller.syncing import Syncs
 from strandline.controller.writing import CATALOG, Writing
 from strandline.errors import (
     AsOfError,
@@ -44,7 +45,7 @@ from strandline.errors import (
     StrandlineError,
     Unavailable,
 )
-from strandline.frontier.antichain import EMPTY, Frontier, as_time
+from strandline.frontier.antichain import EMPTY, MINIMUM, Frontier, as_time, meet
 from strandline.instance import live
 from strandline.instance.beginnings import Beginning
 from strandline.instance.commands import Advance, Collection, Command, RunIngestion, RunMaterialization
@@ -53,6 +54,7 @@ from strandline.instance.instance import Instance
 from strandline.instance.problems import Problems
 from strandline.instance.protocol.messages import Hello
 from strandline.instance.tables import Change, Statement
+from strandline.instance.tasks import reached
 from strandline.persist.client import PersistClient
 from strandline.persist.handles.location import KEY as LOCATION
 from strandline.persist.handles.location import read_mark
@@ -83,6 +85,7 @@ class Core:
         self.health = Health(client, catalogs, self.problems)
         self.readers = Readers(client, catalogs, config, mode)
         self.versions = Versions(assembly.clock, assembly.ids, client.consensus, catalogs)
+        self._syncs = Syncs(assembly.clock, assembly.ids, client.consensus)
         self._answers = Register(ANSWERS, assembly.clock, assembly.ids, client.consensus)
         self._claimed: tuple[int, Holder] | None = None  # the generation that the catalog may say is this environment's
 
@@ -278,7 +281,7 @@ class Core:
             return False
         frontiers, now = writing.running.report().frontiers, Frontier(writing.oracle.now())
         due = any(self._refreshed(item) <= now for item in self.catalog.items.values())
-        if due or complete(self.catalog, {}, frontiers, time) < time:
+        if due or complete(self.catalog, {}, frontiers, time, writing.instance.report().notices) < time:
             return False
         return await writing.running.idle()
 
@@ -309,8 +312,35 @@ class Core:
         """Bind a new time everywhere and return it; ``step``: make data durable too; see `tick` for the others."""
         writing = self.require_writing()
         time = self.health.time = writing.oracle.next(ts)
-        await writing.running.ingest(Advance(time, step=step, wait=wait), deadline)
+        hurried = await self._syncs.hurried(self.catalog, writing.running.report().frontiers)
+        await writing.running.ingest(Advance(time, step=step, wait=wait, hurried=hurried), deadline)
         return time
+
+    async def hurry(self, name: str) -> int:
+        """Ask for an endpoint to come to where its collections are now as soon as it can; return which time that is.
+
+        Raises `DefinitionError` with candidates if there is no such materialization, and what a store raises.
+        """
+        item = self.catalog.one(name, Materialization, "materialization")
+        uppers = [(await (await self.readers.of(each.collection)).refresh()).upper for each in item.bindings]
+        upto = max(self.assembly.clock.now_ms(), as_time(meet(uppers)))
+        if item.scheduled:
+            await self._syncs.ask(item, upto, self.catalog)
+        return upto
+
+    async def arrived(self, name: str, upto: int) -> int | None:
+        """Return how far an endpoint has come; None: not to ``upto``, which `hurry` has returned, as far as is known.
+
+        Raises as `hurry`.
+        """
+        item = self.catalog.one(name, Materialization, "materialization")
+        if self.writing is not None:
+            position = as_time(self.writing.running.report().frontiers.get(item.name.lower(), MINIMUM))
+        else:
+            position = await reached(log_key(item), spec_of(item, self.catalog), self.client)
+            if item.scheduled and not await self._syncs.waits(item):
+                position = max(position, upto)
+        return position if position >= upto else None
 
     async def maintain(self, deadline: Deadline | None = None) -> TickReport:
         """Step every stage of every view up to where its inputs are known; ``deadline``: see `tick`.

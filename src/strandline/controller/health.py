@@ -72,7 +72,8 @@ class Health:
         """Learn what is behind the tick that ended at ``time``; let other processes read all that is known."""
         report = running.report()
         going_on = running.going_on()
-        self._standing = standing(self._catalogs.current, self._problems, report.frontiers, Frontier(time), going_on)
+        catalog, until = self._catalogs.current, Frontier(time)
+        self._standing = standing(catalog, self._problems, report.frontiers, until, going_on, report.notices)
         async with self._problems.of(STATUS):
             await self.published_problems.publish(self.problems(), epoch)
             await self.published_notices.publish(report.notices, epoch)
@@ -91,7 +92,8 @@ class Health:
             return self._late(running) | waiting((), (), under_way, 0)
         items, behind = self._catalogs.current.items, set(self._catalogs.current.items)
         if self.time is not None:
-            behind &= standing(self._catalogs.current, {}, running.report().frontiers, Frontier(self.time)).keys()
+            report, until = running.report(), Frontier(self.time)
+            behind &= standing(self._catalogs.current, {}, report.frontiers, until, notices=report.notices).keys()
         return waiting(items, behind, under_way, tick.since_ms)
 
     def _late(self, running: Running) -> dict[str, str]:
@@ -99,7 +101,8 @@ class Health:
         going_on, catalog = running.going_on(), self._catalogs.current
         if self.time is None or not any(since is not None for since in going_on.values()):
             return {}
-        return standing(catalog, self._problems, running.report().frontiers, Frontier(self.time), going_on)
+        report, until = running.report(), Frontier(self.time)
+        return standing(catalog, self._problems, report.frontiers, until, going_on, report.notices)
 
     async def watch(self, running: Running, epoch: int) -> None:
         """Publish what a tick that runs long waits for: beside ticks, often enough.

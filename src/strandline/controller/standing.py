@@ -7,7 +7,7 @@ runs long, `waiting` says the same of it.
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import TypeAlias
 
@@ -17,6 +17,7 @@ from strandline.controller.location.items import (
     Connection,
     IndexItem,
     InstanceItem,
+    Item,
     Materialization,
     SharedSource,
     SourceTable,
@@ -36,17 +37,19 @@ def standing(
     frontiers: Mapping[str, Frontier],
     time: Frontier,
     going_on: Mapping[str, int | None] = MappingProxyType({}),
+    notices: Mapping[str, Sequence[str]] = MappingProxyType({}),
 ) -> dict[str, str]:
     """Return why each item that has none of ``problems`` is not complete at ``time``.
 
     ``frontiers`` are by the item's name: a collection's upper, or the time before which an endpoint has everything.
     ``going_on``: the items that are on their way to ``time``, and since when that takes long (None: it does not).  They
     stand still, and so does what reads them, only once it does; or if they have a problem, of which those know nothing.
+    ``notices``: a materialization that has one waits as its schedule says, and has said so.
     """
     found = {}
     awaited = _awaited(catalog, {name: since for name, since in going_on.items() if name not in problems})
     for name, item in catalog.items.items():
-        if name in problems or isinstance(item, Timeless):
+        if name in problems or isinstance(item, Timeless) or _scheduled(name, item, notices):
             continue
         frontier = frontiers.get(name, MINIMUM)
         if not frontier <= time:
@@ -65,11 +68,28 @@ def standing(
     return found
 
 
-def complete(catalog: Catalog, problems: Container[str], frontiers: Mapping[str, Frontier], time: int) -> int:
-    """Return the last time, ``time`` at most, at which every item is complete that has none of ``problems``."""
-    items = catalog.items.items()
-    judged = [name for name, item in items if name not in problems and not isinstance(item, Timeless)]
+def complete(
+    catalog: Catalog,
+    problems: Container[str],
+    frontiers: Mapping[str, Frontier],
+    time: int,
+    notices: Mapping[str, Sequence[str]] = MappingProxyType({}),
+) -> int:
+    """Return the last time, ``time`` at most, at which every item is complete that has none of ``problems``.
+
+    ``notices``: see `standing`.
+    """
+    judged = [
+        name
+        for name, item in catalog.items.items()
+        if name not in problems and not isinstance(item, Timeless) and not _scheduled(name, item, notices)
+    ]
     return min([time, *(as_time(frontiers.get(name, MINIMUM)) - 1 for name in judged)])
+
+
+def _scheduled(name: str, item: Item, notices: Container[str]) -> bool:
+    """Return whether an item is behind because its schedule says so."""
+    return isinstance(item, Materialization) and name in notices
 
 
 def _awaited(catalog: Catalog, going_on: Mapping[str, int | None]) -> dict[str, str]:

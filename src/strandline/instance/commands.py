@@ -91,7 +91,9 @@ class RunMaterialization:
     """Keep tables of an endpoint equal to collections.
 
     ``log`` is the key of its recovery log.  ``inputs`` are the collections that ``spec`` binds, in its order.
-    ``continues``: push the good rows of a collection that has errors.
+    ``continues``: push the good rows of a collection that has errors.  ``every`` (milliseconds) and ``within``: see
+    `materialize/schedule/pace.py`.  ``trigger``: the URL that is called after transactions, or a reference to
+    it; empty: none is.
     """
 
     spec: MaterializationSpec
@@ -100,6 +102,9 @@ class RunMaterialization:
     options: Mapping[str, str]
     inputs: tuple[Collection, ...]
     continues: bool
+    every: int = 0
+    within: str = ""
+    trigger: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,13 +124,15 @@ class Advance:
     """Bring sources to ``time``: what is there now is bound to it.
 
     ``step``: what is bound is made durable, too.  ``wait``: for an upstream's answer, however long that takes.
-    ``turn``: how often its sender has said this; a time may be commanded again, when more has come to it.
+    ``turn``: how often its sender has said this; a time may be commanded again, when more has come to it.  ``hurried``:
+    materializations, by id, that come to a time as soon as they can, whatever their schedules say.
     """
 
     time: int
     step: bool = True
     wait: bool = False
     turn: int = 0
+    hurried: Mapping[str, int] = field(default_factory=dict)
 
 
 Command: TypeAlias = RunTable | RunIngestion | RunDataflow | RunMaterialization | RunIndex

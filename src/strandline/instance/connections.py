@@ -1,4 +1,4 @@
-"""Connections: how an instance reaches upstreams and endpoints."""
+"""Connections: how an instance reaches upstreams, endpoints and triggers."""
 
 from __future__ import annotations
 
@@ -6,8 +6,10 @@ from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from strandline.algebra.schema import Schema
+from strandline.errors import ConfigError
 from strandline.instance.commands import RunIngestion
 from strandline.materialize.driver import Driver
+from strandline.options import without_login
 from strandline.persist.client import PersistClient
 from strandline.sources.reader import SourceReader
 
@@ -91,3 +93,27 @@ class Drivers(Protocol):
     def __call__(self, endpoint: str, options: Mapping[str, str]) -> Driver:
         """Return the driver of an endpoint.  Raises `ConfigError` naming the endpoint or option that is not known."""
         ...
+
+
+class Trigger(Protocol):
+    """What is called after transactions."""
+
+    async def __call__(self, body: bytes, key: str) -> str:
+        """Send ``body``; return why it was not taken, for messages, or nothing.  ``key``: the same for a repetition."""
+        ...
+
+
+class Triggers(Protocol):
+    """How triggers are called."""
+
+    def __call__(self, url: str) -> Trigger:
+        """Return the trigger of a URL, or of a reference to one.
+
+        Raises `DefinitionError` if it is no URL, `ConfigError` if the reference leads nowhere.
+        """
+        ...
+
+
+def no_triggers(url: str) -> Trigger:
+    """Refuse a trigger: what an instance does that was given no way to call one."""
+    raise ConfigError(f"{without_login(url)} cannot be called from here")

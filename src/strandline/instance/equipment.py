@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from strandline.compute.tick import SideBySide
-from strandline.instance.connections import Connectors, Drivers
+from strandline.instance.connections import Connectors, Drivers, Triggers, no_triggers
 from strandline.persist.client import PersistClient
 from strandline.plane.engine import Engine
 from strandline.sources.question import Patience
@@ -24,3 +24,4 @@ class Equipment:
     """How what goes on beside is begun, and how long an upstream is waited for."""
     lanes: int
     """How many stages may take long steps at a time."""
+    triggers: Triggers = no_triggers

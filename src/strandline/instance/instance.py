@@ -46,6 +46,7 @@ from strandline.instance.error_half import ErrorBudgets
 from strandline.instance.indexes.kept import Indexes
 from strandline.instance.problems import Problems
 from strandline.instance.reports import Report, SourceFigures, ViewStatus
+from strandline.instance.running.announcing import Announcer
 from strandline.instance.running.deliveries import Deliveries
 from strandline.instance.running.sources import Sources
 from strandline.instance.running.views import Views
@@ -214,19 +215,24 @@ class Instance:
         readers = [await self._reader(each) for each in command.inputs]
         endpoint = self._equipment.drivers(command.endpoint, command.options)
         await self._deliveries.stop(name)  # the one whose session was ended
-        self._deliveries.add(
-            name,
-            await start_task(
-                command,
-                readers,
-                self._client,
-                self._equipment.engine,
-                endpoint,
-                self._epoch,
-                self._watched,
-                self._equipment.patience.beside,
-            ),
+        task, pace = await start_task(
+            command,
+            readers,
+            self._client,
+            self._equipment.engine,
+            endpoint,
+            self._epoch,
+            self._watched,
+            self._equipment.patience.beside,
         )
+        self._deliveries.add(name, task, pace, self._announcer(name, command))
+
+    def _announcer(self, name: str, command: RunMaterialization) -> Announcer | None:
+        if not command.trigger:
+            return None
+        have = self._equipment
+        trigger, beside = have.triggers(command.trigger), have.patience.beside
+        return Announcer(name, command.log, trigger, self._client.clock, beside, self._problems)
 
     async def _reader(self, collection: Collection) -> ReadHandle:
         if collection.shard not in self._readers:
@@ -266,6 +272,7 @@ class Instance:
         Returns when all are there, or at the deadline (None: however long it takes); then those that are late go on,
         and are followed when they are there.
         """
+        self._deliveries.hurry(aim.hurried)
         if self._views.may_write:
             await self._sources.bring(aim, deadline)
 
@@ -329,7 +336,7 @@ class Instance:
 
     async def idle(self) -> bool:
         """Return whether nothing goes on here, and sources have all that upstream has."""
-        return not self.going_on() and await self._sources.idle()
+        return not self.going_on() and not self._deliveries.due and await self._sources.idle()
 
     async def catch_up(self, item: str) -> Frontier | None:
         """Make durable all that is bound of a source's collection; return how far it is, or None if it is not open.
@@ -389,6 +396,7 @@ class Instance:
         }
         statuses = {name: each.status for name, each in sources.items()}
         notices = {name: list(each.notices) for name, each in statuses.items() if each.notices}
+        notices |= self._deliveries.notices()
         tasks = {name: task.status for name, task in self._deliveries.tasks.items()}
         steps = {name: done.rows_read for name, done in self._views.report.stepped.items()}
         sinks = self._views.dataflows.sinks

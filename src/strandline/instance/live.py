@@ -20,7 +20,7 @@ from strandline.instance.beginnings import Beginning
 from strandline.instance.indexes.index import Index
 from strandline.instance.reports import SourceFigures
 from strandline.instance.running.dataflows import Dataflows
-from strandline.materialize.runtime import Task
+from strandline.materialize.splits.task import Splits
 
 SINK: Final = "sink"
 MOVING: Final = "moving"
@@ -35,7 +35,7 @@ _LIVE: Final = tuple(f"{kind}/" for kind in (SINK, MOVING, STEP, SOURCE, FIRST, 
 
 
 def counters(
-    dataflows: Dataflows, tasks: Mapping[str, Task], sources: Mapping[str, SourceFigures], firsts: Iterable[Beginning]
+    dataflows: Dataflows, tasks: Mapping[str, Splits], sources: Mapping[str, SourceFigures], firsts: Iterable[Beginning]
 ) -> dict[str, int]:
     """Return what the sinks of each view (its internal stages' too) did here, and each last step and transaction.
 
@@ -62,7 +62,7 @@ def _of_sources(sources: Mapping[str, SourceFigures], firsts: Iterable[Beginning
         yield from ((f"{FIRST}/{first.name}/{field}", n) for field, n in fields.items() if n is not None)
 
 
-def _counters(dataflows: Dataflows, tasks: Mapping[str, Task]) -> Iterator[tuple[str, int]]:
+def _counters(dataflows: Dataflows, tasks: Mapping[str, Splits]) -> Iterator[tuple[str, int]]:
     for name, task in tasks.items():
         yield from ((f"{MOVING}/{name}/{field}", count) for field, count in asdict(task.status.moving).items())
     for view in dataflows.views:

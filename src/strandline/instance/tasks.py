@@ -10,9 +10,12 @@ from collections.abc import Callable, Sequence
 from strandline.instance.commands import RunMaterialization
 from strandline.instance.running.feeds import CollectionFeed
 from strandline.materialize.driver import Driver
-from strandline.materialize.log import RecoveryLog, peek, register_of
-from strandline.materialize.protocol.task import MaterializationSpec
-from strandline.materialize.runtime import Task
+from strandline.materialize.feed import Feed
+from strandline.materialize.log import Record, RecoveryLog, peek, register_of
+from strandline.materialize.protocol.task import MaterializationSpec, Progress
+from strandline.materialize.schedule.pace import Pace, Schedule
+from strandline.materialize.schedule.paced import paced
+from strandline.materialize.splits.task import Splits
 from strandline.materialize.status import Status
 from strandline.persist.client import PersistClient
 from strandline.persist.handles.read import ReadHandle
@@ -29,17 +32,47 @@ async def start_task(
     epoch: int,
     watch: Callable[[Status], None],
     beside: Beside,
-) -> Task:
-    """Return the task, its collections held and its log ready to be taken over under ``epoch``."""
-    feeds = []
+) -> tuple[Splits, Pace]:
+    """Return the task, its collections held and its log ready to be taken over under ``epoch``, and its pace."""
+    feeds: list[Feed] = []
     for reader in readers:
         since = await client.since(reader.state.shard, command.log, epoch)
         feeds.append(CollectionFeed(reader, since, engine, continues=command.continues))
+
+    def of_split(split: str, epoch: int) -> RecoveryLog:
+        return RecoveryLog(client.clock, client.ids, client.consensus, split_log(command.log, split), epoch)
+
     log = RecoveryLog(client.clock, client.ids, client.consensus, command.log, epoch)
-    return Task(command.spec, endpoint, log, feeds, watch, beside)
+    begun = await _begun(command.log, command.spec, client)
+    pace = Pace(Schedule.of(command.every, command.within), client.clock, begun)
+    held_back = paced(feeds, pace, begun)
+    return Splits(command.spec, endpoint, log, of_split, client.ids, held_back, watch, beside), pace
 
 
 async def reached(log: str, spec: MaterializationSpec, client: PersistClient) -> int:
     """Return the time before which the endpoint equals its collections, as the recovery log says; 0: nothing yet."""
-    progress = await peek(register_of(log, client.clock, client.ids, client.consensus))
-    return progress.position.time(tuple(binding.state_key for binding in spec.bindings))
+    return min(each.position.time(spec.state_keys) for each in await _progress(log, client))
+
+
+async def _begun(log: str, spec: MaterializationSpec, client: PersistClient) -> int:
+    """Return the end of the last extent that has begun, committed or not, as the recovery log says; 0: none has."""
+    found = 0
+    for each in await _progress(log, client):
+        found = max(found, each.position.time(spec.state_keys), 0 if each.extent is None else each.extent.upper)
+    return found
+
+
+async def _progress(log: str, client: PersistClient) -> list[Progress]:
+    """Return the progress of each split, or that of the whole."""
+    record = await _peek(log, client)
+    records = [await _peek(split_log(log, share.log), client) for share in record.layout] or [record]
+    return [each.progress for each in records]
+
+
+async def _peek(log: str, client: PersistClient) -> Record:
+    return await peek(register_of(log, client.clock, client.ids, client.consensus))
+
+
+def split_log(log: str, split: str) -> str:
+    """Return the Consensus key of the log of one split."""
+    return f"{log}/{split}"

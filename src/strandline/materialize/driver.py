@@ -9,10 +9,10 @@ shape: unary calls, then one session.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum, unique
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar, runtime_checkable
 
 import pyarrow as pa
 
@@ -121,6 +121,15 @@ class Session(Protocol):
 
         No `send` or `receive` is waiting then.
         """
+        ...
+
+
+@runtime_checkable
+class JoinsStates(Protocol):
+    """A driver whose sessions for several key ranges have states of which each one alone is not enough for all."""
+
+    def joined(self, states: Sequence[Any]) -> Any:
+        """Return the state of a session for all of these ranges, given that nothing is under way in any of them."""
         ...
 
 

@@ -37,8 +37,11 @@ class Feed(Protocol):
 
     name: str
     schema: Schema
-    waits: str
-    """Why the last `upper` was less than the collection's own upper; empty if it was not."""
+
+    @property
+    def waits(self) -> str:
+        """Why the last `upper` was less than the collection's own upper; empty if it was not."""
+        ...
 
     async def upper(self) -> Frontier:
         """Return the time before which every window can be read.

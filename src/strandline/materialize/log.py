@@ -14,21 +14,32 @@ Law: M3.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 import msgspec
 
 from strandline.errors import CorruptionError, FencedError, InvalidUsage
-from strandline.materialize.protocol.task import Checkpoint, Extent, Progress
+from strandline.materialize.protocol.greatest import NOT_KNOWN, Greatest
+from strandline.materialize.protocol.task import Checkpoint, Extent, KeyRange, Progress
 from strandline.persist.handles.register import Register
 from strandline.store.clock import Clock, Ids
 from strandline.store.consensus import Consensus
 from strandline.store.seal import Kind
 
 FORMAT: Final = 1
+FIRST_OPENED: Final = 1
+"""`Record.opened` of a task that just got its splits."""
 RESTART: Final = "restart"
 """Under this name a driver's state may hold the text of an earlier checkpoint (`Checkpoint.encode`)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """One split: its key range, and the key of its log."""
+
+    range: KeyRange
+    log: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +50,12 @@ class Record:
     token: str = ""
     progress: Progress = field(default_factory=Progress)
     state: Any = field(default_factory=dict)
+    layout: tuple[Share, ...] = ()
+    """The splits of the task, of which each has a log of its own; none: this is the log of the whole task."""
+    opened: int = 0
+    """How often the log was opened since the task has splits: the epoch of their logs."""
+    greatest: Greatest = field(default_factory=dict)
+    """The greatest key of each binding that was ever stored, or may have been."""
 
     @property
     def restart(self) -> Checkpoint | None:
@@ -56,7 +73,13 @@ class _ExtentForm(msgspec.Struct, forbid_unknown_fields=True):
     upper: int
 
 
-class _Form(msgspec.Struct, forbid_unknown_fields=True):
+class _ShareForm(msgspec.Struct, forbid_unknown_fields=True):
+    begin: int
+    end: int
+    log: str
+
+
+class _Form(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
     """The record as JSON, with checkpoints in their own encoding."""
 
     format: int
@@ -66,6 +89,9 @@ class _Form(msgspec.Struct, forbid_unknown_fields=True):
     position: str
     extent: _ExtentForm | None
     state: Any
+    layout: tuple[_ShareForm, ...] = ()
+    opened: int = 0
+    greatest: dict[str, tuple[int | str | None, ...] | None] = {}
 
 
 _decoder: Final = msgspec.json.Decoder(_Form)
@@ -82,6 +108,9 @@ def encode(record: Record) -> bytes:
         progress.position.encode(),
         None if extent is None else _ExtentForm(extent.base.encode(), extent.start.encode(), extent.upper),
         record.state,
+        tuple(_ShareForm(each.range.begin, each.range.end, each.log) for each in record.layout),
+        record.opened,
+        dict(record.greatest),
     )
     return msgspec.json.encode(form)
 
@@ -104,12 +133,16 @@ def decode(key: str, body: bytes) -> Record:
         if extent is None
         else Extent(Checkpoint.decode(extent.base), Checkpoint.decode(extent.start), extent.upper),
     )
-    return Record(form.epoch, form.token, progress, form.state)
+    try:
+        layout = tuple(Share(KeyRange(each.begin, each.end), each.log) for each in form.layout)
+    except ValueError as error:
+        raise CorruptionError(f"recovery log {key!r}: {error}") from error
+    return Record(form.epoch, form.token, progress, form.state, layout, form.opened, form.greatest)
 
 
-async def peek(register: Register) -> Progress:
-    """Return the progress in a log without taking the log over; changes nothing."""
-    return _found(register.key, await register.read()).progress
+async def peek(register: Register) -> Record:
+    """Return the record of a log without taking the log over; changes nothing."""
+    return _found(register.key, await register.read())
 
 
 def register_of(key: str, clock: Clock, ids: Ids, consensus: Consensus) -> Register:
@@ -143,22 +176,49 @@ class RecoveryLog:
             found = _found(self._key, body)
             if found.epoch > self._epoch:
                 raise FencedError(f"recovery log {self._key!r} belongs to epoch {found.epoch}; this is {self._epoch}")
-            mine = Record(self._epoch, token, found.progress, found.state)
+            mine = replace(found, epoch=self._epoch, token=token, opened=found.opened + 1 if found.layout else 0)
             return encode(mine)
 
         await self._register.update(step)
         self._record = mine
         return mine
 
-    async def write(self, progress: Progress, state: Any) -> None:
-        """Replace the record; when this returns it is durable.
+    async def write(self, progress: Progress, state: Any, greatest: Greatest | None = None) -> None:
+        """Replace the record; when this returns it is durable.  ``greatest``: None: as they are.
 
         Raises:
             FencedError: another opener has taken over; stop.
             Unavailable: the record is not written, and Consensus does not answer.
             Indeterminate: the record may or may not be written: open the log again to find out.
         """
-        last, new = self.record, Record(self._epoch, self._ids.fresh("log"), progress, state)
+        greatest = self.record.greatest if greatest is None else greatest
+        await self._replace(replace(self.record, progress=progress, state=state, greatest=greatest))
+
+    async def lay_out(
+        self, layout: tuple[Share, ...], progress: Progress, state: Any, greatest: Greatest = NOT_KNOWN
+    ) -> None:
+        """Give the task these splits, whose logs are there; none: let it go on whole from these.
+
+        Raises as `write`.
+        """
+        opened = FIRST_OPENED if layout else 0
+        await self._replace(
+            replace(self.record, progress=progress, state=state, layout=layout, opened=opened, greatest=greatest)
+        )
+
+    async def begin(self, progress: Progress, state: Any, greatest: Greatest) -> None:
+        """Make the log of a split, which must be new, and close it again.  Raises as `write`."""
+        new = Record(self._epoch, self._ids.fresh("log"), progress, state, greatest=greatest)
+
+        def step(body: bytes | None) -> bytes:
+            if body is not None:
+                raise InvalidUsage(f"recovery log {self._key!r} is there already")
+            return encode(new)
+
+        await self._register.update(step)
+
+    async def _replace(self, changed: Record) -> None:
+        last, new = self.record, replace(changed, token=self._ids.fresh("log"))
 
         def step(body: bytes | None) -> bytes:
             if _found(self._key, body).token != last.token:

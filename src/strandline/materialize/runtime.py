@@ -1,4 +1,4 @@
-"""The runtime of one materialization: the actor that performs the actions of `fsm`; only it awaits I/O.
+"""The runtime of one split of a materialization: the actor that performs the actions of `fsm`; only it awaits I/O.
 
 `Task.advance` moves the endpoint to the newest time that every bound collection is complete up to, or finds that there
 is nothing to do.  A loop of the instance calls it.  It returns when that transaction is acknowledged, so its rows are
@@ -20,6 +20,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import aclosing, closing
 from dataclasses import replace
+from functools import partial
 from typing import Final, TypeVar
 
 import pyarrow.compute as pc
@@ -29,13 +30,14 @@ from strandline.frontier.antichain import TIME_MAX, Frontier, meet
 from strandline.materialize.driver import Driver, require_all
 from strandline.materialize.feed import Feed
 from strandline.materialize.line import Line
-from strandline.materialize.log import RecoveryLog
+from strandline.materialize.log import Record, RecoveryLog
 from strandline.materialize.protocol import messages, states
 from strandline.materialize.protocol.fsm import step
+from strandline.materialize.protocol.greatest import NOT_KNOWN, Greatest, greater, ordered
 from strandline.materialize.protocol.state import StateUpdate
-from strandline.materialize.protocol.task import WHOLE, MaterializationSpec, Progress
+from strandline.materialize.protocol.task import WHOLE, KeyRange, MaterializationSpec, Progress
 from strandline.materialize.reduced import Reduced
-from strandline.materialize.status import Counts, Moving, Status, unwatched
+from strandline.materialize.status import FAILED, Counts, Moving, Status, unwatched
 from strandline.materialize.stores import second_row
 from strandline.materialize.transfer import Transfer
 from strandline.store.beside import Beside, Inline
@@ -48,10 +50,15 @@ LOOK_S: Final = 0.1
 """How often is looked, while an endpoint commits, whether there is a next transaction to read."""
 
 
-class Task:
-    """One task, one split: the whole key range.
+class HasSplitsError(Unavailable):
+    """The log says that the task has splits, so no one has all of it: `splits.Splits` joins them."""
 
-    ``watch`` is called with the status after every batch that was read or sent; it must not raise or block.
+
+class Task:
+    """One split of a task, or all of it.
+
+    ``range_``: the key range that the split has; its ``feeds`` have these rows and no others.  ``watch`` is called with
+    the status after every batch that was read or sent; it must not raise or block.
     """
 
     def __init__(
@@ -62,6 +69,7 @@ class Task:
         feeds: Sequence[Feed],
         watch: Callable[[Status], None] = unwatched,
         beside: Beside = Inline,
+        range_: KeyRange = WHOLE,
     ) -> None:
         names = [(f.name, f.schema) for f in feeds]
         if names != [(b.collection, b.schema) for b in spec.bindings]:
@@ -69,6 +77,7 @@ class Task:
                 f"materialization {spec.name!r} needs one feed per binding, in order, of the same schema"
             )
         self._spec = spec
+        self._range = range_
         self._driver = driver
         self._log = log
         self._feeds = tuple(feeds)
@@ -79,6 +88,7 @@ class Task:
         self._line: Line | None = None
         self._transfers: dict[int, Transfer] = {}
         self._failure: BaseException | None = None
+        self._loads_all = False
         self._position = 0
         self._checkpoint = 0
         self._moving = Moving()
@@ -92,7 +102,7 @@ class Task:
         failed = self._failure is not None
         return Status(
             name=self._spec.name,
-            phase="Failed" if failed else type(self._machine.head).__name__,
+            phase=FAILED if failed else type(self._machine.head).__name__,
             checkpoint=self._checkpoint,
             position=self._position,
             committed=self._committed,
@@ -107,6 +117,16 @@ class Task:
         """Whether a transaction is, which the next `advance` goes on with."""
         return self._line is not None and not self._machine.rests
 
+    @property
+    def record(self) -> Record:
+        """What the log has, once it is open."""
+        return self._log.record
+
+    @property
+    def begun(self) -> tuple[str, ...]:
+        """The state keys that the endpoint's checkpoint has, while no transaction is under way."""
+        return self._machine.begun
+
     async def open(self) -> None:
         """Recover: take the log over, apply the spec to the endpoint, begin a session.  `advance` calls it if needed.
 
@@ -114,20 +134,33 @@ class Task:
             FencedError: a newer runtime has the task.
             DefinitionError: the endpoint cannot hold a collection, or holds something else under its name.
             Unavailable: the endpoint or the log does not answer.
+            HasSplitsError: the task has splits.
         """
         await self._guarded(self._open)
 
-    async def advance(self) -> bool:
+    async def advance(self, upto: int | None = None) -> bool:
         """Bring the endpoint to where its collections are now; return whether its position moved.
 
         That is one transaction, and one more if another one was under way.
+
+        Args:
+            upto: come to this time and no further; all collections are complete up to there.
 
         Raises:
             FencedError: a newer runtime has the task; stop.
             CollectionError, AsOfError, DefinitionError: see `Feed.changes` and `stores.to_store`; nothing is done.
             Unavailable: the endpoint or the log does not answer; committed rows stay committed, call again later.
         """
-        return await self._guarded(self._advance)
+        return await self._guarded(partial(self._advance, upto))
+
+    async def settle(self, upto: int | None = None) -> int:
+        """Commit all up to ``upto``, even if nothing has changed, and rest; return the time of the checkpoint.
+
+        Without ``upto``: up to where the collections are complete once nothing is under way.
+
+        Raises as `advance`, and `Unavailable` if the endpoint is past ``upto``.
+        """
+        return await self._guarded(partial(self._settle, upto))
 
     async def halt(self) -> None:
         """End what goes on beside the caller: the next `advance` fails, and that after it opens a new session."""
@@ -170,6 +203,8 @@ class Task:
     async def _open(self) -> None:
         await self._drop()
         record = await self._log.open()
+        if record.layout:
+            raise HasSplitsError(f"materialization {self._spec.name!r} was given {len(record.layout)} splits")
         require_all(self._spec, await self._driver.validate(self._spec))
         self._applied = await self._apply()
         self._line = Line(await self._driver.open(), self._beside, self._kept)
@@ -188,23 +223,44 @@ class Task:
             await self._persist(self._log.record.progress, applied.state)
         raise Unavailable(f"materialization {self._spec.name!r}: the driver's Apply does not come to an end")
 
-    async def _advance(self) -> bool:
+    async def _advance(self, upto: int | None) -> bool:
         if self._line is None:
             await self._open()
-        before, wanted = self._position, await self._complete()
+        before, wanted = self._position, await self._complete(upto)
         while self._position < wanted:
-            due = self._machine.due(await self._complete()) if isinstance(self._machine.head, states.Idle) else None
+            idle = isinstance(self._machine.head, states.Idle)
+            due = self._machine.due(await self._complete(upto)) if idle else None
             if due is not None:
-                self._sent, self._moving = Counts(transactions=1), Moving()
-                await self._step(states.Extend(due))
+                await self._extend(states.Extend(due))
             elif self._machine.rests:
                 break
             else:
-                await self._answered(LOOK_S if isinstance(self._machine.head, states.Idle) else None)
+                await self._answered(LOOK_S if idle else None)
         return self._position != before
 
-    async def _complete(self) -> int:
-        """Return the time that every bound collection is complete up to."""
+    async def _settle(self, upto: int | None) -> int:
+        if self._line is None:
+            await self._open()
+        while not isinstance(self._machine.head, states.Idle):
+            await self._answered()
+        wanted = await self._complete(upto)
+        while (due := self._machine.due(wanted, settles=True)) is not None or not self._machine.rests:
+            if due is not None:
+                await self._extend(states.Extend(due, settles=True))
+            else:
+                await self._answered()
+        if self._checkpoint != wanted:
+            raise Unavailable(f"{self._spec.name!r} is at {self._position}, past {wanted}; it is tried again")
+        return wanted
+
+    async def _extend(self, event: states.Extend) -> None:
+        self._sent, self._moving = Counts(transactions=1), Moving()
+        await self._step(event)
+
+    async def _complete(self, upto: int | None) -> int:
+        """Return the time that every bound collection is complete up to; ``upto`` if that is given."""
+        if upto is not None:
+            return upto
         upper = meet([await feed.upper() for feed in self._feeds])
         return TIME_MAX if upper.at is None else upper.at
 
@@ -236,6 +292,8 @@ class Task:
         """Go on with the driver's next answer, if it comes within ``seconds``."""
         assert self._line is not None, "a session is open"
         response = await self._line.receive(seconds)
+        if isinstance(response, messages.Opened):
+            self._loads_all = response.loads_all
         if response is not None:
             await self._step(response)
 
@@ -253,15 +311,27 @@ class Task:
         assert self._line is not None, "a session is open"
         await self._line.post(message)
 
-    async def _persist(self, progress: Progress, update: StateUpdate | None) -> None:
+    async def _persist(self, progress: Progress, update: StateUpdate | None, greatest: Greatest | None = None) -> None:
         state = self._log.record.state
-        await self._log.write(progress, state if update is None else update.apply(state))
+        await self._log.write(progress, state if update is None else update.apply(state), greatest)
+
+    def _greatest(self, progress: Progress) -> Greatest:
+        """Return the greatest keys once the extent of ``progress`` is stored."""
+        assert progress.extent is not None, "an extent is made durable"
+        known = self._log.record.greatest
+        found = dict(known)
+        for place, binding in enumerate(self._spec.bindings):
+            key = binding.state_key
+            if ordered(binding) and (key in known or progress.extent.start.of(key) is None):
+                transfer = self._transfers.get(place)
+                found[key] = greater(known.get(key), None if transfer is None else transfer.greatest)
+        return found
 
     async def _perform(self, action: states.Action) -> states.Event | None:
         """Do one action; return the event that it results in, if any."""
         match action:
             case states.SendOpen():
-                await self._send(messages.Open(self._spec, "1", WHOLE, self._log.record.state))
+                await self._send(messages.Open(self._spec, "1", self._range, self._log.record.state))
             case states.SendAcknowledge():
                 await self._post(messages.Acknowledge())
             case states.ReadChanges(binding, lower, upper):
@@ -284,7 +354,7 @@ class Task:
                 await self._persist(progress, None)
                 return states.QuietPersisted()
             case states.PersistExtent(progress, state):
-                await self._persist(progress, state)
+                await self._persist(progress, state, self._greatest(progress))
                 return states.ExtentPersisted()
             case states.PersistCommit(progress, state):
                 await self._persist(progress, state)
@@ -305,16 +375,21 @@ class Task:
         """Read a window batch by batch."""
         bound = self._spec.bindings[binding]
         transfer = self._transfers[binding] = Transfer(bound, self._reduced[binding])
-        changes = await self._feeds[binding].changes(lower, upper, key=bound.key, times=transfer.times)
-        self._moved(about=changes.about)
-        async with aclosing(changes.batches) as batches:
-            async for batch in batches:
-                transfer.add(batch)
-                self._moved(read=batch.num_rows)
+        if lower < upper:
+            changes = await self._feeds[binding].changes(lower, upper, key=bound.key, times=transfer.times)
+            self._moved(about=changes.about)
+            async with aclosing(changes.batches) as batches:
+                async for batch in batches:
+                    transfer.add(batch)
+                    self._moved(read=batch.num_rows)
         transfer.end()
 
     async def _load(self, binding: int, *, new: bool) -> None:
-        for keys in self._transfers[binding].asked(new=new):
+        head = self._machine.head
+        assert isinstance(head, states.Extending | states.Flushing), "keys are asked for before anything is stored"
+        replays = head.progress.extent is not None  # of what it has stored already, nothing is known
+        stored = NOT_KNOWN if replays or self._loads_all else self._log.record.greatest
+        for keys in self._transfers[binding].asked(new=new, stored=stored):
             await self._send(messages.Load(binding, keys))
 
     async def _store(self, binding: int) -> None:

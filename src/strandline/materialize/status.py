@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
+
+FAILED: Final = "Failed"
+"""The phase of a task whose last call failed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +32,9 @@ class Moving:
     about: int = 0
     sent: int = 0
 
+    def __add__(self, other: Moving) -> Moving:
+        return Moving(self.read + other.read, self.about + other.about, self.sent + other.sent)
+
 
 @dataclass(frozen=True, slots=True)
 class Status:
@@ -48,6 +55,25 @@ class Status:
     error: str | None
     waits: str = ""
     """What its collections wait for; empty if they wait for nothing."""
+    splits: tuple[Status, ...] = ()
+    """Those of its splits, if it has several; each is named by its key range."""
+
+
+def together(name: str, splits: tuple[Status, ...]) -> Status:
+    """Return the status of a task, given those of its splits."""
+    phases = [each.phase for each in splits]
+    return Status(
+        name=name,
+        phase=FAILED if FAILED in phases else phases[0],
+        checkpoint=min(each.checkpoint for each in splits),
+        position=min(each.position for each in splits),
+        committed=sum((each.committed for each in splits), Counts()),
+        moving=sum((each.moving for each in splits), Moving()),
+        applied=tuple(dict.fromkeys(said for each in splits for said in each.applied)),
+        error=next((each.error for each in splits if each.error), None),
+        waits=splits[0].waits,
+        splits=splits,
+    )
 
 
 def unwatched(status: Status) -> None:

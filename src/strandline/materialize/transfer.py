@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from strandline.materialize.deltas import Deltas
+from strandline.materialize.protocol.greatest import NOT_KNOWN, Greatest, Key, greater, of_rows, ordered, up_to
 from strandline.materialize.protocol.messages import EXISTS
 from strandline.materialize.protocol.task import Binding
 from strandline.materialize.reduce.rows import Combining
@@ -28,6 +29,9 @@ class Transfer:
         self._reduced = reduced
         self._spool = Spool()
         self._loaded: Spool | None = None
+        self._ordered = ordered(binding)
+        self.greatest: Key | None = None
+        """The greatest key of all rows; None if there is none, or such keys have no order."""
         if reduced is not None:
             self._making: Stores | Deltas | Combining = reduced.stream()
         else:
@@ -45,22 +49,32 @@ class Transfer:
 
     def add(self, batch: pa.RecordBatch) -> None:
         """Add changes.  Raises as `Stores.add`, `Deltas.add` and `Combining.add`."""
-        self._spool.add(self._making.add(batch))
+        self._add(self._making.add(batch))
 
     def end(self) -> None:
         """All changes were added."""
         last = self._making.end()
         if last is not None:
-            self._spool.add(last)
+            self._add(last)
 
-    def asked(self, *, new: bool) -> Iterator[pa.Table]:
-        """Yield the keys to load; ``new``: of rows that are said to be new, of which none may be there."""
+    def _add(self, rows: pa.Table) -> None:
+        self._spool.add(rows)
+        if self._ordered:
+            self.greatest = greater(self.greatest, of_rows(self._binding, rows))
+
+    def asked(self, *, new: bool, stored: Greatest = NOT_KNOWN) -> Iterator[pa.Table]:
+        """Yield the keys to load; ``new``: of rows that are said to be new, of which none may be there.
+
+        ``stored``: the greatest keys that are there; those that are greater are left out.
+        """
         self._loaded = None if new else Spool()
         for rows in self._spool.tables():
             keys = keys_of(self._binding, rows.filter(pc.invert(rows[EXISTS])) if new else rows)
             if self._reduced is not None:  # of a key there may be several rows, one after the other
                 ids = key_ids(keys.columns)
                 keys = keys.take(np.sort(np.unique(ids, return_index=True)[1]))
+            if self._ordered and self._binding.state_key in stored:
+                keys = up_to(self._binding, keys, stored[self._binding.state_key])
             if keys.num_rows:
                 yield keys
 

@@ -41,7 +41,7 @@ from strandline.wiring.authority import authority
 from strandline.wiring.consensuses import ConsensusPlace, consensus_of
 from strandline.wiring.locations import Location, location_of
 from strandline.wiring.loop import RunningTask, at_once, side_by_side
-from strandline.wiring.registry import Readers, driver
+from strandline.wiring.registry import Readers, driver, trigger
 from strandline.wiring.replicas import dial_of
 
 if TYPE_CHECKING:
@@ -102,6 +102,7 @@ def assemble(
             opened.pop_all(),
             dial_of(config, None if where.push is None else where.push.parent),
             answers,
+            trigger,
         )
 
 

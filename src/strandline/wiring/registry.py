@@ -26,6 +26,7 @@ from strandline.materialize.drivers.postgres import kind as postgres_tables
 from strandline.materialize.drivers.redis import driver as redis
 from strandline.materialize.drivers.sqlite import kind as sqlite_tables
 from strandline.materialize.drivers.webhook import driver as webhook_receiver
+from strandline.materialize.drivers.webhook.trigger import WebhookTrigger
 from strandline.materialize.wire import connector
 from strandline.options import lines, resolve_reference, understood
 from strandline.persist.client import PersistClient
@@ -237,6 +238,15 @@ def driver(clock: Clock, endpoint: str, options: Mapping[str, str]) -> Driver:
 def opened(kind: DriverKind[Any], options: Mapping[str, str], clock: Clock) -> Driver:
     """Return a driver of a kind.  Raises `DefinitionError` naming the option that is not known."""
     return kind.open(understood(f"endpoint {kind.name}", kind.options, options, resolve=_resolved), clock)
+
+
+def trigger(url: str) -> WebhookTrigger:
+    """Return the trigger of a URL, or of a reference to one.  Raises `DefinitionError` if it is no URL."""
+    resolved = _resolved(url)
+    try:
+        return WebhookTrigger(resolved)
+    except ValueError:
+        raise DefinitionError("option 'trigger' must be a URL, as https://example.org/hook, or refer to one") from None
 
 
 def page() -> str:

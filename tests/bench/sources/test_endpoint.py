@@ -9,6 +9,7 @@ import pytest
 
 from strandline.bench.sources import kafka, postgres
 from strandline.bench.sources.endpoint import COMMITS_PER_S, LANES, Followed, Upstream, measure_endpoint
+from strandline.bench.sources.watcher import file as file_of
 from strandline.bench.sources.watcher import rows_of, watch
 
 if TYPE_CHECKING:
@@ -39,7 +40,7 @@ def test_a_reader_counts_the_rows_that_all_lanes_have(tmp_path: Path) -> None:
     with duckdb.connect(str(file)) as connection:
         connection.execute(f"INSERT INTO totals VALUES ({LANES - 1}, 7)")
     assert rows_of(file) == 5 * LANES
-    watch(file, 5 * LANES, log)
+    watch(file_of(file), 5 * LANES, log)
     ((at, rows),) = (line.split() for line in log.read_text().splitlines())
     assert float(at) > 0
     assert int(rows) == 5 * LANES

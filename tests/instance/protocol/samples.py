@@ -219,7 +219,7 @@ EXAMPLES: Final[Mapping[str, Any]] = {
     "Schedule": Schedule("v"),
     "AllowWrites": AllowWrites("v"),
     "AllowCompaction": AllowCompaction("v", Frontier(2**63 - 1)),
-    "Advance": Advance(7, step=False, wait=True),
+    "Advance": Advance(7, step=False, wait=True, hurried={"m": 5}),
     "Peek": Peek("u-1", "i", b"\x00\xff", 9, 100),
     "CancelPeeks": CancelPeeks(("u-1", "u-2")),
     "InitializationComplete": InitializationComplete(),

@@ -48,7 +48,7 @@ from strandline.instance.protocol.messages import (
 
 NAMED: Final = frozenset(
     (
-        *("shards", "conf", "options", "settings", "replaced"),
+        *("shards", "conf", "options", "settings", "replaced", "hurried"),
         *("writes", "needs", "problems", "under_way", "counters", "disagreements", "writers", "notices", "vanished"),
     )
 )

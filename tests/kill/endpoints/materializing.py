@@ -160,9 +160,8 @@ async def follow(given: dict[str, Any]) -> int:
     while True:
         try:
             moved = await task.advance()
-        except FencedError as error:
-            sys.stderr.write(f"strandline: fenced: {sentence(error)}\n")
-            return exit_of(error)
+        except FencedError:
+            raise
         except StrandlineError as error:
             say(problem=f"{type(error).__name__}: {error}")
         else:
@@ -179,4 +178,8 @@ async def follow(given: dict[str, Any]) -> int:
 
 def main(given: dict[str, Any]) -> int:
     """Run; return the exit status."""
-    return asyncio.run(follow(given))
+    try:
+        return asyncio.run(follow(given))
+    except FencedError as error:
+        sys.stderr.write(f"strandline: fenced: {sentence(error)}\n")
+        return exit_of(error)

@@ -2,8 +2,8 @@
 
 Rows come in at a steady rate, `COMMITS_PER_S` commits a second: transactions of PostgreSQL, or records that Kafka has
 acknowledged.  An environment ticks as ``strandline run`` does, by default once a second.  It reads them by a source,
-groups them in a view, and keeps a DuckDB file equal to that.  Another process looks at the file (`watcher`).  A row is
-readable once that process has read a result that counts it.
+groups them in a view, and keeps a table equal to that, of a DuckDB file or of PostgreSQL.  Another process looks at it
+(`watcher`).  A row is readable once that process has read a result that counts it.
 
 A row belongs to a *lane*, and the rows of a lane are read in the order in which they came.  So a lane's count says
 which of its rows are there, and the least count of all lanes which commits are there whole.
@@ -14,10 +14,11 @@ There is no peer: a goal is given in seconds.
 from __future__ import annotations
 
 import asyncio
+import json
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -56,6 +57,30 @@ class Upstream:
     put: Callable[[range], None]
 
 
+@dataclass(frozen=True)
+class Downstream:
+    """Where rows are looked at: ``into`` as CREATE MATERIALIZATION takes it, ``place`` as `watcher` does."""
+
+    into: str
+    place: Sequence[str]
+
+
+def into_file(file: Path) -> Downstream:
+    """Return a DuckDB file."""
+    return Downstream(f"duckdb OPTIONS (path '{file}')", ("duckdb", str(file)))
+
+
+def into_database(options: Mapping[str, str]) -> Downstream:
+    """Return a schema of a PostgreSQL database, given as the options of an endpoint; a password comes by PGPASSWORD."""
+    return Downstream(into_postgres(options), ("postgres", json.dumps(dict(options))))
+
+
+def into_postgres(options: Mapping[str, str]) -> str:
+    """Return the endpoint of these options, as CREATE MATERIALIZATION takes it."""
+    given = ", ".join(f"{name} '{text}'" for name, text in options.items())
+    return f"postgres OPTIONS ({given})"
+
+
 @dataclass
 class Followed:
     """Commits of ``rows`` rows each: when each was durable, and what a reader saw when, in seconds of one clock."""
@@ -84,6 +109,7 @@ def measure_endpoint(
     session: SparkSession,
     directory: Path,
     upstream: Upstream,
+    downstream: Downstream | None = None,
     *,
     rate: int = RATE,
     seconds: float = SECONDS,
@@ -91,13 +117,16 @@ def measure_endpoint(
 ) -> dict[str, Any]:
     """Put rows into ``upstream`` for so many seconds after the first ones, and return every figure.
 
+    ``downstream``: None stands for a DuckDB file in ``directory``.
+
     ``p50_ms``, ``p99_ms`` and ``max_ms``: from a row's confirmation to its reader; ``tick_ms_p50``: what a tick took.
     """
     directory.mkdir(parents=True)
     followed = Followed(max(1, round(rate / COMMITS_PER_S / LANES)) * LANES)
     commits = round((seconds + warm_seconds) * COMMITS_PER_S)
     with ThreadPoolExecutor(1) as pool:
-        ticks = asyncio.run(_run(session, directory, upstream, followed, commits, pool))
+        into = downstream or into_file(directory / "endpoint.duckdb")
+        ticks = asyncio.run(_run(session, directory, upstream, into, followed, commits, pool))
     waits = followed.waits_ms(warm_seconds)
     return {
         "p50_ms": round(percentile(waits, 50), 1),
@@ -111,17 +140,23 @@ def measure_endpoint(
 
 
 async def _run(
-    session: SparkSession, directory: Path, upstream: Upstream, followed: Followed, commits: int, pool: Executor
+    session: SparkSession,
+    directory: Path,
+    upstream: Upstream,
+    downstream: Downstream,
+    followed: Followed,
+    commits: int,
+    pool: Executor,
 ) -> list[float]:
     """Tick until a reader has seen all commits; return what each tick took."""
-    clock, file, ticks = SystemClock(), directory / "endpoint.duckdb", list[float]()
+    clock, ticks = SystemClock(), list[float]()
     async with opened(session, directory / "location") as env:
         for statement in upstream.create:
             await env.execute(statement)
         await env.execute(f"CREATE MATERIALIZED VIEW totals AS {QUERY}")
-        await env.execute(f"CREATE MATERIALIZATION counted INTO duckdb OPTIONS (path '{file}') AS totals KEY (lane)")
+        await env.execute(f"CREATE MATERIALIZATION counted INTO {downstream.into} AS totals KEY (lane)")
         await env.tick()
-        with _Watcher(file, commits * followed.rows, directory / "seen") as watcher:
+        with _Watcher(downstream.place, commits * followed.rows, directory / "seen") as watcher:
             putting = pool.submit(_put, upstream, followed, commits)
             ended: float | None = None
             while not watcher.done:
@@ -132,7 +167,7 @@ async def _run(
                 if putting.done():
                     putting.result()
                     ended = ended or begun
-                    assert begun - ended < LATE_SECONDS_MAX, f"rows do not reach {file}"
+                    assert begun - ended < LATE_SECONDS_MAX, f"rows do not reach {downstream.place[0]}"
                 await clock.sleep(max(0.0, TICK_MS_DEFAULT / 1000 - (time.perf_counter() - begun)))
     followed.seen += watcher.seen()
     return ticks
@@ -144,11 +179,11 @@ def _put(upstream: Upstream, followed: Followed, commits: int) -> None:
 
 
 class _Watcher:
-    """The process that looks at the file, until it has seen ``rows``; it writes what it sees into ``log``."""
+    """The process that looks at the table, until it has seen ``rows``; it writes what it sees into ``log``."""
 
-    def __init__(self, file: Path, rows: int, log: Path) -> None:
+    def __init__(self, place: Sequence[str], rows: int, log: Path) -> None:
         self._log = log
-        self._command = [sys.executable, "-m", "strandline.bench.sources.watcher", str(file), str(rows), str(log)]
+        self._command = [sys.executable, "-m", "strandline.bench.sources.watcher", *place, str(rows), str(log)]
         self._process: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> Self:

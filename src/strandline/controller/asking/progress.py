@@ -47,7 +47,7 @@ def progress(core: Core) -> dict[str, Any]:
             }
             for name, task in report.tasks.items()
         },
-        "complete": complete(core.catalog, problems, report.frontiers, core.health.time or 0),
+        "complete": complete(core.catalog, problems, report.frontiers, core.health.time or 0, report.notices),
         "late": sorted(writing.running.going_on()),
         "notices": dict(report.notices),
         "problems": problems,

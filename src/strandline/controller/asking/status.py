@@ -98,6 +98,7 @@ async def status(core: Core) -> dict[str, Any]:
                 **(task := await _task_status(core, report, name, item)),
                 "lag": {"ms": max(0, now_ms - task["position"] + 1) if task["position"] else None},
                 "moving": live.of(counted, live.MOVING, name) or None,
+                "notices": notices.get(name, []),
                 "problem": problems.get(name),
             }
             for name, item in catalog.items.items()

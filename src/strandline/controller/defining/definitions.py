@@ -51,7 +51,7 @@ from strandline.frontier.refresh import Refresh
 from strandline.instance import live
 from strandline.materialize.driver import require_all
 from strandline.materialize.reduced import Reduced
-from strandline.options import refusal_of_secrets
+from strandline.options import holds_secret, refusal_of_secrets
 
 C = TypeVar("C", bound=Collected)
 KINDS: Final[Mapping[str, type | UnionType]] = {
@@ -149,6 +149,14 @@ async def create_materialization(core: Core, statement: statements.CreateMateria
         refuse_secrets("materialization", statement.name, own)
         endpoint = core.assembly.drivers(statement.endpoint, own)
     how = on_error.common_to_all(statement.name, statement.options, on_error.MaterializationOptions)
+    with within(statement.at):
+        if how.trigger is not None:
+            if holds_secret("trigger", how.trigger):
+                raise DefinitionError(
+                    f"materialization {statement.name!r}: option trigger holds a secret: say where the URL is (env:NAME "
+                    "or file:PATH), not what it is"
+                )
+            core.assembly.triggers(how.trigger)
     bound = tuple(_bound(core, bind, delta=how.delta) for bind in statement.bindings)
     fresh = core.assembly.ids.fresh("m")
     made = Materialization(statement.name, statement.endpoint, statement.options, bound, fresh, instance)

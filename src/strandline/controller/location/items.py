@@ -164,6 +164,11 @@ class Materialization(msgspec.Struct, frozen=True, tag_field="kind", tag="materi
         return on_error.others(self.name, self.options, on_error.MaterializationOptions)
 
     @property
+    def scheduled(self) -> bool:
+        """Whether it may wait although its collections have moved."""
+        return bool(self.common_options.every or self.common_options.within)
+
+    @property
     def common_options(self) -> on_error.MaterializationOptions:
         """The options that are not the endpoint's."""
         return on_error.common_to_all(self.name, self.options, on_error.MaterializationOptions)

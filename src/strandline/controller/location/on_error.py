@@ -8,7 +8,8 @@ Of a materialization: ``wait`` (the default) stands still at the last time witho
 rows.  Errors are counted by `status` and stay readable either way.
 
 ``delta``, ``diffs``, ``times`` and ``reduce``: what a materialization pushes if not the rows as they are
-(`task.Binding`).  ``every`` and ``within``: when it begins its transactions (`materialize/schedule/`).
+(`task.Binding`).  ``every`` and ``within``: when it begins its transactions (`materialize/schedule/`).  ``trigger``:
+what is called after them (`instance/running/announcing.py`).
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from typing import Final, TypeAlias, TypeVar
 
 from strandline.controller.location.interval import INTERVAL_MS
 from strandline.materialize.schedule.window import window
-from strandline.options import ANY_TEXT, COUNT, FLAG, Kind, one_of, option, options_of, understood
+from strandline.options import ANY_TEXT, COUNT, FLAG, PLACE, Kind, one_of, option, options_of, understood
 
 OPTION: Final = "on_error"
 ERRORS_MAX: Final = "errors_max"
@@ -100,6 +101,12 @@ class MaterializationOptions:
     within: str | None = option(
         Kind(_window, {"minLength": 1}),
         "Begin transactions in these hours alone, as `08:00-18:00 mon-fri Europe/Berlin`; without days, on all.",
+        default=None,
+    )
+    trigger: str | None = option(
+        PLACE,
+        "A URL that is called after transactions, with the time that the endpoint has come to (docs/endpoints.md, "
+        "Triggers); by reference if it holds a secret.",
         default=None,
     )
 

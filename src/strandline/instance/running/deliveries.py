@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 
 from strandline.errors import FencedError
 from strandline.instance.loop import Loop, bring
 from strandline.instance.problems import Problems
-from strandline.materialize.runtime import Task
+from strandline.instance.running.announcing import Announcer
+from strandline.materialize.schedule.pace import Pace
+from strandline.materialize.splits.task import Splits
 from strandline.persist.shard.patience import Deadline
 from strandline.store.beside import Beside
 
@@ -20,19 +22,27 @@ class Deliveries:
 
     beside: Beside
     problems: Problems
-    tasks: dict[str, Task] = field(default_factory=dict)
+    tasks: dict[str, Splits] = field(default_factory=dict)
     ended: dict[str, FencedError] = field(default_factory=dict)
     """The sessions that an endpoint has ended, by the task's name: whose they are the controller finds out."""
+    paces: dict[str, Pace] = field(default_factory=dict)
+    """When the tasks begin their transactions."""
     _loops: dict[str, Loop] = field(default_factory=dict)
+    _announcers: dict[str, Announcer] = field(default_factory=dict)
 
-    def add(self, name: str, task: Task) -> None:
-        """Have a task follow its collections from now on."""
-        self.tasks[name] = task
+    def add(self, name: str, task: Splits, pace: Pace, announcer: Announcer | None = None) -> None:
+        """Have a task follow its collections from now on, whose feeds keep ``pace``; ``announcer``: and say so."""
+        self.tasks[name], self.paces[name] = task, pace
+        if announcer is not None:
+            self._announcers[name] = announcer
         self._loops[name] = Loop(self.beside, lambda: self._turn(name))
 
     async def stop(self, name: str) -> None:
         """End a task.  Raises what its endpoint raises."""
         self.ended.pop(name, None)
+        self.paces.pop(name, None)
+        if (announcer := self._announcers.pop(name, None)) is not None:
+            await announcer.loop.end()
         loop, task = self._loops.pop(name, None), self.tasks.pop(name, None)
         if loop is not None and task is not None:
             await loop.end()
@@ -40,6 +50,8 @@ class Deliveries:
 
     async def halt(self) -> None:
         """End all turns."""
+        for announcer in self._announcers.values():
+            await announcer.loop.end()
         for name, loop in list(self._loops.items()):
             await loop.end()
             if name in self.tasks:
@@ -53,16 +65,46 @@ class Deliveries:
 
     def wake(self) -> None:
         """Let every endpoint follow its collections, beside the caller."""
-        for loop in self._loops.values():
+        for loop in (*self._loops.values(), *self._announcing().values()):
             loop.wake()
 
     async def bring(self, deadline: Deadline | None) -> None:
         """Let every endpoint follow its collections; return when all have, or at the deadline."""
         await bring(self._loops, deadline)
+        await bring(self._announcing(), deadline)
+
+    def _announcing(self) -> dict[str, Loop]:
+        """Return the loops that have something to announce."""
+        return {name: announcer.loop for name, announcer in self._announcers.items() if announcer.behind}
+
+    def hurry(self, asked: Mapping[str, int]) -> None:
+        """Let the tasks that are here, by name, come to the times that are asked for, as soon as they can."""
+        for name, time in asked.items():
+            if name in self.paces:
+                self.paces[name].hurry(time)
+
+    @property
+    def due(self) -> bool:
+        """Whether a transaction that waited as its schedule says may begin now."""
+        return any(pace.due for pace in self.paces.values())
+
+    def notices(self) -> dict[str, list[str]]:
+        """Return when the tasks go on that wait as their schedules say, by name."""
+        return {name: [pace.waits] for name, pace in self.paces.items() if pace.waits}
 
     def under_way(self) -> Iterator[str]:
         """Yield the tasks that are on their way to where their collections are."""
         yield from (name for name, loop in self._loops.items() if not loop.resting)
+
+    def _announced(self, name: str) -> str:
+        """Have announced how far a task is; return why that fails, if it does."""
+        announcer = self._announcers.get(name)
+        if announcer is None:
+            return ""
+        announcer.reached(self.tasks[name].status.checkpoint)
+        if announcer.behind:
+            announcer.loop.wake()
+        return announcer.trouble
 
     async def _turn(self, name: str) -> None:
         task = self.tasks[name]
@@ -73,6 +115,6 @@ class Deliveries:
                 self.ended[name] = error
                 self.problems.note(name, f"the endpoint ended the session ({error}); the next tick opens another")
             else:
-                self.problems.note(name, task.status.waits)
+                self.problems.note(name, "; ".join(filter(None, (task.status.waits, self._announced(name)))))
                 if task.under_way and name in self._loops:
                     self._loops[name].wake()  # the next transaction was begun while the endpoint committed this one

@@ -12,9 +12,10 @@ that is not in `RULES` is a `ProtocolViolation`.
 Where the design says Rotate: the log's commit moves the transaction from the head to the tail, in the one step of
 `CommitPersisted`.
 
-An extent without changes is *quiet*: no message is sent.  The position moves on, and once it is `QUIET_TIMES_MAX` ahead
-of the durable position the log records it, so that since holds can follow.  The endpoint's checkpoint may therefore
-lag, but it is still right: the endpoint equals the collections there and at every time up to the position.
+An extent without changes is *quiet*, unless it settles the task: no message is sent.  The position moves on, and once
+it is `QUIET_TIMES_MAX` ahead of the durable position the log records it, so that since holds can follow.  The
+endpoint's checkpoint may therefore lag, but it is still right: the endpoint equals the collections there and at every
+time up to the position.
 
 `RULES` is the only definition: `step` dispatches on it, tests enumerate it, and docs/materialize-protocol.md is
 generated from it.
@@ -121,10 +122,10 @@ def _opened(machine: Machine, head: Opening, event: Opened) -> Step:
 
 
 def _extend(machine: Machine, head: Idle, event: Extend) -> Step:
-    if machine.due(event.upper) != event.upper:
+    if machine.due(event.upper, settles=event.settles) != event.upper:
         raise ProtocolViolation(f"Extend up to {event.upper} came in Idle, where it is not due")
     bindings = range(len(machine.state_keys))
-    extending = Extending(head.progress, head.position, event.upper, frozenset(bindings))
+    extending = Extending(head.progress, head.position, event.upper, frozenset(bindings), settles=event.settles)
     reads = tuple(
         ReadChanges(i, lower, event.upper)
         for i, lower in enumerate(head.position.of(key) or 0 for key in machine.state_keys)
@@ -153,7 +154,7 @@ def _close(machine: Machine, head: Extending) -> Step:
     if head.unread or not isinstance(machine.tail, Done):
         return machine, ()
     begun = all(head.progress.checkpoint.of(key) is not None for key in machine.state_keys)
-    if head.filled or not begun:
+    if head.filled or head.settles or not begun:
         flushing = Flushing(head.progress, head.position, head.upper, head.filled, head.loading)
         return replace(machine, head=flushing), (SendFlush(),)
     position = head.position.advance(machine.state_keys, head.upper)

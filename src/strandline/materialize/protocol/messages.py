@@ -102,10 +102,14 @@ class Opened:
 
     ``refuses``: the endpoint itself refuses a second row of a key (see `Store`).  Otherwise it is asked, by `Load`, for
     every key that is said to be new.
+
+    ``loads_all``: also for those that are greater than all that were ever stored (`greatest`), since the endpoint may
+    know two keys as one.
     """
 
     checkpoint: Checkpoint | None
     refuses: bool = False
+    loads_all: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from typing import Any, Final, TypeAlias
 
 from strandline.materialize.protocol.messages import Acknowledged, Flushed, Loaded, Opened, StartedCommit
 from strandline.materialize.protocol.state import StateUpdate
-from strandline.materialize.protocol.task import Checkpoint, Extent, Progress
+from strandline.materialize.protocol.task import NOTHING, Checkpoint, Extent, Progress
 
 # ---------------------------------------------------------------------------------------------------------------------
 # Head states
@@ -48,7 +48,7 @@ class Extending:
     """The changes up to ``upper`` are being read.
 
     ``unread`` bindings are not read yet; ``filled`` ones have rows; for those in ``loading`` a `Load` of their keys was
-    sent.
+    sent.  ``settles``: the transaction is committed although nothing may have changed.
     """
 
     progress: Progress
@@ -57,6 +57,7 @@ class Extending:
     unread: frozenset[int]
     filled: tuple[int, ...] = ()
     loading: frozenset[int] = frozenset()
+    settles: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,15 +188,28 @@ class Machine:
         """Return whether nothing is under way."""
         return isinstance(self.head, Idle) and isinstance(self.tail, Done)
 
-    def due(self, upper: int) -> int | None:
-        """Return where the next transaction ends if the collections are complete up to ``upper``, or None."""
+    @property
+    def begun(self) -> tuple[str, ...]:
+        """The state keys that the endpoint's checkpoint has, as far as it is known."""
+        checkpoint = self.head.progress.checkpoint if isinstance(self.head, Idle | Extending) else NOTHING
+        return tuple(key for key in self.state_keys if checkpoint.of(key) is not None)
+
+    def due(self, upper: int, *, settles: bool = False) -> int | None:
+        """Return where the next transaction ends if the collections are complete up to ``upper``, or None.
+
+        ``settles``: one is due as well if the endpoint's checkpoint is not there, though nothing has changed.
+        """
         if not isinstance(self.head, Idle):
             return None
         replay = self.head.progress.extent
         if replay is not None:
             return replay.upper if replay.upper <= upper else None
         reached = [self.head.position.of(key) or 0 for key in self.state_keys]
-        return upper if upper > min(reached) and upper >= max(reached) else None
+        if upper < max(reached):
+            return None
+        if settles and any(self.head.progress.checkpoint.of(key) != upper for key in self.state_keys):
+            return upper
+        return upper if upper > min(reached) else None
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -215,6 +229,7 @@ class Extend:
     """A transaction up to ``upper`` is due (see `Machine.due`)."""
 
     upper: int
+    settles: bool = False
 
 
 @dataclass(frozen=True, slots=True)

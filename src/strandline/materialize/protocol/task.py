@@ -15,6 +15,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any, Final
 
 import msgspec
@@ -23,6 +24,7 @@ from strandline.algebra.schema import DIFF, TIME, Column, Schema
 from strandline.errors import CorruptionError, DefinitionError, InvalidUsage
 
 U32_MAX: Final = 2**32 - 1
+SPLITS_MAX: Final = 64
 _INCARNATION: Final = re.compile(r"(?:[a-z0-9-]*[a-z0-9])?")
 
 
@@ -41,12 +43,25 @@ class KeyRange:
         if not 0 <= self.begin <= self.end <= U32_MAX:
             raise ValueError(f"key range [{self.begin}, {self.end}] is not within 0 <= begin <= end < 2**32")
 
+    def __str__(self) -> str:
+        return f"{self.begin:08x}-{self.end:08x}"
+
     def covers(self, other: KeyRange) -> bool:
         """Return whether every key hash of ``other`` is here too."""
         return self.begin <= other.begin and other.end <= self.end
 
 
 WHOLE: Final = KeyRange(0, U32_MAX)
+
+
+def divided(splits: int) -> tuple[KeyRange, ...]:
+    """Return the key ranges of so many splits of about one size.
+
+    >>> [str(each) for each in divided(3)]
+    ['00000000-55555554', '55555555-aaaaaaa9', 'aaaaaaaa-ffffffff']
+    """
+    ends = [(number * (U32_MAX + 1)) // splits for number in range(splits + 1)]
+    return tuple(KeyRange(begin, end - 1) for begin, end in pairwise(ends))
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,13 +134,19 @@ class Binding:
 
 @dataclass(frozen=True, slots=True)
 class MaterializationSpec:
-    """A task: a name, its bindings, and the endpoint's own configuration (JSON; never a secret's value)."""
+    """A task: a name, its bindings, and the endpoint's own configuration (JSON; never a secret's value).
+
+    ``splits``: how many runtimes do it side by side.
+    """
 
     name: str
     bindings: tuple[Binding, ...]
     config: Mapping[str, Any] = field(default_factory=dict)
+    splits: int = 1
 
     def __post_init__(self) -> None:
+        if not 1 <= self.splits <= SPLITS_MAX:
+            raise DefinitionError(f"materialization {self.name!r} can have 1 to {SPLITS_MAX} splits, not {self.splits}")
         if not self.bindings:
             raise DefinitionError(f"materialization {self.name!r} has no bindings")
         seen: dict[str, str] = {}

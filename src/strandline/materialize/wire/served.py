@@ -146,7 +146,8 @@ class Conversing:
         match response:
             case Opened(checkpoint):
                 found = self._restart() if checkpoint is None else returned(checkpoint)
-                yield WireResponse(opened={} if found is None else {"runtime_checkpoint": found})
+                there = {} if found is None else {"runtime_checkpoint": found}
+                yield WireResponse(opened={**there, "disable_load_optimization": response.loads_all})
             case Loaded(place, rows):
                 for document in _documents(self._bindings[place], rows):
                     yield WireResponse(loaded={"binding": place, "doc_json": document})

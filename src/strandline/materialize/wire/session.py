@@ -156,7 +156,8 @@ class ConnectorSession:
             case "opened":
                 opened = message.opened
                 there = opened.HasField("runtime_checkpoint")
-                return Opened(from_wire(opened.runtime_checkpoint) if there else None)
+                checkpoint = from_wire(opened.runtime_checkpoint) if there else None
+                return Opened(checkpoint, loads_all=opened.disable_load_optimization)
             case "loaded":
                 return self._loaded(message.loaded)
             case "flushed":

@@ -15,11 +15,12 @@ from tests.materialize.drivers.staged.pushed_tables import AddedContract, Pushed
 from s3_server import S3Server
 from strandline.materialize.drivers.staged.table import Lake
 from strandline.testing.contracts.driver_contract import DriverContract, follow, put_back
+from strandline.testing.contracts.splits_contract import SplitsContract
 
 
 @pytest.mark.seldom(2)
 @pytest.mark.time_limit(600)
-class TestDelta(DriverContract):
+class TestDelta(DriverContract, SplitsContract):
     @pytest.fixture
     def make_endpoint(self, tmp_path: Path) -> Callable[[], DeltaEndpoint]:
         numbers = count()

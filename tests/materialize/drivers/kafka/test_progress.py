@@ -5,10 +5,20 @@ from __future__ import annotations
 import pytest
 
 from strandline.errors import CorruptionError, DefinitionError
-from strandline.materialize.drivers.kafka.progress import CHECKPOINT, OPENED, Held, Progress, Record, key_of, value_of
+from strandline.materialize.drivers.kafka.progress import (
+    CHECKPOINT,
+    OPENED,
+    Beginning,
+    Held,
+    Progress,
+    Record,
+    key_of,
+    value_of,
+)
 from strandline.materialize.protocol.task import NOTHING, WHOLE, Checkpoint, KeyRange
 
 HALF, REST, STRADDLING = KeyRange(0, 2**31 - 1), KeyRange(2**31, 2**32 - 1), KeyRange(2**30, 2**31 + 2**30)
+KEYS = ("t.v0",)
 FIVE, NINE = Checkpoint((("t.v0", 5),)), Checkpoint((("t.v0", 9),))
 
 
@@ -22,23 +32,36 @@ def records(*said: tuple[Held, str, bytes]) -> list[Record]:
     return [Record(offset, key_of(of, kind), value) for offset, (of, kind, value) in enumerate(said)]
 
 
-def test_a_range_goes_on_from_its_own_checkpoint_else_from_that_of_the_narrowest_around_it() -> None:
+def test_a_range_goes_on_from_where_its_keys_are() -> None:
     """Damage: a split repeats, or skips, what its parent did."""
     parent = (held(WHOLE), CHECKPOINT, value_of(3, FIVE))
-    assert Progress.of("m", records(parent)).begin(held(HALF)) == (3, FIVE)
+    found = Progress.of("m", records(parent)).begin(held(HALF), KEYS)
+    assert (found.transaction, found.checkpoint) == (3, FIVE)
+    assert found.changes == {held(WHOLE): None, held(HALF): (3, FIVE), held(REST): (3, FIVE)}
     own = (held(HALF), CHECKPOINT, value_of(7, NINE))
-    assert Progress.of("m", records(own, parent)).begin(held(HALF)) == (7, NINE)
-    assert Progress.of("m", records(own)).begin(held(REST)) == (0, NOTHING)
-    assert Progress.of("other", records(own, parent)).begin(held(WHOLE, "other")) == (0, NOTHING)
+    assert Progress.of("m", records(own)).begin(held(HALF), KEYS) == Beginning(7, NINE)
+    assert Progress.of("m", records(own)).begin(held(REST), KEYS) == Beginning(0, NOTHING)
+    assert Progress.of("other", records(own, parent)).begin(held(WHOLE, "other"), KEYS) == Beginning(0, NOTHING)
+
+
+def test_ranges_that_were_joined_are_forgotten() -> None:
+    """Damage: a task that is split again goes on from where its splits were the last time."""
+    halves = ((held(HALF), CHECKPOINT, value_of(4, NINE)), (held(REST), CHECKPOINT, value_of(6, NINE)))
+    found = Progress.of("m", records(*halves)).begin(held(WHOLE), KEYS)
+    assert (found.transaction, found.checkpoint) == (6, NINE)
+    assert found.changes == {held(HALF): None, held(REST): None, held(WHOLE): (6, NINE)}
+    said = records(*halves)
+    gone = [Record(9, key_of(range_, CHECKPOINT), None) for range_, last in found.changes.items() if last is None]
+    whole = Record(10, key_of(held(WHOLE), CHECKPOINT), value_of(6, NINE))
+    assert Progress.of("m", [*said, *gone, whole]).committed == {held(WHOLE): (6, NINE)}
 
 
 def test_ranges_that_are_at_other_checkpoints_cannot_be_one() -> None:
     """Damage: two splits become one, and what one of them pushed is pushed again, or never."""
     halves = records((held(HALF), CHECKPOINT, value_of(1, FIVE)), (held(REST), CHECKPOINT, value_of(1, NINE)))
-    with pytest.raises(
-        DefinitionError, match=r"key range \[0, 4294967295\] cannot be opened, because \[0, 2147483647\]"
-    ):
-        Progress.of("m", halves).begin(held(WHOLE))
+    with pytest.raises(DefinitionError, match=r"key range \[00000000-ffffffff\] has no single checkpoint"):
+        Progress.of("m", halves).begin(held(WHOLE), KEYS)
+    assert Progress.of("m", halves).begin(held(WHOLE), ()).checkpoint == NOTHING  # these bindings are gone
 
 
 def test_every_range_that_overlaps_is_fenced_and_no_other() -> None:
@@ -71,4 +94,6 @@ def test_what_another_program_wrote_is_named(key: bytes, value: bytes) -> None:
 
 def test_a_key_that_was_deleted_says_nothing() -> None:
     """Damage: an operator who makes a task forget where it is breaks all tasks."""
-    assert Progress.of("m", [Record(3, key_of(held(WHOLE), CHECKPOINT), None)]).begin(held(WHOLE)) == (0, NOTHING)
+    assert Progress.of("m", [Record(3, key_of(held(WHOLE), CHECKPOINT), None)]).begin(held(WHOLE), KEYS) == Beginning(
+        0, NOTHING
+    )

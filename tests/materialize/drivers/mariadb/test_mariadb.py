@@ -7,13 +7,14 @@ from tests.materialize.drivers.sql.claims import SqlClaims
 
 from strandline.testing.contracts.driver_contract import DriverContract
 from strandline.testing.contracts.fencing_contract import FencingContract
+from strandline.testing.contracts.splits_contract import SplitsContract
 
 pytestmark = pytest.mark.server
 
 
 @pytest.mark.seldom(2)
 @pytest.mark.time_limit(600)
-class TestMariaDB(DriverContract, FencingContract):
+class TestMariaDB(DriverContract, FencingContract, SplitsContract):
     pass
 
 

@@ -8,11 +8,12 @@ from tests.materialize.drivers.sql.claims import SqlClaims
 from strandline.testing.contracts.driver_contract import DriverContract
 from strandline.testing.contracts.fencing_contract import FencingContract
 from strandline.testing.contracts.reduction_contract import ReductionContract
+from strandline.testing.contracts.splits_contract import SplitsContract
 
 pytestmark = pytest.mark.server
 
 
-class TestPostgres(DriverContract, FencingContract):
+class TestPostgres(DriverContract, FencingContract, SplitsContract):
     pass
 
 

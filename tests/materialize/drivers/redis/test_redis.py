@@ -12,6 +12,7 @@ from redis_server import RedisServer
 from strandline.materialize.drivers.redis.options import Form
 from strandline.testing.contracts.driver_contract import DriverContract
 from strandline.testing.contracts.reduction_contract import ReductionContract
+from strandline.testing.contracts.splits_contract import SplitsContract
 
 pytestmark = pytest.mark.server
 DATABASES = count()
@@ -23,7 +24,7 @@ def make_endpoint(redis_server: RedisServer) -> Callable[[], RedisDatabase]:
     return lambda: RedisDatabase(redis_server, next(DATABASES))
 
 
-class TestRedis(DriverContract):
+class TestRedis(DriverContract, SplitsContract):
     pass
 
 

@@ -269,7 +269,7 @@ def test_a_split_that_has_noted_nothing_yet_is_not_taken_for_a_loss(hashes: Redi
         await whole.send(Flush())
         await whole.send(StartCommit(NOTHING))
         await whole.close()
-        state = {"transactions": {SPEC.state_keys[0]: 1}}
+        state = {"transactions": {SPEC.state_keys[0]: 1}, "range": str(WHOLE)}
         await (await opened(hashes, state, KeyRange(0, 9))).close()
         with closing(hashes.client()) as client:
             client.delete(resources.PROGRESS)

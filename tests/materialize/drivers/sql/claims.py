@@ -137,7 +137,7 @@ class SqlClaims:
             assert len(endpoint.rows("t")) == 2
             _, base = await opened(endpoint, HALF)
             assert base.time(SPEC.state_keys) == 7
-            with pytest.raises(DefinitionError, match="another checkpoint"):
+            with pytest.raises(DefinitionError, match="no single checkpoint"):
                 await opened(endpoint, WHOLE)
 
         run(body())

@@ -15,7 +15,7 @@ from tests.materialize.drivers.sql.claims import NEW, SPEC, SqlClaims, commit, c
 from tests.materialize.drivers.sql.endpoint import SqlEndpoint, driver_of
 
 from strandline.algebra.schema import Column, Schema
-from strandline.errors import ConfigError, DefinitionError, Unavailable
+from strandline.errors import ConfigError, DefinitionError, FencedError, Unavailable
 from strandline.materialize.drivers.sql.session import SqlSession
 from strandline.materialize.drivers.sqlite.dialect import SQLiteDialect
 from strandline.materialize.drivers.sqlite.file import SQLiteFile
@@ -27,6 +27,7 @@ from strandline.testing.contracts.driver_contract import (
     write_history,
 )
 from strandline.testing.contracts.fencing_contract import FencingContract
+from strandline.testing.contracts.splits_contract import SplitsContract
 from strandline.testing.hostile import HOSTILE
 
 
@@ -79,7 +80,7 @@ def make_endpoint(tmp_path: Path) -> Iterator[Callable[..., SQLiteEndpoint]]:
         endpoint.kept.close()
 
 
-class TestSQLite(DriverContract, FencingContract):
+class TestSQLite(DriverContract, FencingContract, SplitsContract):
     pass
 
 
@@ -119,13 +120,11 @@ def test_a_commit_of_unknown_outcome_is_looked_up(how: str, make_endpoint: Calla
         await advance_through(world, runtime, uppers[:1])
         world.seal(uppers[1])
         broken.append(how)
-        if how == "done":
-            assert await runtime.advance()
-        else:
-            with pytest.raises(Exception, match="did not commit" if how == "lost" else "another session"):
+        if how == "fenced":
+            with pytest.raises(FencedError, match="another session"):
                 await runtime.advance()
             runtime = world.runtime()
-            assert await runtime.advance() is (how == "lost")
+        assert await runtime.advance() is (how != "fenced"), "what the other session found was committed"
         world.check(uppers[1])
         await advance_through(world, runtime, uppers[2:])
         world.check(uppers[-1])

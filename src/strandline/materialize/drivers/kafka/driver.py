@@ -138,7 +138,8 @@ class KafkaSession:
             case Open(spec=spec, range=range_):
                 self._bindings = spec.bindings
                 self._writer = writer = Writer(self._cluster, Held(spec.name, range_))
-                self._answer(Opened(await to_its_end(writer.open, writer.stop)))
+                base = await to_its_end(lambda: writer.open(spec.state_keys), writer.stop)
+                self._answer(Opened(base))
                 self._answer(Acknowledged())  # nothing is ever staged
             case Acknowledge():
                 pass

@@ -4,6 +4,8 @@ It is compacted, so each key keeps its last record.  A range has two keys.  ``op
 it reads the topic, so that of two sessions that overlap at least one sees the other.  ``checkpoint``: written by each
 transaction, with the messages that it covers, so both are there or neither is.
 
+The ranges that have a ``checkpoint`` do not overlap (`tiles`): a session that opens a new one takes it out of others.
+
 Both are written with the transactional id of the range.  A session that opens it raises the epoch of that id: from
 then on the older one can commit nothing (law M3).
 
@@ -12,16 +14,17 @@ Law: M3.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import Final
 from urllib.parse import quote
 
 import msgspec
 
-from strandline.errors import CorruptionError, DefinitionError
-from strandline.materialize.drivers.rows.identity import hexadecimal, label
-from strandline.materialize.protocol.task import NOTHING, Checkpoint, KeyRange
+from strandline.errors import CorruptionError
+from strandline.materialize.drivers.rows.identity import label
+from strandline.materialize.drivers.tiles import checkpoint_of, left_of
+from strandline.materialize.protocol.task import Checkpoint, KeyRange
 
 PARTITION: Final = 0
 """The only partition that is written, so that the records have one order."""
@@ -48,7 +51,7 @@ class Held:
 
     def transactional_id(self, topic: str) -> str:
         """Return the id under which it writes; ``topic``: that of the checkpoints."""
-        return f"{topic}.{quote(self.task, safe='')}.{hexadecimal(self.range)}"
+        return f"{topic}.{quote(self.task, safe='')}.{self.range}"
 
     def overlaps(self, other: Held) -> bool:
         """Return whether both are of one task and share a key hash."""
@@ -104,6 +107,18 @@ def value_of(transaction: int, checkpoint: Checkpoint) -> bytes:
 
 
 @dataclass(frozen=True, slots=True)
+class Beginning:
+    """The last transaction and the checkpoint of a range, and what the topic must say of its ranges from now on.
+
+    ``changes``: for each range its last commit, or None if it is no range any longer.
+    """
+
+    transaction: int
+    checkpoint: Checkpoint
+    changes: Mapping[Held, tuple[int, Checkpoint] | None] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
 class Progress:
     """What the topic says of one task: the offset of the last ``opened`` of each range, and its last commit."""
 
@@ -121,9 +136,11 @@ class Progress:
         for record in records:
             try:
                 key = _keys.decode(record.key)
-                if key.task != task or record.value is None:
+                if key.task != task:
                     continue
-                if key.kind == OPENED:
+                if record.value is None:
+                    committed.pop(key.held, None)
+                elif key.kind == OPENED:
                     opened[key.held] = record.offset
                 else:
                     found = _values.decode(record.value)
@@ -143,24 +160,15 @@ class Progress:
         """Return whether a session that overlaps ``held`` was opened after the one at ``offset``."""
         return any(at > offset and other.overlaps(held) for other, at in self.opened.items())
 
-    def begin(self, held: Held) -> tuple[int, Checkpoint]:
-        """Return the last transaction and the checkpoint from which ``held`` goes on.
-
-        Raises:
-            DefinitionError: ranges that overlap but do not cover this one have other checkpoints, so no single
-                checkpoint is right.
-        """
-        others = sorted(
-            ((each, *found) for each, found in self.committed.items() if each.overlaps(held)),
-            key=lambda other: (other[0].range.end - other[0].range.begin, other[0].range.begin),
-        )
-        covering = [other for other in others if other[0].range.covers(held.range)]
-        _, transaction, base = covering[0] if covering else (held, 0, NOTHING)
-        for other, _, checkpoint in others:
-            if checkpoint != base and not other.range.covers(held.range):
-                raise DefinitionError(
-                    f"materialization {held.task!r}: key range [{held.range.begin}, {held.range.end}] cannot be "
-                    f"opened, because [{other.range.begin}, {other.range.end}] has another checkpoint; bump the "
-                    "backfill of its bindings"
-                )
-        return transaction, base
+    def begin(self, held: Held, state_keys: Collection[str]) -> Beginning:
+        """Return from where ``held`` goes on.  Raises `DefinitionError` as `tiles.checkpoint_of`."""
+        others = {other.range: found for other, found in self.committed.items() if other.overlaps(held)}
+        checkpoints = {range_: checkpoint for range_, (_, checkpoint) in others.items()}
+        base = checkpoint_of(held.task, held.range, checkpoints, state_keys)
+        transaction = max((number for number, _ in others.values()), default=0)
+        if held.range in others or not others:
+            return Beginning(transaction, base)
+        changes: dict[Held, tuple[int, Checkpoint] | None] = {Held(held.task, range_): None for range_ in others}
+        for range_, found in others.items():
+            changes |= {Held(held.task, left): found for left in left_of(range_, [held.range])}
+        return Beginning(transaction, base, {**changes, held: (transaction, base)})

@@ -11,7 +11,7 @@ reads the checkpoint.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import suppress
 from typing import Any, Final, NamedTuple, TypeAlias
 
@@ -68,8 +68,8 @@ class Writer:
         """Have the call that runs, and all later ones but `close`, fail soon; from any thread."""
         self._stopping.set()
 
-    def open(self) -> Checkpoint:
-        """Fence off every session that overlaps this range; return the checkpoint to go on from."""
+    def open(self, state_keys: Collection[str]) -> Checkpoint:
+        """Fence off every session that overlaps this range, and take the range out of theirs; return its checkpoint."""
         topic = self._cluster.options.checkpoints
         self._producer = self._initialized(self._held)
         self._begun()
@@ -90,8 +90,15 @@ class Writer:
         else:
             raise Unavailable(f"materialization {self._held.task!r}: sessions of its key ranges fence each other")
         self._opened_at = seen[0]
-        self._transaction, base = progress.begin(self._held)
-        return base
+        begun = progress.begin(self._held, state_keys)
+        if begun.changes:
+            self._begun()
+            for held, last in begun.changes.items():
+                value = None if last is None else value_of(*last)
+                self._produce(topic, Message(key_of(held, CHECKPOINT), value), partition=PARTITION)
+            self._commit("does not take a range of keys over")
+        self._transaction = begun.transaction
+        return begun.checkpoint
 
     def push(self, topic: str, messages: Iterable[Message]) -> None:
         """Append messages to the transaction, which begins with the first of them; wait while too many are queued."""

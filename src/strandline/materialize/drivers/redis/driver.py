@@ -12,7 +12,7 @@ Laws: M2, at the end of each transaction; with ``exact`` M3 and M4.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import AsyncGenerator, Iterator, Sequence
 from contextlib import closing
 from typing import Any, Final
 
@@ -39,6 +39,7 @@ from strandline.materialize.drivers.redis.exact import Marks, take
 from strandline.materialize.drivers.redis.options import Form, RedisEndpoint, RedisResource
 from strandline.materialize.drivers.redis.server import Change, Fence, Server
 from strandline.materialize.drivers.redis.texts import documents, hashes, pattern, row_keys, rows_of
+from strandline.materialize.drivers.rows.identity import TRANSACTIONS, joined
 from strandline.materialize.drivers.threads import to_its_end
 from strandline.materialize.protocol.grammar import Conversation
 from strandline.materialize.protocol.messages import (
@@ -61,7 +62,8 @@ from strandline.materialize.protocol.state import StateUpdate
 from strandline.materialize.protocol.task import WHOLE, Binding, KeyRange, MaterializationSpec
 from strandline.store.clock import Clock
 
-TRANSACTIONS: Final = "transactions"
+NOTED_UNDER: Final = "range"
+"""The key range whose session noted these transactions: that which this one was divided from, at first."""
 """In the driver's state: the number of each binding's last transaction, by state key."""
 
 
@@ -109,6 +111,10 @@ class RedisDriver:
                 return tuple(fit.action for fit in resources.fits(server, spec) if fit.action)
 
         return await to_its_end(work)
+
+    def joined(self, states: Sequence[Any]) -> Any:
+        """See `JoinsStates.joined`."""
+        return joined(states)
 
     async def open(self) -> Session:
         """Start a conversation; no server is asked before `Open`."""
@@ -166,6 +172,7 @@ class RedisSession:
         self._bindings: tuple[Binding, ...] = ()
         self._range: KeyRange = WHOLE
         self._committed: dict[str, int] = {}
+        self._noted_under = ""
 
     async def send(self, message: Request) -> None:
         """Check and process a message."""
@@ -174,6 +181,7 @@ class RedisSession:
             case Open(spec=spec, range=range_, state=state):
                 self._bindings, self._range = spec.bindings, range_
                 self._committed = dict((state or {}).get(TRANSACTIONS, {}))
+                self._noted_under = (state or {}).get(NOTED_UNDER, "")
                 await to_its_end(self._begin)
                 self._answer(Opened(None))
                 self._answer(Acknowledged())  # nothing is ever staged
@@ -202,7 +210,8 @@ class RedisSession:
             self._fences = tuple(take(self._server, binding, self._range) for binding in self._bindings)
             begun = [self._marks(binding, ahead=1) for binding in self._bindings]
             self._replayed = frozenset(marks for marks in begun if marks.any(self._server))
-        resources.require_kept(self._server, self._bindings, self._range, self._committed)
+        if self._noted_under:  # else nothing was committed since ranges were joined
+            resources.require_kept(self._server, self._bindings, self._noted_under, self._committed)
 
     def _end(self) -> None:
         """The last transaction is committed: it is replayed no more."""
@@ -261,7 +270,7 @@ class RedisSession:
         note = resources.progress(self._bindings, self._range, numbers)
         await to_its_end(lambda: self._server.change([note], self._fences))
         self._committed = numbers
-        self._answer(StartedCommit(StateUpdate({TRANSACTIONS: numbers})))
+        self._answer(StartedCommit(StateUpdate({TRANSACTIONS: numbers, NOTED_UNDER: str(self._range)})))
         self._answer(Acknowledged())
 
 

@@ -20,7 +20,6 @@ from typing import Final
 from strandline.errors import FencedError
 from strandline.materialize.drivers.redis.server import Command, Fence, Server
 from strandline.materialize.drivers.redis.texts import pattern
-from strandline.materialize.drivers.rows.identity import hexadecimal
 from strandline.materialize.protocol.task import Binding, KeyRange
 
 STORED: Final = "strandline:stored"
@@ -38,7 +37,7 @@ class Marks:
     @staticmethod
     def of(binding: Binding, range_: KeyRange, transaction: int) -> Marks:
         """Return the marks of a transaction."""
-        end = _BEFORE_RANGE.join((binding.state_key, hexadecimal(range_), str(transaction)))
+        end = _BEFORE_RANGE.join((binding.state_key, str(range_), str(transaction)))
         return Marks(f"{STORED}:{binding.resource}:{end}".encode())
 
     def mark(self, key: bytes) -> Command:
@@ -67,7 +66,7 @@ def drop_all(server: Server, resource: str) -> None:
 def take(server: Server, binding: Binding, range_: KeyRange) -> Fence:
     """Take over a range of a resource: from now on no session can write that has a range in common with it."""
     key, token = f"{FENCE}:{binding.resource}".encode(), str(server.ask("INCR", SESSIONS)).encode()
-    field = hexadecimal(range_).encode()
+    field = str(range_).encode()
     fence = Fence(key, field, token, f"the keys {binding.resource}:*")
 
     def change(held: dict[bytes, bytes]) -> list[Command]:

@@ -1,9 +1,9 @@
 """The table `strandline_checkpoints`: the fence and the checkpoint of each materialization and key range.
 
-*Open*, in one transaction: raise the fence of every range that overlaps ours, take the checkpoint of the narrowest
-range that covers it, add our exact range if it is not there.  *Commit*, in the transaction that stores the rows:
-``UPDATE ... SET checkpoint, fence = fence + 1 WHERE fence = mine`` must change exactly one row, else another session
-has fenced this one.
+*Open*, in one transaction: raise the fence of every range that overlaps ours, and take ours out of them with the
+checkpoint that they have there (`tiles`).  So a range never has a fence again that it had before.  *Commit*, in the
+transaction that stores the rows: ``UPDATE ... SET checkpoint, fence = fence + 1 WHERE fence = mine`` must change
+exactly one row, else another session has fenced this one.
 
 Every function works inside the caller's transaction.  How two transactions that meet here exclude each other:
 
@@ -19,15 +19,16 @@ Law: M3.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from strandline.errors import DefinitionError, FencedError
+from strandline.errors import FencedError
 from strandline.materialize.drivers.sql.connection import Connection
 from strandline.materialize.drivers.sql.dialect import Dialect
 from strandline.materialize.drivers.sql.text import Sql
-from strandline.materialize.protocol.task import NOTHING, Checkpoint, KeyRange
+from strandline.materialize.drivers.tiles import checkpoint_of, left_of
+from strandline.materialize.protocol.task import Checkpoint, KeyRange
 
 TABLE: Final = "strandline_checkpoints"
 
@@ -43,7 +44,10 @@ WHERE materialization = {1} AND key_begin <= {2} AND key_end >= {3}"""
 _OVERLAPPING: Final = """
 SELECT key_begin, key_end, fence, checkpoint FROM {table}
 WHERE materialization = {1} AND key_begin <= {2} AND key_end >= {3}
-ORDER BY key_end - key_begin, key_begin"""
+ORDER BY key_begin"""
+_REMOVE: Final = """
+DELETE FROM {table}
+WHERE materialization = {1} AND key_begin <= {2} AND key_end >= {3}"""
 _INSERT: Final = "INSERT INTO {table} VALUES ({1}, {2}, {3}, {4}, {5})"
 _ADVANCE: Final = """
 UPDATE {table} SET checkpoint = {1}, fence = fence + 1
@@ -81,31 +85,33 @@ def create(connection: Connection, dialect: Dialect) -> None:
     )
 
 
-def claim(connection: Connection, dialect: Dialect, materialization: str, wanted: KeyRange) -> tuple[Claim, Checkpoint]:
-    """Fence every overlapping range, create the exact one if missing; return its claim and its checkpoint.
+def claim(
+    connection: Connection,
+    dialect: Dialect,
+    materialization: str,
+    wanted: KeyRange,
+    state_keys: Collection[str],
+) -> tuple[Claim, Checkpoint]:
+    """Fence every overlapping range and take ``wanted`` out of them; return its claim and its checkpoint.
 
-    Raises:
-        DefinitionError: ranges that overlap but do not cover this one have other checkpoints, so no single checkpoint
-            is right.
+    Raises `DefinitionError` as `tiles.checkpoint_of`.
     """
     table = dialect.qualified(TABLE)
     dialect.guard(connection, table, materialization)
     overlap = (materialization, wanted.end, wanted.begin)
     connection.change(dialect.statement(_FENCE, table=table), *overlap)
     rows: list[Any] = connection.query(_locking(dialect, dialect.statement(_OVERLAPPING, table=table)), *overlap)
-    others = [(KeyRange(begin, end), fence, Checkpoint.decode(text)) for begin, end, fence, text in rows]
-    covering = [other for other in others if other[0].covers(wanted)]
-    base = covering[0][2] if covering else NOTHING
-    for held, _, checkpoint in others:
-        if checkpoint != base and not held.covers(wanted):
-            raise DefinitionError(
-                f"materialization {materialization!r}: key range [{wanted.begin}, {wanted.end}] cannot be opened, "
-                f"because [{held.begin}, {held.end}] has another checkpoint; bump the backfill of its bindings"
-            )
-    if covering and covering[0][0] == wanted:
-        return Claim(materialization, wanted, covering[0][1]), base
-    fence = 1 + max((fence for _, fence, _ in others), default=0)
+    fences = {KeyRange(begin, end): fence for begin, end, fence, _ in rows}
+    held = {KeyRange(begin, end): Checkpoint.decode(text) for begin, end, _, text in rows}
+    base = checkpoint_of(materialization, wanted, held, state_keys)
+    if wanted in held:
+        return Claim(materialization, wanted, fences[wanted]), base
+    connection.change(dialect.statement(_REMOVE, table=table), *overlap)
     insert = dialect.statement(_INSERT, table=table)
+    for other, checkpoint in held.items():
+        for left in left_of(other, [wanted]):
+            connection.change(insert, materialization, left.begin, left.end, fences[other], checkpoint.encode())
+    fence = 1 + max(fences.values(), default=0)
     connection.change(insert, materialization, wanted.begin, wanted.end, fence, base.encode())
     return Claim(materialization, wanted, fence), base
 

@@ -18,11 +18,10 @@ from contextlib import ExitStack
 
 import pyarrow as pa
 
-from strandline.errors import Unavailable
 from strandline.materialize.answers import Answers
 from strandline.materialize.drivers.sql import checkpoints, tables
 from strandline.materialize.drivers.sql.checkpoints import Claim
-from strandline.materialize.drivers.sql.connection import Connection, Database, OutcomeUnknownError
+from strandline.materialize.drivers.sql.connection import Connection, Database
 from strandline.materialize.drivers.sql.dialect import Dialect
 from strandline.materialize.drivers.sql.target import Pending, Target
 from strandline.materialize.protocol.grammar import Conversation
@@ -41,7 +40,7 @@ from strandline.materialize.protocol.messages import (
     StartedCommit,
     Store,
 )
-from strandline.materialize.protocol.task import NOTHING, Checkpoint, KeyRange
+from strandline.materialize.protocol.task import NOTHING, Checkpoint, KeyRange, MaterializationSpec
 
 
 class SqlSession:
@@ -64,7 +63,7 @@ class SqlSession:
         match message:
             case Open(spec=spec, range=range_):
                 self._targets = tuple(Target(self._dialect, binding, self._soft) for binding in spec.bindings)
-                self._held, self._committed = await self._claim(spec.name, range_)
+                self._held, self._committed = await self._claim(spec, range_)
                 self._answer(Opened(self._committed, refuses=True))
                 self._answer(Acknowledged())  # this driver never leaves rows staged
             case Acknowledge():
@@ -97,12 +96,12 @@ class SqlSession:
         self._said = self._said.then(message)
         self._answers.put(message)
 
-    async def _claim(self, name: str, wanted: KeyRange) -> tuple[Claim, Checkpoint]:
+    async def _claim(self, spec: MaterializationSpec, wanted: KeyRange) -> tuple[Claim, Checkpoint]:
         def work(connection: Connection) -> tuple[Claim, Checkpoint]:
             checkpoints.create(connection, self._dialect)
             connection.begin()
             try:
-                claimed = checkpoints.claim(connection, self._dialect, name, wanted)
+                claimed = checkpoints.claim(connection, self._dialect, spec.name, wanted, spec.state_keys)
             except BaseException:
                 connection.rollback()
                 raise
@@ -128,11 +127,18 @@ class SqlSession:
         held = self._held
         assert held is not None, "the grammar lets nothing be committed before Open"
         stores, self._stores = self._stores, {}
-        try:
-            await self._database.run(lambda connection: self._transact(connection, held, stores, checkpoint))
-        except OutcomeUnknownError as unknown:
-            if not await self._database.run(lambda connection: self._landed(connection, held, checkpoint)):
-                raise Unavailable(f"{self._database} did not commit: {unknown}") from unknown
+        attempts = 0
+
+        def work(connection: Connection) -> None:
+            nonlocal attempts
+            attempts += 1
+            if attempts == 1 or not self._landed(connection, held, checkpoint):
+                self._transact(connection, held, stores, checkpoint)
+
+        with ExitStack() as closing:
+            for pending in stores.values():
+                closing.callback(pending.close)
+            await self._database.run(work, again=True)  # splits of one task may wait for each other in a circle
         self._held, self._committed = held.raised, checkpoint
 
     def _landed(self, connection: Connection, held: Claim, checkpoint: Checkpoint) -> bool:
@@ -145,17 +151,14 @@ class SqlSession:
     def _transact(
         self, connection: Connection, held: Claim, stores: Mapping[int, Pending], checkpoint: Checkpoint
     ) -> None:
-        """Run the whole transaction, in a worker thread; then drop the rows."""
-        with ExitStack() as closing:
-            for pending in stores.values():
-                closing.callback(pending.close)
-            connection.begin()
-            try:
-                self._write(connection, held, stores, checkpoint)
-            except BaseException:
-                connection.rollback()
-                raise
-            connection.commit()
+        """Run the whole transaction, in a worker thread."""
+        connection.begin()
+        try:
+            self._write(connection, held, stores, checkpoint)
+        except BaseException:
+            connection.rollback()
+            raise
+        connection.commit()
 
     def _write(
         self, connection: Connection, held: Claim, stores: Mapping[int, Pending], checkpoint: Checkpoint

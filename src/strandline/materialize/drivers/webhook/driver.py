@@ -9,7 +9,7 @@ All changes of a transaction are known before the first is sent, because they ne
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any, Final
@@ -17,7 +17,7 @@ from typing import Any, Final
 from strandline.errors import ConfigError, DefinitionError, InvalidUsage, ProtocolViolation, Unavailable
 from strandline.materialize.answers import Answers
 from strandline.materialize.driver import Applied, Contents, DriverKind, DriverSpec, Session, Validated
-from strandline.materialize.drivers.rows.identity import label
+from strandline.materialize.drivers.rows.identity import TRANSACTIONS, joined, label
 from strandline.materialize.drivers.rows.sorting import ordered, texts
 from strandline.materialize.drivers.rows.verdicts import push_only
 from strandline.materialize.drivers.threads import to_its_end
@@ -44,8 +44,6 @@ from strandline.materialize.protocol.task import Binding, MaterializationSpec
 from strandline.materialize.spool import Spool
 from strandline.store.clock import Clock
 
-TRANSACTIONS: Final = "transactions"
-"""In the driver's state: the number of each binding's last transaction, by state key."""
 BACKOFF_SECONDS_MAX: Final = 60.0
 
 
@@ -71,6 +69,10 @@ class WebhookDriver:
     async def preview(self, spec: MaterializationSpec) -> tuple[str, ...]:
         """Return nothing: `apply` changes nothing."""
         return ()
+
+    def joined(self, states: Sequence[Any]) -> Any:
+        """See `JoinsStates.joined`."""
+        return joined(states)
 
     async def open(self) -> Session:
         """Start a conversation; no receiver is asked before `StartCommit`."""

@@ -1,0 +1,247 @@
+"""The task of a materialization: one runtime, or one for each of its splits, side by side.
+
+A split has a range of key hashes, a session, a checkpoint, a fence and a log of its own.  The task's own log names them
+(`log.Share`); as long as it names none, it is the log of the one runtime that has all keys.
+
+A *round* brings every split to one time, so at its end the tables of the endpoint agree with each other.
+
+The number of splits changes while nothing is under way.  What runs is *settled*: every split commits up to one time,
+even if nothing has changed for it, and the endpoint has acknowledged that.  Then logs with new names are begun from
+there, and one write to the task's log puts them in place of the old ones.  Before it, the old splits count, and
+after it the new ones; what a crash leaves of the others has names that no one knows.
+
+A runtime that slept through the change can do nothing: whoever changes the splits has opened all of their logs, under
+an epoch that grows each time the task's log is opened.
+
+A binding begins under one runtime, because only that one may empty its table.  If none has begun, the first transaction
+is empty, and the splits fill the tables.
+
+Laws: M2, M3.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import TypeAlias
+
+from strandline.errors import FencedError, StrandlineError
+from strandline.frontier.antichain import TIME_MAX, meet
+from strandline.materialize.driver import Driver, JoinsStates
+from strandline.materialize.feed import Feed
+from strandline.materialize.log import FIRST_OPENED, RecoveryLog, Share
+from strandline.materialize.protocol.greatest import joined
+from strandline.materialize.protocol.task import WHOLE, Checkpoint, KeyRange, MaterializationSpec, Progress, divided
+from strandline.materialize.runtime import HasSplitsError, Task
+from strandline.materialize.splits.sharing import Part, Shared
+from strandline.materialize.status import Counts, Status, together, unwatched
+from strandline.store.beside import Beside, Inline
+from strandline.store.clock import Ids
+
+Logs: TypeAlias = Callable[[str, int], RecoveryLog]
+"""Returns the log of a split, given its key and its epoch."""
+
+
+class Splits:
+    """A task with ``spec.splits`` splits.  Not for concurrent use, but for `status` and `halt`."""
+
+    def __init__(
+        self,
+        spec: MaterializationSpec,
+        driver: Driver,
+        log: RecoveryLog,
+        logs: Logs,
+        ids: Ids,
+        feeds: Sequence[Feed],
+        watch: Callable[[Status], None] = unwatched,
+        beside: Beside = Inline,
+    ) -> None:
+        self._spec = spec
+        self._driver = driver
+        self._log = log
+        self._logs = logs
+        self._ids = ids
+        self._feeds = tuple(feeds)
+        self._watch = watch
+        self._beside = beside
+        self._shared: tuple[Shared, ...] = ()
+        self._earlier = Counts()
+        self._tasks: dict[KeyRange, Task] = {}
+        self._whole()
+        self._recovered = False
+        self._fenced: FencedError | None = None
+
+    @property
+    def status(self) -> Status:
+        """The task's position and counts."""
+        found = [(range_, task.status) for range_, task in self._tasks.items()]
+        named = tuple(replace(status, name=str(range_)) for range_, status in found)
+        status = found[0][1] if len(found) == 1 else together(self._spec.name, named)
+        return replace(status, committed=self._earlier + status.committed)
+
+    @property
+    def under_way(self) -> bool:
+        """Whether a transaction is, which the next `advance` goes on with."""
+        return any(task.under_way for task in self._tasks.values())
+
+    async def advance(self) -> bool:
+        """Bring the endpoint to where its collections are now; return whether its position moved.
+
+        Raises as `Task.advance`; of several splits that fail, the error of one.
+        """
+        if self._fenced is not None:
+            raise self._fenced
+        before = self.status.position
+        try:
+            if not self._recovered:
+                await self._recover()
+            await self._advance()
+        except BaseException as error:
+            self._fenced = error if isinstance(error, FencedError) else None
+            await self.close()
+            raise
+        return self.status.position != before
+
+    async def halt(self) -> None:
+        """End what goes on beside the caller: the next `advance` fails, and that after it opens new sessions."""
+        for task in list(self._tasks.values()):
+            await task.halt()
+
+    async def close(self) -> None:
+        """End all sessions.  Nothing that was acknowledged is lost."""
+        self._recovered = False
+        for task in list(self._tasks.values()):
+            await task.close()
+        for shared in self._shared:
+            shared.close()
+
+    # ---- rounds ------------------------------------------------------------------------------------------------------
+
+    async def _advance(self) -> None:
+        whole = self._tasks.get(WHOLE)
+        if whole is None:
+            await self._round()
+        elif self._spec.splits > 1 and whole.begun in ((), self._spec.state_keys):
+            await self._divide(whole)
+            await self._round()
+        else:  # in between, the task goes on whole
+            await whole.advance()
+
+    async def _round(self) -> None:
+        """Bring every split to where the collections are now."""
+        upto = await self._complete()
+        positions = {task.status.position for task in self._tasks.values()}
+        if min(positions) >= upto:
+            return
+        if len(positions) == 1 and self._begun():
+            for shared in self._shared:
+                await shared.read(min(positions), upto)
+        await self._each(lambda task: task.advance(upto))
+
+    async def _each(self, call: Callable[[Task], Awaitable[object]]) -> None:
+        """Do something with all splits, side by side; once all have ended, raise what one of them raised."""
+        errors: list[StrandlineError] = []
+
+        async def guarded(task: Task) -> None:
+            try:
+                await call(task)
+            except StrandlineError as error:
+                errors.append(error)
+
+        running = [self._beside(partial(guarded, task)) for task in self._tasks.values()]
+        try:
+            for each in running:
+                await each.wait(None)
+        except BaseException:
+            for each in running:
+                await each.cancel()
+            raise
+        for error in sorted(errors, key=lambda error: not isinstance(error, FencedError)):
+            raise error
+
+    async def _complete(self) -> int:
+        upper = meet([await feed.upper() for feed in self._feeds])
+        return TIME_MAX if upper.at is None else upper.at
+
+    def _begun(self) -> bool:
+        """Tell whether no split has a binding that is yet to begin."""
+        return all(task.begun == self._spec.state_keys for task in self._tasks.values())
+
+    # ---- which splits there are --------------------------------------------------------------------------------------
+
+    async def _recover(self) -> None:
+        """Open what the log names; join it if other splits are wanted, or a binding has yet to begin."""
+        try:
+            await self._whole().open()
+        except HasSplitsError:
+            layout, epoch = self._log.record.layout, self._log.record.opened
+            if tuple(share.range for share in layout) == divided(self._spec.splits):
+                await self._parts(self._spec, layout, epoch)
+            if WHOLE in self._tasks or not self._begun():
+                await self._join(layout, epoch)
+        self._recovered = True
+
+    async def _join(self, layout: Sequence[Share], epoch: int) -> None:
+        """Settle all splits, and let the task go on whole."""
+        records = [await self._logs(share.log, epoch).open() for share in layout]
+        checkpoints = [record.progress.checkpoint for record in records]
+        begun = tuple(b for b in self._spec.bindings if all(each.of(b.state_key) is not None for each in checkpoints))
+        # If all begin anew, the sessions do nothing but finish what was staged and is not applied.
+        await self._parts(replace(self._spec, bindings=begun) if begun else self._spec, layout, epoch)
+        tasks = self._tasks.values()
+        if begun:
+            upto = max(await self._complete(), *(task.status.position for task in tasks))
+            await self._each(lambda task: task.settle(upto))
+        settled = [task.record for task in tasks]
+        progress = _common([record.progress.checkpoint for record in settled]) if begun else Progress()
+        await self.close()
+        states = [record.state for record in settled]
+        state = self._driver.joined(states) if isinstance(self._driver, JoinsStates) else states[0]
+        await self._log.lay_out((), progress, state, joined([record.greatest for record in settled]))
+        await self._whole().open()
+
+    async def _divide(self, whole: Task) -> None:
+        """Settle the task, and let its splits go on."""
+        await whole.settle(None if whole.begun else 0)
+        settled = whole.record
+        progress = _common([settled.progress.checkpoint])
+        layout = tuple(Share(each, self._ids.fresh("split")) for each in divided(self._spec.splits))
+        for share in layout:
+            await self._logs(share.log, FIRST_OPENED).begin(progress, settled.state, settled.greatest)
+        await whole.close()
+        await self._log.lay_out(layout, progress, settled.state)
+        await self._parts(self._spec, layout, FIRST_OPENED)
+
+    def _whole(self) -> Task:
+        task = Task(self._spec, self._driver, self._log, self._feeds, self._watched, self._beside)
+        self._replace({WHOLE: task})
+        return task
+
+    async def _parts(self, spec: MaterializationSpec, layout: Sequence[Share], epoch: int) -> None:
+        """Open all splits, one after the other, because each of them applies the spec."""
+        await self.close()
+        feeds = dict(zip(self._spec.state_keys, self._feeds, strict=True))
+        ranges = [share.range for share in layout]
+        self._shared = tuple(Shared(feeds[each.state_key], each, ranges) for each in spec.bindings)
+        tasks = {}
+        for share in layout:
+            log, parts = self._logs(share.log, epoch), [Part(each, share.range) for each in self._shared]
+            tasks[share.range] = Task(spec, self._driver, log, parts, self._watched, self._beside, share.range)
+        self._replace(tasks)
+        for task in tasks.values():
+            await task.open()
+
+    def _replace(self, tasks: dict[KeyRange, Task]) -> None:
+        self._earlier = sum((task.status.committed for task in self._tasks.values()), self._earlier)
+        self._tasks = tasks
+
+    def _watched(self, _status: Status) -> None:
+        self._watch(self.status)
+
+
+def _common(checkpoints: Sequence[Checkpoint]) -> Progress:
+    """Return the progress that several splits have.  Where they do not agree, the binding is gone."""
+    agreed = set(checkpoints[0].times).intersection(*(each.times for each in checkpoints))
+    checkpoint = Checkpoint(tuple(sorted(agreed)))
+    return Progress(checkpoint, checkpoint)

@@ -1,0 +1,23 @@
+"""Splits of a task over endpoints in memory."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import pytest
+
+from strandline.testing.contracts.driver_contract import MakeEndpoint
+from strandline.testing.contracts.splits_contract import SplitsContract
+from strandline.testing.endpoints import KeyValueSession, MemoryEndpoint, StagingSession
+
+
+class TestKeyValueSplits(SplitsContract):
+    @pytest.fixture
+    def make_endpoint(self) -> MakeEndpoint:
+        return partial(MemoryEndpoint, KeyValueSession, fences=False)
+
+
+class TestStagingSplits(SplitsContract):
+    @pytest.fixture
+    def make_endpoint(self) -> MakeEndpoint:
+        return partial(MemoryEndpoint, StagingSession)
