@@ -4,7 +4,7 @@ It says on a line each, as JSON: where its session was opened, each commit that 
 problem.  It ends as `strandline run` does: with status 4 if a newer runtime has taken over, and says so.
 
 ``until``: it ends well once its endpoint is there.  ``stop_at``: it stops itself (SIGSTOP) before that of its I/O
-points: a message, a statement, a call of its log or its collections.
+points: a message, a statement or request, a call of its log or its collections; ``kill_at``: it is killed there.
 """
 
 from __future__ import annotations
@@ -26,9 +26,12 @@ from strandline.errors import FencedError, StrandlineError
 from strandline.instance.running.feeds import CollectionFeed
 from strandline.materialize.driver import Session
 from strandline.materialize.drivers.delta.table import DeltaLakeTable
+from strandline.materialize.drivers.kafka.writer import Writer
 from strandline.materialize.drivers.postgres.connection import PostgresConnection
+from strandline.materialize.drivers.redis.server import Server
 from strandline.materialize.drivers.sqlite.connection import SQLiteConnection
 from strandline.materialize.drivers.staged.place import ArrowPlace, LocalPlace
+from strandline.materialize.drivers.webhook.receiver import Receiver
 from strandline.materialize.log import RecoveryLog
 from strandline.materialize.protocol.messages import Opened, Request, Response, StartCommit
 from strandline.materialize.protocol.task import MaterializationSpec
@@ -51,11 +54,12 @@ def say(**what: Any) -> None:
 
 
 class StopPlan(CrashPlan):
-    """Stops this process before point number ``at`` (None: never), for as long as another one likes."""
+    """Sends this process a signal before point number ``at`` (None: never)."""
 
-    def __init__(self, at: int | None) -> None:
+    def __init__(self, at: int | None, number: signal.Signals) -> None:
         super().__init__()
         self.stop_at = at
+        self._number = number
 
     @property
     def met(self) -> bool:
@@ -67,7 +71,7 @@ class StopPlan(CrashPlan):
         self.points.append(label)
         if len(self.points) == self.stop_at:
             say(stopped=label)
-            os.kill(os.getpid(), signal.SIGSTOP)
+            os.kill(os.getpid(), self._number)
 
     async def through(self, label: str, call: Callable[[], Awaitable[T]]) -> T:
         """Count a point, and make the call."""
@@ -135,13 +139,18 @@ def count_blocking_calls(plan: StopPlan) -> None:
             counted(kind, name)
     for name in TABLES:
         counted(DeltaLakeTable, name)
+    counted(Server, "_run")
+    counted(Receiver, "post")
+    for name in ("push", "commit"):
+        counted(Writer, name)
 
 
 async def follow(given: dict[str, Any]) -> int:
     """Follow until killed, fenced, or there."""
     root, spec = Path(given["root"]), PUSHED if given["push"] else KEPT
     client, engine = open_client(root)
-    plan = StopPlan(given.get("stop_at"))
+    stops = "stop_at" in given
+    plan = StopPlan(given.get("stop_at", given.get("kill_at")), signal.SIGSTOP if stops else signal.SIGKILL)
     clock = client.clock
     driver: Any = TellingDriver(registry.driver(clock, given["kind"], given["options"]), spec)
     if plan.stop_at is not None:
@@ -167,7 +176,7 @@ async def follow(given: dict[str, Any]) -> int:
         else:
             if moved:
                 say(position=task.status.position, checkpoint=task.status.checkpoint)
-            if plan.stop_at is not None and not plan.met:
+            if stops and not plan.met:
                 say(points=len(plan.points))
                 return Exit.OK
             if until is not None and task.status.position >= until:

@@ -11,8 +11,10 @@ comes back, and nobody helps.  After each kill, and at the end:
 
 from __future__ import annotations
 
+import signal
 from collections import Counter
 from collections.abc import Iterator
+from itertools import cycle
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -40,8 +42,11 @@ SEED = 20130101
 BACK_S_MAX = 240.0
 WORKING_S_MAX = 0.6
 """Within how long after it has begun its work, or was started, the kill comes."""
+POINTS = (40, 600)
+"""Before which of its I/O points a runtime is killed, if it is not killed at a moment."""
+FATELESS_MAX = 3
 KINDS = ("postgres", "redis", "kafka", "sqlite", "connector", "webhook")
-LONG_KILLS = {"postgres": 14, "redis": 10, "kafka": 8, "sqlite": 8, "connector": 10, "webhook": 8}
+LONG_KILLS = {"postgres": 18, "redis": 10, "kafka": 8, "sqlite": 8, "connector": 10, "webhook": 8}
 SHORT_KILLS = {"postgres": 3, "redis": 1, "kafka": 1, "sqlite": 1, "connector": 1, "webhook": 1}
 
 
@@ -87,6 +92,9 @@ class Campaign:
         self.changing = Changing(root / "location", SEED + kills)
         self.killed: Counter[str] = Counter()
         self.replayed = 0
+        self.fated = False
+        """Whether the runtime will be killed at one of its I/O points."""
+        self._fate = 0.5 if kills > FATELESS_MAX else 0.0
         self._runtimes = runtimes
         self._epoch = 0
         self._left: Progress | None = None
@@ -95,8 +103,9 @@ class Campaign:
         """Start the next runtime."""
         self._epoch += 1
         place = self.place
+        fate = {"kill_at": self.random.randint(*POINTS)} if self.fated else {}
         return self._runtimes.start(
-            self.changing.root, kind=place.kind, options=place.options, push=place.push, epoch=self._epoch
+            self.changing.root, kind=place.kind, options=place.options, push=place.push, epoch=self._epoch, **fate
         )
 
     def reach(self, runtime: Runtime, time: int) -> None:
@@ -110,16 +119,20 @@ class Campaign:
         self.changing.start()
         runtime = self.start()
         try:
-            for number in range(kills):
-                victims = ["runtime", *self.place.victims]
-                victim = victims[number % len(victims)]
-                # In its first moments, or at work again.
-                if victim != "runtime" or self.random.random() < 0.7:
-                    self.reach(runtime, self.changing.upper)
-                wait(self.random.uniform(0, WORKING_S_MAX))
+            victims = cycle(["runtime", *self.place.victims])
+            for _ in range(kills):
+                victim = "runtime at a point" if self.fated else next(victims)
+                if not self.fated:
+                    # In its first moments, or at work again.
+                    if victim != "runtime" or self.random.random() < 0.7:
+                        self.reach(runtime, self.changing.upper)
+                    wait(self.random.uniform(0, WORKING_S_MAX))
                 runtime = self.kill(victim, runtime)
                 self.killed[victim] += 1
-            self.reach(runtime, self.changing.upper)
+            if self.fated:  # it may be killed yet
+                self.fated = False
+                runtime.kill()
+                runtime = self.start()
             self.changing.stop()
             self.reach(runtime, self.changing.upper)
             runtime.kill()
@@ -131,15 +144,18 @@ class Campaign:
 
     def kill(self, victim: str, runtime: Runtime) -> Runtime:
         """Kill, check what is left, and have all run again."""
-        if victim != "runtime":
+        if victim in self.place.victims:
             self.place.victims[victim](runtime)
             if self.place.keeps:
                 self.place.check(self.changing)
             return runtime
+        if self.fated:
+            assert runtime.ended(BACK_S_MAX) == {"killed": signal.SIGKILL}, runtime.complaints
         runtime.kill()
         self.check_replay(runtime)
         self._left = self.changing.progress()
         self.place.check(self.changing)
+        self.fated = self.random.random() < self._fate
         return self.start()
 
     def check_replay(self, runtime: Runtime) -> None:
@@ -161,7 +177,7 @@ class Campaign:
 def survive(campaign: Campaign, kills: int, record_property: Any) -> None:
     """Run a campaign, and record what it was."""
     campaign.run(kills)
-    victims = ",".join(f"{name}:{number}" for name, number in sorted(campaign.killed.items()))
+    victims = ",".join(f"{name.replace(' ', '_')}:{number}" for name, number in sorted(campaign.killed.items()))
     record_property(
         "FIGURE", f"endpoint_{campaign.place.kind}_kills_{victims}_replayed:{campaign.replayed} {kills} - info"
     )

@@ -109,6 +109,7 @@ class Haunted:
                 before = self._taken_over(zombie, successor, label)
             finally:
                 successor.kill()
+            self.changing.write_round()  # what it would do now
             assert zombie.ended(TURN_S_MAX) == {"exited": Exit.FENCED}, (
                 f"{label}: {zombie.became()} {zombie.complaints}"
             )
