@@ -118,7 +118,7 @@ async def _never_again(self: RecoveryLog, progress: Progress, state: Any, greate
 
 async def _one_late(self: RecoveryLog, progress: Progress, state: Any, greatest: Greatest | None = None) -> None:
     """Make the greatest keys of a transaction durable with the extent of the next one."""
-    late = getattr(self, "late", self.record.greatest)
+    late = getattr(self, "late", self.record.greatest) or greatest
     if greatest is not None:
         self.late = greatest  # type: ignore[attr-defined]
     await _written(self, progress, state, None if greatest is None else late)

@@ -184,9 +184,13 @@ class RedisSession:
                 self._noted_under = (state or {}).get(NOTED_UNDER, "")
                 await to_its_end(self._begin)
                 self._answer(Opened(None))
-                self._answer(Acknowledged())  # nothing is ever staged
-            case Acknowledge():
+                if not self._exact:
+                    self._answer(Acknowledged())  # nothing is ever staged
+            case Acknowledge() if self._exact:
                 await to_its_end(self._end)
+                self._answer(Acknowledged())
+            case Acknowledge():
+                pass
             case Load():
                 await self._load(message)
             case Flush():
@@ -214,10 +218,9 @@ class RedisSession:
             resources.require_kept(self._server, self._bindings, self._noted_under, self._committed)
 
     def _end(self) -> None:
-        """The last transaction is committed: it is replayed no more."""
-        if self._exact:
-            for binding in self._bindings:
-                self._marks(binding).drop(self._server)
+        """Drop the marks of the last transaction: it is committed, so it is replayed no more."""
+        for binding in self._bindings:
+            self._marks(binding).drop(self._server)
 
     def _marks(self, binding: Binding, ahead: int = 0) -> Marks:
         """Return the marks of the last transaction that was committed, or of the one that comes ``ahead`` of it."""
@@ -271,7 +274,8 @@ class RedisSession:
         await to_its_end(lambda: self._server.change([note], self._fences))
         self._committed = numbers
         self._answer(StartedCommit(StateUpdate({TRANSACTIONS: numbers, NOTED_UNDER: str(self._range)})))
-        self._answer(Acknowledged())
+        if not self._exact:  # else once the marks are dropped
+            self._answer(Acknowledged())
 
 
 def _open(options: RedisEndpoint, _clock: Clock) -> RedisDriver:
