@@ -138,7 +138,7 @@ def test_a_process_that_begins_keeps_the_schedule(world: World) -> None:
 
 
 def test_sync_now_brings_an_endpoint_there_and_its_schedule_counts_again_afterwards(world: World) -> None:
-    """Damage: who needs what was written must wait for a schedule; or is told that it is there, and it is not."""
+    """Damage: who needs what was written must wait for a schedule; or reads that it is there, and it is not."""
     world.make("every '10 minutes'")
     world.change(0)
     world.change(1)

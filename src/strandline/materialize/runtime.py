@@ -11,6 +11,8 @@ becomes durable and they are sent.  So neither side ever holds a whole first syn
 After an error the session is closed and the next `advance` opens a new one, which fences the old session and continues
 from the checkpoint.  Only `FencedError` is final, because another runtime has taken over the task.
 
+Long because one actor performs all actions of one machine.
+
 Laws: M2, M3, M5.
 """
 

@@ -63,8 +63,7 @@ async def status(core: Core) -> dict[str, Any]:
             "errors": await _errors(core, readers[name]),
             **_source_status(item, catalog, live.of(counted, live.SOURCE, name)),
             **_sink_status(item, live.of(counted, live.SINK, name)),
-            "notices": notices.get(name, []),
-            "problem": problems.get(name),
+            **_said(name, notices, problems),
         }
         for name, item in named.items()
     }
@@ -81,8 +80,7 @@ async def status(core: Core) -> dict[str, Any]:
                 **_place(catalog, item),
                 "connections": sorted(connections_of(item.options).values()),
                 "tables": [table.name for table in catalog.fed_by(name)],
-                "notices": notices.get(name, []),
-                "problem": problems.get(name),
+                **_said(name, notices, problems),
             }
             for name, item in catalog.items.items()
             if isinstance(item, Source | SharedSource)
@@ -98,8 +96,7 @@ async def status(core: Core) -> dict[str, Any]:
                 **(task := await _task_status(core, report, name, item)),
                 "lag": {"ms": max(0, now_ms - task["position"] + 1) if task["position"] else None},
                 "moving": live.of(counted, live.MOVING, name) or None,
-                "notices": notices.get(name, []),
-                "problem": problems.get(name),
+                **_said(name, notices, problems),
             }
             for name, item in catalog.items.items()
             if isinstance(item, Materialization)
@@ -109,6 +106,11 @@ async def status(core: Core) -> dict[str, Any]:
         "next": await _next(core),
         "problems": problems,
     }
+
+
+def _said(name: str, notices: Mapping[str, list[str]], problems: Mapping[str, str]) -> dict[str, Any]:
+    """Return what an item waits for, although nothing is wrong, and what stands in its way."""
+    return {"notices": notices.get(name, []), "problem": problems.get(name)}
 
 
 def _indexes(catalog: Catalog, counted: dict[str, int], problems: Mapping[str, str]) -> dict[str, Any]:

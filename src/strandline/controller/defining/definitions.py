@@ -153,8 +153,8 @@ async def create_materialization(core: Core, statement: statements.CreateMateria
         if how.trigger is not None:
             if holds_secret("trigger", how.trigger):
                 raise DefinitionError(
-                    f"materialization {statement.name!r}: option trigger holds a secret: say where the URL is (env:NAME "
-                    "or file:PATH), not what it is"
+                    f"materialization {statement.name!r}: option trigger holds a secret: say where the URL is "
+                    "(env:NAME or file:PATH), not what it is"
                 )
             core.assembly.triggers(how.trigger)
     bound = tuple(_bound(core, bind, delta=how.delta) for bind in statement.bindings)
