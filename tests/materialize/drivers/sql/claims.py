@@ -45,9 +45,9 @@ STRADDLING = KeyRange(2**30, 2**31 + 2**30)
 NEW, REPLACED, GONE = (False, False), (True, False), (True, True)
 
 
-def run(body: Coroutine[Any, Any, None]) -> None:
+def run(body: Coroutine[Any, Any, None], seconds: float = 120) -> None:
     """Run a conversation, which must not hang."""
-    asyncio.run(asyncio.wait_for(body, 120))
+    asyncio.run(asyncio.wait_for(body, seconds))
 
 
 def rows_of(*rows: tuple[Any, ...], spec: MaterializationSpec = SPEC) -> pa.Table:
@@ -399,13 +399,19 @@ class SqlClaims:
         run(body())
 
     def test_names_are_names_whatever_is_in_them(self, endpoint: SqlEndpoint) -> None:
-        """Damage: a column's name runs as SQL, or two names reach one table.
+        """Damage: a column's name runs as SQL, or two names reach one table."""
+        from tests.materialize.drivers.sql.identifiers import FEW, fill_tables
 
-        By hand: STRANDLINE_IDENTIFIERS=10000.
-        """
-        from tests.materialize.drivers.sql.identifiers import NAMES, fill_tables
+        run(fill_tables(endpoint, FEW))
 
-        run(fill_tables(endpoint, NAMES))
+    @pytest.mark.slow
+    @pytest.mark.time_limit(1500)
+    def test_ten_thousand_names_are_names(self, endpoint: SqlEndpoint, record_property: Any) -> None:
+        """Damage: the same, of one name in thousands."""
+        from tests.materialize.drivers.sql.identifiers import MANY, fill_tables
+
+        run(fill_tables(endpoint, MANY), seconds=1200)
+        record_property("FIGURE", f"hostile_identifiers_{endpoint.system} {MANY} - info")
 
     def test_every_type_comes_back_as_it_was(self, endpoint: SqlEndpoint) -> None:
         """Damage: values are rounded, moved by a time zone, or cut."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from random import Random
 
 import pyarrow as pa
@@ -13,7 +12,7 @@ from strandline.errors import DefinitionError
 from strandline.materialize.protocol.messages import DELETE, EXISTS, Acknowledge, Flush, Open, StartCommit, Store
 from strandline.materialize.protocol.task import NOTHING, WHOLE, Binding, MaterializationSpec
 
-NAMES = int(os.environ.get("STRANDLINE_IDENTIFIERS", "500"))
+FEW, MANY = 500, 10_000
 COLUMNS = 9
 PIECES = (
     *"\"'`\\;-/*%?$:@#{}[]()<>|&^~!=+,. \t\n\r",
