@@ -6,6 +6,7 @@ import asyncio
 import math
 from collections.abc import Callable, Iterator
 from contextlib import closing
+from typing import Any
 
 import pytest
 from tests.materialize.drivers.mariadb.conftest import MariaDBEndpoint
@@ -16,10 +17,12 @@ from tests.materialize.drivers.sql.endpoint import driver_of
 import mariadb_server as mariadb
 from strandline.algebra.schema import Column, Schema
 from strandline.errors import ConfigError, DefinitionError, FencedError, Unavailable
+from strandline.materialize.drivers.mariadb import database
 from strandline.materialize.drivers.mariadb.database import MariaDBDatabase
 from strandline.materialize.drivers.mariadb.dialect import MariaDBDialect
 from strandline.materialize.drivers.mariadb.kind import MariaDBTarget
 from strandline.materialize.drivers.sql.session import SqlSession
+from strandline.materialize.drivers.sql.text import Sql
 from strandline.materialize.protocol.task import NOTHING, Binding, MaterializationSpec
 from strandline.options import understood
 from strandline.testing.contracts.driver_contract import World, advance_through, write_history
@@ -37,6 +40,34 @@ def proxy(mariadb_server: mariadb.MariaDBServer) -> Iterator[CuttingProxy]:
     made = CuttingProxy(mariadb_server.port, b"\x03COMMIT")
     yield made
     made.close()
+
+
+def test_a_session_that_leaves_a_transaction_alone_keeps_no_successor_out(
+    make_endpoint: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Damage: a runtime that stopped, and is never killed, keeps the endpoint's rows locked for ever."""
+    soon = database.SETTINGS.replace("idle_transaction_timeout = 60", "idle_transaction_timeout = 1")
+    assert soon != database.SETTINGS
+    monkeypatch.setattr(database, "SETTINGS", soon)
+    endpoint = make_endpoint()
+
+    async def body() -> None:
+        stopped, _ = await opened(endpoint)
+        await commit(stopped, 2, rows_of((1, "one", NEW)))
+
+        def lock(connection: Any) -> None:
+            connection.begin()
+            connection.query(Sql("SELECT 1 FROM strandline_checkpoints FOR UPDATE"))
+            successor, base = asyncio.run(opened(endpoint))
+            assert base != NOTHING
+            asyncio.run(commit(successor, 3, rows_of((2, "two", NEW))))
+            connection.query(Sql("SELECT 1"))
+
+        with pytest.raises(Unavailable):
+            await stopped._database.run(lock)
+        assert len(await contents(endpoint)) == 2
+
+    asyncio.run(asyncio.wait_for(body(), 60))
 
 
 @pytest.mark.parametrize("how", ["lost", "done", "fenced"])

@@ -32,8 +32,10 @@ PAUSE_FIRST_S: Final = 0.05
 SETTINGS: Final = """
 SET SESSION sql_mode = 'ANSI_QUOTES,STRICT_ALL_TABLES,NO_ZERO_DATE,NO_ZERO_IN_DATE,NO_ENGINE_SUBSTITUTION',
 time_zone = '+00:00', default_storage_engine = 'InnoDB', default_tmp_storage_engine = 'InnoDB',
-tx_isolation = 'REPEATABLE-READ', sql_auto_is_null = 0, foreign_key_checks = 1, unique_checks = 1
+tx_isolation = 'REPEATABLE-READ', sql_auto_is_null = 0, foreign_key_checks = 1, unique_checks = 1,
+idle_transaction_timeout = 60
 """
+"""A process that stopped in a transaction keeps its successor out: the server ends a session that leaves one alone."""
 
 
 class MariaDBDatabase:
