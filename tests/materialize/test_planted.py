@@ -302,10 +302,10 @@ def test_a_replay_that_is_longer_than_the_first_attempt_is_caught(monkeypatch: p
     """Damage: a row that was stored and then went away stays for ever in an endpoint without transactions."""
     due = states.Machine.due
 
-    def longer(self: states.Machine, upper: int) -> int | None:
+    def longer(self: states.Machine, upper: int, *, settles: bool = False) -> int | None:
         if isinstance(self.head, states.Idle) and self.head.progress.extent is not None:
             self = replace(self, head=replace(self.head, progress=replace(self.head.progress, extent=None)))
-        return due(self, upper)
+        return due(self, upper, settles=settles)
 
     monkeypatch.setattr(states.Machine, "due", longer)
     caught(crash_everywhere(lambda: MemoryEndpoint(KeyValueSession)))
