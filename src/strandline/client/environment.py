@@ -25,12 +25,13 @@ from strandline.controller.asking.selfcheck import SelfCheck
 from strandline.controller.asking.skip import skip
 from strandline.controller.asking.verification import Verification
 from strandline.controller.asking.wrong_replicas import WrongReplicas
-from strandline.controller.defining import definitions, instances
+from strandline.controller.defining import altering, definitions, instances
 from strandline.controller.defining.apply import Applied, apply
 from strandline.controller.defining.creating import create
 from strandline.controller.defining.project import Project
 from strandline.controller.holding import Hold
 from strandline.controller.language import arguments, statements
+from strandline.controller.language.altering import AlterMaterialization
 from strandline.controller.location.items import Item, Materialization, View
 from strandline.controller.preparing.preparation import promotion
 from strandline.errors import (
@@ -94,6 +95,8 @@ class Environment:
         match statement:
             case statement if isinstance(statement, statements.Create):
                 self._run(create(self._core, statement))
+            case AlterMaterialization() as s:
+                self._run(altering.alter_materialization(self._core, s))
             case statement if isinstance(statement, statements.Alter):
                 self._run(instances.alter(self._core, statement))
             case statements.Drop() as s:

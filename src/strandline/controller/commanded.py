@@ -183,4 +183,4 @@ def bindings(item: Materialization, catalog: Catalog) -> tuple[Binding, ...]:
 
 def spec_of(item: Materialization, catalog: Catalog) -> MaterializationSpec:
     """Return the task as its driver sees it."""
-    return MaterializationSpec(item.name, bindings(item, catalog), item.options)
+    return MaterializationSpec(item.name, bindings(item, catalog), item.options, item.common_options.splits)

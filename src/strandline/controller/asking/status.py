@@ -244,6 +244,7 @@ async def _task_status(core: Core, report: Report | None, name: str, item: Mater
         "rows_stored": task.committed.stored,
         "rows_deleted": task.committed.deleted,
         "applied": list(task.applied),
+        **({"splits": {each.name: each.position for each in task.splits}} if task.splits else {}),
     }
 
 

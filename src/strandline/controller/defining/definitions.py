@@ -150,13 +150,7 @@ async def create_materialization(core: Core, statement: statements.CreateMateria
         endpoint = core.assembly.drivers(statement.endpoint, own)
     how = on_error.common_to_all(statement.name, statement.options, on_error.MaterializationOptions)
     with within(statement.at):
-        if how.trigger is not None:
-            if holds_secret("trigger", how.trigger):
-                raise DefinitionError(
-                    f"materialization {statement.name!r}: option trigger holds a secret: say where the URL is "
-                    "(env:NAME or file:PATH), not what it is"
-                )
-            core.assembly.triggers(how.trigger)
+        require_trigger(core, statement.name, how.trigger)
     bound = tuple(_bound(core, bind, delta=how.delta) for bind in statement.bindings)
     fresh = core.assembly.ids.fresh("m")
     made = Materialization(statement.name, statement.endpoint, statement.options, bound, fresh, instance)
@@ -169,6 +163,18 @@ async def create_materialization(core: Core, statement: statements.CreateMateria
             if binding.reduce:
                 Reduced(binding)
     await add(core, made)
+
+
+def require_trigger(core: Core, name: str, trigger: str | None) -> None:
+    """Raise `DefinitionError` if a trigger holds a secret itself, or is no URL; `ConfigError` if it is not there."""
+    if trigger is None:
+        return
+    if holds_secret("trigger", trigger):
+        raise DefinitionError(
+            f"materialization {name!r}: option trigger holds a secret: say where the URL is (env:NAME or file:PATH), "
+            "not what it is"
+        )
+    core.assembly.triggers(trigger)
 
 
 def _refuse_shared(core: Core, made: Materialization) -> None:

@@ -12,6 +12,7 @@ text, because their meaning is Spark's.  Every refusal has a line and a column.
     CREATE [OR REPLACE] INSTANCE name REPLICAS (name 'host:port', …)
     CREATE INDEX name ON collection (columns) [IN INSTANCE name]
     ALTER INSTANCE name {ADD REPLICA name 'host:port' | DROP REPLICA name}
+    ALTER MATERIALIZATION name SET (option = value, …)
     CREATE MATERIALIZED VIEW name [IN INSTANCE name] [REFRESH schedule] [KEEP HISTORY FOR 'interval'] AS query
     CREATE MATERIALIZATION name [IN INSTANCE name] INTO endpoint OPTIONS (key 'value', …)
         AS collection [TO table] [KEY (columns)], …
@@ -23,8 +24,9 @@ text, because their meaning is Spark's.  Every refusal has a line and a column.
     a query
 
 ``IF NOT EXISTS`` is allowed after CREATE and its kind.  The clauses of a source, IN INSTANCE and KEEP HISTORY FOR are
-read in `clauses.py`, schedules in `schedules.py`, instances in `instances.py`, indexes in `indexes.py`.  Statements
-that Spark has and Strandline has not are refused by name (`unsupported.py`).
+read in `clauses.py`, schedules in `schedules.py`, instances in `instances.py`, indexes in `indexes.py`, ALTER
+MATERIALIZATION in `altering.py`.  Statements that Spark has and Strandline has not are refused by name
+(`unsupported.py`).
 
 Long because all statements are listed in one place, with how each is read.
 """
@@ -39,7 +41,8 @@ from sqlglot.tokenizer_core import Token, TokenType
 
 from strandline.algebra.excerpt import Excerpt
 from strandline.compute.plan.sql.dialect import position
-from strandline.controller.language import clauses, indexes, instances, schedules, unsupported
+from strandline.controller.language import altering, clauses, indexes, instances, schedules, unsupported
+from strandline.controller.language.altering import AlterMaterialization
 from strandline.controller.language.cursor import QUERY_WORDS, Cursor, tokens_of
 from strandline.controller.language.indexes import CreateIndex
 from strandline.controller.language.instances import AddReplica, CreateInstance, DropReplica
@@ -218,7 +221,7 @@ Create: TypeAlias = (
     | CreateView
     | CreateMaterialization
 )
-Alter: TypeAlias = AddReplica | DropReplica
+Alter: TypeAlias = AddReplica | DropReplica | AlterMaterialization
 Statement: TypeAlias = Create | Alter | Drop | Insert | Delete | Update | Bracket | Query
 
 _BRACKETS: Final = ("BEGIN", "COMMIT", "ROLLBACK")
@@ -285,6 +288,8 @@ def parse(text: str) -> Statement:
             statement = _create(cursor)
         case "ALTER" if cursor.peek(1) == "INSTANCE":
             statement = instances.alter(cursor)
+        case "ALTER" if cursor.peek(1) == "MATERIALIZATION":
+            statement = altering.alter(cursor)
         case "DROP":
             statement = _drop(cursor)
         case "INSERT":

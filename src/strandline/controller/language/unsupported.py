@@ -13,7 +13,7 @@ LOOK: Final = "`strandline status` shows what there is"
 ONE: Final = "write DELETE and INSERT between BEGIN and COMMIT"
 
 STATEMENTS: Final = {
-    "ALTER": "DROP it and CREATE it anew; only the replicas of an INSTANCE are altered",
+    "ALTER": "DROP it and CREATE it anew; the replicas of an INSTANCE and options of a MATERIALIZATION are altered",
     "ANALYZE": "",
     "CACHE": "",
     "CALL": "",

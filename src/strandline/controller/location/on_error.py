@@ -93,6 +93,12 @@ class MaterializationOptions:
     times: bool = option(
         FLAG, "With `delta`: push what changed at each time apart, with that time as `__time`.", default="false"
     )
+    splits: int = option(
+        COUNT,
+        "How many sessions write to the endpoint side by side, each the rows of a range of keys (docs/endpoints.md, "
+        "Splits).",
+        default="1",
+    )
     every: int = option(
         INTERVAL_MS,
         "Begin a transaction so often at most, as `10 minutes` (docs/endpoints.md, Schedules).",

@@ -15,7 +15,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, Final
 
-from strandline.errors import InvalidUsage, ProtocolViolation, Unavailable
+from strandline.errors import DefinitionError, InvalidUsage, ProtocolViolation, Unavailable
 from strandline.materialize.driver import Applied, Contents, DriverKind, DriverSpec, Session, Validated
 from strandline.materialize.protocol.state import StateUpdate
 from strandline.materialize.protocol.task import Binding, MaterializationSpec
@@ -63,6 +63,11 @@ class ConnectorDriver:
 
     async def validate(self, spec: MaterializationSpec) -> tuple[Validated, ...]:
         """Return the connector's verdict on each binding."""
+        if spec.splits > 1:
+            raise DefinitionError(
+                f"materialization {spec.name!r}: a connector has one split, because no one knows how the states of "
+                "several of its sessions become one: leave out the option splits"
+            )
         async with self._process() as child:
             return tuple(each.validated for each in await self._validated(child, spec, Kept()))
 

@@ -1,0 +1,132 @@
+"""ALTER MATERIALIZATION: over the real core and a SQLite file, without Spark."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+from contextlib import closing
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from strandline.controller.asking.status import status
+from strandline.controller.core import Core
+from strandline.controller.defining import definitions
+from strandline.controller.defining.altering import ALTERABLE, alter_materialization
+from strandline.controller.language.altering import AlterMaterialization
+from strandline.controller.language.statements import Bind, CreateMaterialization, parse
+from strandline.controller.location import on_error
+from strandline.controller.location.config import Config, Mode
+from strandline.controller.location.items import Table
+from strandline.errors import DefinitionError, Position
+from strandline.instance.tables import Change
+from strandline.store.memory import MemoryBlob, MemoryConsensus
+from strandline.testing.doubles import CountingIds, HandClock
+from strandline.testing.lists.list_assembly import list_assembly
+from strandline.testing.lists.list_engine import updates
+from strandline.wiring.registry import driver
+
+ROWS = 40
+
+
+class Place:
+    """A location in memory with one table, and a SQLite file that follows it."""
+
+    def __init__(self, root: Path) -> None:
+        self.file = root / "out.sqlite"
+        self._clock = HandClock(1_000)
+        self._written = 0
+
+    async def filled(self) -> Core:
+        clock, drivers = self._clock, partial(driver, self._clock)
+        assembly = list_assembly(clock, CountingIds("a"), MemoryBlob(), MemoryConsensus(), drivers=drivers)
+        core = await Core.open(assembly, Config(), Mode.FULL)
+        await definitions.add(core, Table("orders", (("k", "bigint"), ("x", "string")), "shard-orders"))
+        made = CreateMaterialization("Out", "sqlite", {"path": str(self.file)}, (Bind("orders", "o", ("k",)),), False)
+        await definitions.create_materialization(core, made)
+        await self.grown(core)
+        return core
+
+    async def grown(self, core: Core) -> None:
+        """Insert rows, tick, and compare."""
+        rows = [{"k": self._written + n, "x": f"row {n}", "__time": 0} for n in range(ROWS)]
+        opened = core.table("orders")
+        await core.commit([Change(opened, updates(opened.schema, rows), False, ROWS)], None)
+        self._written += ROWS
+        self._clock.now += 1_000
+        await core.tick()
+        assert core.health.problems() == {}
+        with closing(sqlite3.connect(self.file)) as inner:
+            assert inner.execute('SELECT count(*), count(DISTINCT k) FROM "o"').fetchone() == (self._written,) * 2
+
+
+async def said(core: Core) -> dict[str, Any]:
+    """Return what the status says of the task."""
+    found: dict[str, Any] = (await status(core))["materializations"]["Out"]
+    return found
+
+
+async def altered(core: Core, text: str) -> None:
+    """Run a statement."""
+    statement = parse(text)
+    assert isinstance(statement, AlterMaterialization)
+    await alter_materialization(core, statement)
+
+
+def test_a_task_gets_splits_and_loses_them_while_it_goes_on(tmp_path: Path) -> None:
+    """Damage: whoever wants more sessions drops the materialization and fills the endpoint from the start."""
+
+    async def body() -> None:
+        place = Place(tmp_path)
+        core = await place.filled()
+        assert "splits" not in await said(core)
+        await altered(core, "ALTER MATERIALIZATION OUT SET (splits = 4, every '1 ms')")
+        await place.grown(core)
+        await place.grown(core)
+        found = await said(core)
+        assert len(found["splits"]) == 4
+        assert set(found["splits"].values()) == {found["position"]}
+        await altered(core, "alter materialization out set (splits 1)")
+        await place.grown(core)
+        assert "splits" not in await said(core)
+        assert core.catalog.items["out"].options == {"path": str(place.file), "splits": "1", "every": "1 ms"}
+
+    asyncio.run(body())
+
+
+@pytest.mark.parametrize(
+    ("text", "message", "column"),
+    [
+        ("ALTER MATERIALIZATION out SET (splits 0)", "can have 1 to 64 splits, not 0", 23),
+        ("ALTER MATERIALIZATION out SET (splits many)", "splits", 23),
+        ("ALTER MATERIALIZATION out SET (splits 2, path '/x')", "option 'path' cannot be altered, only every, on", 42),
+        ("ALTER MATERIALIZATION out SET (delta true)", "option 'delta' cannot be altered", 32),
+        ("ALTER MATERIALIZATION nowhere SET (splits 2)", "nowhere", 23),
+        ("ALTER MATERIALIZATION out SET ()", "an option between the brackets", None),
+        ("ALTER MATERIALIZATION out (splits 2)", "SET", 27),
+        ("ALTER TABLE orders SET (splits 2)", "are altered", 1),
+    ],
+)
+def test_what_cannot_be_altered_is_refused_with_its_place(
+    text: str, message: str, column: int | None, tmp_path: Path
+) -> None:
+    """Damage: an option is altered that no one reads, or the endpoint's tables no longer are what they say."""
+
+    async def body() -> None:
+        place = Place(tmp_path)
+        core = await place.filled()
+        with pytest.raises(DefinitionError, match=message) as refused:
+            await altered(core, text)
+        if column is not None:
+            assert refused.value.position == Position(1, column)
+        assert core.catalog.items["out"].options == {"path": str(place.file)}
+        await place.grown(core)
+
+    asyncio.run(body())
+
+
+def test_what_can_be_altered_is_no_option_of_an_endpoint() -> None:
+    """Damage: an endpoint changes under the rows that it was given."""
+    assert set(ALTERABLE) < on_error.names(on_error.MaterializationOptions)
