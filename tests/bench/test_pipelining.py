@@ -14,8 +14,8 @@ def test_the_next_transaction_is_there_when_the_endpoint_has_committed(monkeypat
     assert pipelined["transactions"] >= 4
     due = states.Machine.due
 
-    def after_the_other(self: states.Machine, upper: int) -> int | None:
-        return due(self, upper) if isinstance(self.tail, states.Done) else None
+    def after_the_other(self: states.Machine, upper: int, *, settles: bool = False) -> int | None:
+        return due(self, upper, settles=settles) if isinstance(self.tail, states.Done) else None
 
     monkeypatch.setattr(states.Machine, "due", after_the_other)
     in_turn = measure_pipelining(seconds=2, commit_s=0.3)
