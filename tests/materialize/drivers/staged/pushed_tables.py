@@ -11,7 +11,14 @@ from strandline.materialize.drivers.staged.driver import StagedDriver
 from strandline.materialize.drivers.staged.shape import DELETED
 from strandline.materialize.drivers.staged.table import Lake, Piece
 from strandline.materialize.protocol.task import Binding, Checkpoint, MaterializationSpec
-from strandline.testing.contracts.push_contract import FOUR, KEYED, PushContract, Pushed, PushWorld, advance_through
+from strandline.testing.contracts.drivers.push_contract import (
+    FOUR,
+    KEYED,
+    PushContract,
+    Pushed,
+    PushWorld,
+    advance_through,
+)
 
 
 class LakeEndpoint(Protocol):

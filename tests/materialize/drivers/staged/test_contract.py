@@ -20,7 +20,7 @@ from strandline.materialize.drivers.staged.table import Change, Snapshot
 from strandline.materialize.drivers.staged.work import Entry
 from strandline.materialize.protocol.messages import Acknowledge, Acknowledged, Request, StartCommit
 from strandline.materialize.protocol.task import Checkpoint
-from strandline.testing.contracts.driver_contract import (
+from strandline.testing.contracts.drivers.driver_contract import (
     DriverContract,
     crash_everywhere,
     empty_everywhere,

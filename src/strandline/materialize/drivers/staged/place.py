@@ -13,7 +13,7 @@ from typing import Any, BinaryIO, Final, Protocol, cast
 
 import pyarrow.fs as pa_fs
 
-from strandline.errors import DefinitionError, Unavailable
+from strandline.errors import DefinitionError
 
 PART_LENGTH_MAX: Final = 255
 """So many bytes a file system lets a directory's name have."""
@@ -25,10 +25,7 @@ class Place(Protocol):
     """Where the files of a table are.  A name that is not there is a `FileNotFoundError`."""
 
     def create(self, name: str) -> AbstractContextManager[BinaryIO]:
-        """Write a new file; after the context's end without an error it is there, whole and durable.
-
-        Raises `Unavailable` if another session, which removes what earlier ones left, has removed it.
-        """
+        """Write a new file; after the context's end without an error it is there, whole and durable."""
         ...
 
     def open(self, name: str) -> AbstractContextManager[Any]:
@@ -88,15 +85,12 @@ class LocalPlace:
             yield file
             file.flush()
             os.fsync(file.fileno())
-        try:
-            for directory in (path.parent, *(each.parent for each in made)):
-                descriptor = os.open(directory, os.O_RDONLY)
-                try:
-                    os.fsync(descriptor)  # the name is in the directory
-                finally:
-                    os.close(descriptor)
-        except FileNotFoundError as error:
-            raise Unavailable(f"{path} was removed while it was written: another session has taken over") from error
+        for directory in (path.parent, *(each.parent for each in made)):
+            descriptor = os.open(directory, os.O_RDONLY)
+            try:
+                os.fsync(descriptor)  # the name is in the directory
+            finally:
+                os.close(descriptor)
 
     def open(self, name: str) -> AbstractContextManager[Any]:
         """See `Place.open`."""

@@ -16,11 +16,13 @@ Laws: M2, M3.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import pyarrow as pa
 
+from strandline.errors import Unavailable
 from strandline.materialize.answers import Answers
 from strandline.materialize.drivers.staged.applying import Applier
 from strandline.materialize.drivers.staged.keys import KeyIndex, keys_in
@@ -95,9 +97,11 @@ class StagedSession:
                 self._directory = self._ids.fresh("stage")
                 self._answer(Flushed(self._changed({STAGING: self._directory})))
             case Store(place, rows):
-                await to_its_end(lambda: self._stage(place).add(rows))
+                with self._staging():
+                    await to_its_end(lambda: self._stage(place).add(rows))
             case StartCommit(checkpoint):
-                patch = await to_its_end(lambda: self._staged(checkpoint))
+                with self._staging():
+                    patch = await to_its_end(lambda: self._staged(checkpoint))
                 self._answer(StartedCommit(self._changed(patch)))
 
     async def receive(self) -> Response:
@@ -169,6 +173,14 @@ class StagedSession:
 
     def _writer(self, place: int) -> str:
         return writer_of(self._open.spec.name, self._open.spec.bindings[place].state_key, self._open.range)
+
+    @contextmanager
+    def _staging(self) -> Iterator[None]:
+        """Read a file that is gone while it is written as what it means: a later session removes what this one stages."""
+        try:
+            yield
+        except FileNotFoundError as error:
+            raise Unavailable(f"{error.filename} was removed while it was staged: another session took over") from error
 
     def _staged(self, checkpoint: Checkpoint) -> dict[str, Any]:
         """Write what is left into files; return the patch that names all of them."""
