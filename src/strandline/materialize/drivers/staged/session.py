@@ -176,7 +176,7 @@ class StagedSession:
 
     @contextmanager
     def _staging(self) -> Iterator[None]:
-        """Read a file that is gone while it is written as what it means: a later session removes what this one stages."""
+        """Read a file that is gone while it is written as what it means: a later session removes what this stages."""
         try:
             yield
         except FileNotFoundError as error:
