@@ -59,9 +59,11 @@ INNER = {
         ("reduced",),
         ("transfer",),
         ("drivers", "runtime"),
+        ("splits",),
     ),
     "materialize.drivers": (  # no endpoint knows of another one
-        ("rows", "sql", "threads"),
+        ("tiles", "threads"),
+        ("rows", "sql"),
         ("staged",),
         ("delta", "duckdb", "files", "iceberg", "kafka", "mariadb", "postgres", "redis", "sqlite", "webhook"),
     ),

@@ -29,7 +29,7 @@ from strandline.materialize.protocol.messages import (
 )
 from strandline.materialize.protocol.state import StateUpdate
 from strandline.materialize.protocol.task import NOTHING, Binding, Checkpoint, MaterializationSpec
-from strandline.testing.contracts.push_contract import Pushed
+from strandline.testing.contracts.drivers.push_contract import Pushed
 
 
 @dataclass

@@ -36,7 +36,7 @@ from strandline.materialize.protocol.messages import (
 from strandline.materialize.protocol.task import WHOLE, Checkpoint, MaterializationSpec
 from strandline.materialize.runtime import Task
 from strandline.materialize.stores import Stores, to_store
-from strandline.testing.contracts.driver_contract import (
+from strandline.testing.contracts.drivers.driver_contract import (
     DriverContract,
     MakeEndpoint,
     crash_everywhere,
@@ -48,7 +48,7 @@ from strandline.testing.contracts.driver_contract import (
     second_row,
     zombie_everywhere,
 )
-from strandline.testing.contracts.fencing_contract import every_order
+from strandline.testing.contracts.drivers.fencing_contract import every_order
 from strandline.testing.endpoints import KeyValueSession, MemoryEndpoint, MemorySession, StagingSession, key_of
 
 

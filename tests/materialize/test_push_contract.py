@@ -34,7 +34,7 @@ from strandline.materialize.protocol.messages import (
     Store,
 )
 from strandline.materialize.protocol.task import Binding, Checkpoint, MaterializationSpec
-from strandline.testing.contracts.push_contract import (
+from strandline.testing.contracts.drivers.push_contract import (
     PushContract,
     backfill,
     crash_everywhere,

@@ -40,7 +40,7 @@ from strandline.materialize.runtime import APPLY_ROUNDS_MAX, Task
 from strandline.materialize.spool import Spool
 from strandline.materialize.status import Counts, Moving, Status
 from strandline.store.memory import MemoryConsensus
-from strandline.testing.contracts.driver_contract import (
+from strandline.testing.contracts.drivers.driver_contract import (
     KEYED,
     KEYED_TYPES,
     DriverContract,

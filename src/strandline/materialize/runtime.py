@@ -53,7 +53,7 @@ LOOK_S: Final = 0.1
 
 
 class HasSplitsError(Unavailable):
-    """The log says that the task has splits, so no one has all of it: `splits.Splits` joins them."""
+    """The log says that the task has splits, so no one has all of it: the one that asks has to join them."""
 
 
 class Task:

@@ -76,7 +76,7 @@ async def altered(core: Core, text: str) -> None:
 
 
 def test_a_task_gets_splits_and_loses_them_while_it_goes_on(tmp_path: Path) -> None:
-    """Damage: whoever wants more sessions drops the materialization and fills the endpoint from the start."""
+    """Damage: an operator who wants more sessions drops the materialization and fills the endpoint from the start."""
 
     async def body() -> None:
         place = Place(tmp_path)

@@ -1,4 +1,4 @@
-"""Endpoints of the kill campaign: how a runtime is told of one, what can be killed there, and what it holds.
+"""Endpoints of the kill campaign: how a runtime finds one, what can be killed there, and what it holds.
 
 `Place.check` is called after a kill, before anything goes on: what is there then is all that a reader would find until
 an operator comes.  `Place.check_whole` is called at rest.
@@ -29,7 +29,7 @@ from postgres_server import PostgresDatabase
 from redis_server import PASSWORD, RedisServer
 from strandline.materialize.protocol.spec import canonical
 from strandline.materialize.protocol.task import NOTHING, Checkpoint, MaterializationSpec
-from strandline.testing.contracts.push_contract import check_latest, distinct
+from strandline.testing.contracts.drivers.push_contract import check_latest, distinct
 
 MARKED_S_MAX = 20.0
 """How long Kafka may take to mark a transaction in all of its topics that it has committed."""

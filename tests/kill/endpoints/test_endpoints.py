@@ -1,7 +1,7 @@
 """Endpoints follow collections that change all the time, while everything that takes part is killed again and again.
 
 Killed are the runtime, the process of a connector, and servers: also between a commit and its answer.  What was killed
-comes back, and nobody helps.  After each kill, and at the end:
+comes back, and no one helps.  After each kill, and at the end:
 
 - an endpoint that keeps a checkpoint equals the collections at it; nothing is missing, nothing is there twice;
 - Redis has each key as before or as after the transaction that was cut off, as its page says, and in the end is whole;

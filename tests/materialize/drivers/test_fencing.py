@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from tests.materialize.duckdb_endpoint import DuckDBEndpoint
 
-from strandline.testing.contracts.fencing_contract import FencingContract
+from strandline.testing.contracts.drivers.fencing_contract import FencingContract
 
 
 class TestDuckDB(FencingContract):

@@ -12,7 +12,7 @@ import pytest
 from tests.materialize.drivers.delta.delta_endpoint import DeltaEndpoint
 from tests.materialize.duckdb_endpoint import DuckDBEndpoint
 
-from strandline.testing.contracts.reduction_contract import ReductionContract
+from strandline.testing.contracts.drivers.reduction_contract import ReductionContract
 from strandline.testing.endpoints import KeyValueSession, MemoryEndpoint, StagingSession
 
 

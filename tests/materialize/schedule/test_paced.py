@@ -9,7 +9,7 @@ from strandline.frontier.antichain import Frontier
 from strandline.materialize.log import peek, register_of
 from strandline.materialize.schedule.pace import Pace, Schedule
 from strandline.materialize.schedule.paced import paced
-from strandline.testing.contracts.driver_contract import World, row
+from strandline.testing.contracts.drivers.driver_contract import World, row
 from strandline.testing.doubles import CountingIds
 from strandline.testing.endpoints import KeyValueSession, MemoryEndpoint, StagingSession
 from strandline.testing.simulation.crashes import Crash, CrashPlan

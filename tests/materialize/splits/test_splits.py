@@ -6,8 +6,8 @@ from functools import partial
 
 import pytest
 
-from strandline.testing.contracts.driver_contract import MakeEndpoint
-from strandline.testing.contracts.splits_contract import SplitsContract
+from strandline.testing.contracts.drivers.driver_contract import MakeEndpoint
+from strandline.testing.contracts.drivers.splits_contract import SplitsContract
 from strandline.testing.endpoints import KeyValueSession, MemoryEndpoint, StagingSession
 
 

@@ -13,7 +13,13 @@ from tests.materialize.wire.served_endpoint import HERE, ROOT, ServedDuckDB, for
 
 from strandline.errors import InvalidUsage
 from strandline.materialize.wire.options import CodecName
-from strandline.testing.contracts.driver_contract import DriverContract, MakeEndpoint, World, follow, write_history
+from strandline.testing.contracts.drivers.driver_contract import (
+    DriverContract,
+    MakeEndpoint,
+    World,
+    follow,
+    write_history,
+)
 
 
 @pytest.fixture(scope="module")

@@ -27,7 +27,7 @@ from strandline.materialize.protocol.spec import canonical
 from strandline.materialize.runtime import Task
 from strandline.store.beside import Beside
 from strandline.store.unreliable import Choose
-from strandline.testing.contracts.driver_contract import KEYED_TYPES, TWO, World, row
+from strandline.testing.contracts.drivers.driver_contract import KEYED_TYPES, TWO, World, row
 from strandline.testing.doubles import CountingIds, HandClock
 from strandline.testing.endpoints import MemorySession
 from strandline.testing.feed import ListFeed

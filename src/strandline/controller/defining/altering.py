@@ -12,7 +12,7 @@ import msgspec
 from strandline.algebra.excerpt import within
 from strandline.controller.commanded import spec_of
 from strandline.controller.core import Core
-from strandline.controller.defining.definitions import require_trigger
+from strandline.controller.defining.triggers import require_trigger
 from strandline.controller.language.altering import AlterMaterialization
 from strandline.controller.location import on_error
 from strandline.controller.location.catalog import Catalog

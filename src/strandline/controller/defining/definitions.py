@@ -23,6 +23,7 @@ from strandline.compute.rehearsal import rehearse
 from strandline.compute.stage import split
 from strandline.controller.commanded import spec_of
 from strandline.controller.core import Core
+from strandline.controller.defining.triggers import require_trigger
 from strandline.controller.introspection import naming
 from strandline.controller.language import statements
 from strandline.controller.language.indexes import CreateIndex
@@ -51,7 +52,7 @@ from strandline.frontier.refresh import Refresh
 from strandline.instance import live
 from strandline.materialize.driver import require_all
 from strandline.materialize.reduced import Reduced
-from strandline.options import holds_secret, refusal_of_secrets
+from strandline.options import refusal_of_secrets
 
 C = TypeVar("C", bound=Collected)
 KINDS: Final[Mapping[str, type | UnionType]] = {
@@ -163,18 +164,6 @@ async def create_materialization(core: Core, statement: statements.CreateMateria
             if binding.reduce:
                 Reduced(binding)
     await add(core, made)
-
-
-def require_trigger(core: Core, name: str, trigger: str | None) -> None:
-    """Raise `DefinitionError` if a trigger holds a secret itself, or is no URL; `ConfigError` if it is not there."""
-    if trigger is None:
-        return
-    if holds_secret("trigger", trigger):
-        raise DefinitionError(
-            f"materialization {name!r}: option trigger holds a secret: say where the URL is (env:NAME or file:PATH), "
-            "not what it is"
-        )
-    core.assembly.triggers(trigger)
 
 
 def _refuse_shared(core: Core, made: Materialization) -> None:

@@ -1,3 +1,3 @@
 """Splits: a task as several that run side by side, each with a range of its keys."""
 
-__all__ = ["sharing", "task"]
+__all__ = ["task"]

@@ -50,7 +50,7 @@ class Shared:
         return [(each, part) for each, part in parts if part.num_rows]
 
     def taken(self, range_: KeyRange, lower: int, upper: int) -> Spool | None:
-        """Return what was put aside for a part, for whoever closes it; None: it is another window."""
+        """Return what was put aside for a part, for its reader to close; None: it is another window."""
         begin, end, spool = self._aside.get(range_, (-1, -1, None))
         if spool is None or (begin, end) != (lower, upper):
             return None

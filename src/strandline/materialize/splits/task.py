@@ -10,8 +10,8 @@ even if nothing has changed for it, and the endpoint has acknowledged that.  The
 there, and one write to the task's log puts them in place of the old ones.  Before it, the old splits count, and
 after it the new ones; what a crash leaves of the others has names that no one knows.
 
-A runtime that slept through the change can do nothing: whoever changes the splits has opened all of their logs, under
-an epoch that grows each time the task's log is opened.
+A runtime that slept through the change can do nothing: the one that changes the splits has opened all of their logs,
+under an epoch that grows each time the task's log is opened.
 
 A binding begins under one runtime, because only that one may empty its table.  If none has begun, the first transaction
 is empty, and the splits fill the tables.

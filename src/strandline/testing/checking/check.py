@@ -20,7 +20,7 @@ from strandline.materialize.driver import Driver
 from strandline.materialize.protocol.task import NOTHING
 from strandline.testing.checking.defects import DEFECTS, Defect
 from strandline.testing.checking.endpoint import CheckedEndpoint, Planted, sound
-from strandline.testing.contracts import driver_contract
+from strandline.testing.contracts.drivers import driver_contract
 from strandline.wiring.loop import LoopThread
 
 Scenario = Callable[[Any], Coroutine[Any, Any, None]]
@@ -132,7 +132,8 @@ def _keeps(open: Callable[[], Driver], loop: LoopThread) -> bool:  # noqa: A002
         return endpoint.checkpoint(world.spec.name) != NOTHING
     except InvalidUsage as error:
         raise InvalidUsage(
-            f"{error}; the suite of endpoints that are only pushed to is strandline.testing.contracts.push_contract"
+            f"{error}; the suite of endpoints that are only pushed to is `push_contract` in "
+            "strandline.testing.contracts.drivers"
         ) from error
 
 

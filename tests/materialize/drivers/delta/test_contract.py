@@ -14,8 +14,8 @@ from tests.materialize.drivers.staged.pushed_tables import AddedContract, Pushed
 
 from s3_server import S3Server
 from strandline.materialize.drivers.staged.table import Lake
-from strandline.testing.contracts.driver_contract import DriverContract, follow, put_back
-from strandline.testing.contracts.splits_contract import SplitsContract
+from strandline.testing.contracts.drivers.driver_contract import DriverContract, follow, put_back
+from strandline.testing.contracts.drivers.splits_contract import SplitsContract
 
 
 @pytest.mark.seldom(2)

@@ -37,14 +37,14 @@ from strandline.materialize.runtime import Task
 from strandline.materialize.spool import Spool
 from strandline.materialize.stores import to_store
 from strandline.store.memory import MemoryConsensus
-from strandline.testing.contracts.driver_contract import (
+from strandline.testing.contracts.drivers.driver_contract import (
     DriverContract,
     World,
     advance_through,
     row,
     write_history,
 )
-from strandline.testing.contracts.splits_contract import SplitsContract
+from strandline.testing.contracts.drivers.splits_contract import SplitsContract
 from strandline.testing.doubles import CountingIds, HandClock
 from strandline.testing.feed import ListFeed
 

@@ -12,7 +12,7 @@ from tests.materialize.drivers.staged.late import SCENARIOS
 from tests.materialize.drivers.staged.pushed_tables import AddedContract, PushedTables
 
 from strandline.materialize.drivers.staged.table import Lake
-from strandline.testing.contracts.driver_contract import DriverContract
+from strandline.testing.contracts.drivers.driver_contract import DriverContract
 
 
 @pytest.mark.seldom(3)

@@ -9,8 +9,8 @@ import pytest
 from tests.materialize.drivers.kafka.topics_under_test import Topics
 
 from kafka_server import KafkaServer
-from strandline.testing.contracts.push_contract import PushContract
-from strandline.testing.contracts.reduction_contract import PushedReductionContract
+from strandline.testing.contracts.drivers.push_contract import PushContract
+from strandline.testing.contracts.drivers.reduction_contract import PushedReductionContract
 
 pytestmark = pytest.mark.server
 

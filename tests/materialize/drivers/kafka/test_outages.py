@@ -16,7 +16,7 @@ from strandline.errors import Unavailable
 from strandline.materialize.drivers.kafka import writer
 from strandline.materialize.drivers.kafka.writer import Writer
 from strandline.store.system import SystemClock
-from strandline.testing.contracts.push_contract import PushWorld
+from strandline.testing.contracts.drivers.push_contract import PushWorld
 
 pytestmark = [pytest.mark.server, pytest.mark.time_limit(300)]
 

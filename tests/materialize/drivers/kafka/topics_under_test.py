@@ -13,7 +13,7 @@ from strandline.materialize.drivers.kafka.driver import KafkaDriver
 from strandline.materialize.drivers.kafka.options import KafkaEndpoint
 from strandline.materialize.drivers.kafka.progress import Progress, Record
 from strandline.materialize.protocol.task import NOTHING, Checkpoint
-from strandline.testing.contracts.push_contract import Pushed
+from strandline.testing.contracts.drivers.push_contract import Pushed
 from strandline.testing.topics import SILENT
 
 MARKED_LOOKS_MAX = 20

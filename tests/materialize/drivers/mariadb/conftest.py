@@ -18,7 +18,7 @@ from strandline.materialize.drivers.mariadb.database import MariaDBDatabase
 from strandline.materialize.drivers.mariadb.dialect import MariaDBDialect
 from strandline.materialize.drivers.mariadb.kind import MariaDBTarget
 from strandline.options import understood
-from strandline.testing.contracts.driver_contract import HOSTILE
+from strandline.testing.contracts.drivers.driver_contract import HOSTILE
 from strandline.testing.doubles import HandClock
 
 SESSIONS_MAX = 16

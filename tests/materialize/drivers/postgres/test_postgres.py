@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 from tests.materialize.drivers.sql.claims import SqlClaims
 
-from strandline.testing.contracts.driver_contract import DriverContract
-from strandline.testing.contracts.fencing_contract import FencingContract
-from strandline.testing.contracts.reduction_contract import ReductionContract
-from strandline.testing.contracts.splits_contract import SplitsContract
+from strandline.testing.contracts.drivers.driver_contract import DriverContract
+from strandline.testing.contracts.drivers.fencing_contract import FencingContract
+from strandline.testing.contracts.drivers.reduction_contract import ReductionContract
+from strandline.testing.contracts.drivers.splits_contract import SplitsContract
 
 pytestmark = pytest.mark.server
 

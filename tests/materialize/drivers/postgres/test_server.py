@@ -16,7 +16,7 @@ from strandline.errors import ConfigError, DefinitionError, FencedError, Unavail
 from strandline.materialize.drivers.postgres import database
 from strandline.materialize.drivers.sql.text import Sql
 from strandline.materialize.protocol.task import NOTHING
-from strandline.testing.contracts.driver_contract import World, advance_through, write_history
+from strandline.testing.contracts.drivers.driver_contract import World, advance_through, write_history
 
 pytestmark = pytest.mark.server
 

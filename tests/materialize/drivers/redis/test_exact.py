@@ -13,9 +13,9 @@ from redis_server import RedisServer
 from strandline.materialize.drivers.redis.exact import Marks
 from strandline.materialize.drivers.redis.options import Form
 from strandline.materialize.drivers.redis.server import Server
-from strandline.testing.contracts.driver_contract import DriverContract
-from strandline.testing.contracts.fencing_contract import FencingContract
-from strandline.testing.contracts.reduction_contract import ReductionContract, crash_everywhere, example
+from strandline.testing.contracts.drivers.driver_contract import DriverContract
+from strandline.testing.contracts.drivers.fencing_contract import FencingContract
+from strandline.testing.contracts.drivers.reduction_contract import ReductionContract, crash_everywhere, example
 
 pytestmark = pytest.mark.server
 DATABASES = count(300)

@@ -10,9 +10,9 @@ from tests.materialize.drivers.redis.redis_endpoint import RedisDatabase
 
 from redis_server import RedisServer
 from strandline.materialize.drivers.redis.options import Form
-from strandline.testing.contracts.driver_contract import DriverContract
-from strandline.testing.contracts.reduction_contract import ReductionContract
-from strandline.testing.contracts.splits_contract import SplitsContract
+from strandline.testing.contracts.drivers.driver_contract import DriverContract
+from strandline.testing.contracts.drivers.reduction_contract import ReductionContract
+from strandline.testing.contracts.drivers.splits_contract import SplitsContract
 
 pytestmark = pytest.mark.server
 DATABASES = count()

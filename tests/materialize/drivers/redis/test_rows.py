@@ -37,7 +37,7 @@ from strandline.materialize.protocol.messages import (
 from strandline.materialize.protocol.task import NOTHING, WHOLE, Binding, KeyRange, MaterializationSpec
 from strandline.options import understood
 from strandline.store.secret import Secret
-from strandline.testing.contracts.driver_contract import KEYED, World, row
+from strandline.testing.contracts.drivers.driver_contract import KEYED, World, row
 
 pytestmark = pytest.mark.server
 DATABASES = count(500)

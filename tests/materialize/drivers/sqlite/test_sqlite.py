@@ -20,14 +20,14 @@ from strandline.materialize.drivers.sql.session import SqlSession
 from strandline.materialize.drivers.sqlite.dialect import SQLiteDialect
 from strandline.materialize.drivers.sqlite.file import SQLiteFile
 from strandline.materialize.protocol.task import Binding, MaterializationSpec
-from strandline.testing.contracts.driver_contract import (
+from strandline.testing.contracts.drivers.driver_contract import (
     DriverContract,
     World,
     advance_through,
     write_history,
 )
-from strandline.testing.contracts.fencing_contract import FencingContract
-from strandline.testing.contracts.splits_contract import SplitsContract
+from strandline.testing.contracts.drivers.fencing_contract import FencingContract
+from strandline.testing.contracts.drivers.splits_contract import SplitsContract
 from strandline.testing.hostile import HOSTILE
 
 

@@ -15,7 +15,7 @@ from typing import Any
 from strandline.materialize.drivers.webhook.driver import WebhookDriver
 from strandline.materialize.drivers.webhook.options import WebhookEndpoint
 from strandline.materialize.protocol.task import Checkpoint
-from strandline.testing.contracts.push_contract import Pushed
+from strandline.testing.contracts.drivers.push_contract import Pushed
 from strandline.testing.doubles import HandClock
 
 

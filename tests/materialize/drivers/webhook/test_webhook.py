@@ -36,7 +36,7 @@ from strandline.materialize.protocol.task import NOTHING, WHOLE, Binding, KeyRan
 from strandline.options import understood
 from strandline.sources.readers.webhook.server import WebhookServer
 from strandline.store.secret import Secret
-from strandline.testing.contracts.push_contract import PushContract, PushWorld
+from strandline.testing.contracts.drivers.push_contract import PushContract, PushWorld
 
 pytestmark = pytest.mark.server
 

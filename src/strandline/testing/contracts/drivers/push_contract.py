@@ -33,7 +33,7 @@ from strandline.materialize.driver import Driver, require_all
 from strandline.materialize.protocol.fsm import QUIET_TIMES_MAX
 from strandline.materialize.protocol.spec import canonical, contents
 from strandline.materialize.protocol.task import Binding, Checkpoint, MaterializationSpec
-from strandline.testing.contracts.driver_contract import (
+from strandline.testing.contracts.drivers.driver_contract import (
     KEYED,
     KEYED_TYPES,
     World,
