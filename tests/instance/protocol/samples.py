@@ -338,7 +338,7 @@ def _single(kind: Any, chance: random.Random, depth: int) -> Any:
         found |= {"key": found["schema"].names[:1], "incarnation": chance.choice(("", "a-1"))}
         found |= {name: found["delta"] and found[name] for name in ("times", "diffs")} | {"reduce": ""}
     if kind is MaterializationSpec:
-        found["bindings"] = (random_value(Binding, chance, depth - 1),)
+        found |= {"bindings": (random_value(Binding, chance, depth - 1),), "splits": chance.choice((1, 4))}
     return kind(**found)
 
 

@@ -210,12 +210,12 @@ def test_a_message_of_an_unknown_kind_is_named() -> None:
     assert codec.decode(codec.encode(Unknown("Dance"))) == Unknown("Dance")
 
 
-@pytest.mark.parametrize(("format_", "who"), [(0, "the other process"), (2, "this process"), (99, "this process")])
+@pytest.mark.parametrize(("format_", "who"), [(1, "the other process"), (3, "this process"), (99, "this process")])
 def test_another_format_is_refused_with_what_to_do(format_: int, who: str) -> None:
     """Damage: a replica of another release does something else than what it is asked."""
     sent = {"format": format_, "kind": "Schedule", "fields": {"id": "v"}}
     for each in (sent, {"format": format_}, {"format": format_, "kind": ["of another shape"]}):
-        with pytest.raises(ProtocolViolation, match=f"format {format_} .* this end format 1: {who} .* upgrade it"):
+        with pytest.raises(ProtocolViolation, match=f"format {format_} .* this end format 2: {who} .* upgrade it"):
             codec.decode(msgspec.msgpack.encode(each))
 
 

@@ -3,7 +3,7 @@
 It is stopped before a message, a statement, an access to a file, or a call of its log or its collections.  Whichever it
 is, it commits nothing afterwards, its process ends with status 4, and it says that it was fenced.
 
-Where it holds the endpoint's own lock when it is stopped, no other process can take over: the endpoint has not been told of
+Where it holds the endpoint's own lock when it is stopped, no other process can take over: the endpoint does not know of
 another runtime yet.  Then what it commits is what it was about to commit, and its next step ends it.  (PostgreSQL ends
 a session that leaves a transaction alone; here soon.)
 """

@@ -46,7 +46,7 @@ from strandline.instance.protocol.messages import (
 )
 from strandline.instance.protocol.plans import Record
 
-FORMAT: Final = 1
+FORMAT: Final = 2
 """Raised when an older reader would do something else than what a frame asks."""
 
 MESSAGES: Final[Mapping[str, type]] = {
