@@ -7,17 +7,17 @@ from functools import partial
 import pytest
 
 from strandline.testing.contracts.drivers.driver_contract import MakeEndpoint
-from strandline.testing.contracts.drivers.splits_contract import SplitsContract
+from strandline.testing.contracts.drivers.splits_contract import SplitsContract, SplitsUnderFaultsContract
 from strandline.testing.endpoints import KeyValueSession, MemoryEndpoint, StagingSession
 
 
-class TestKeyValueSplits(SplitsContract):
+class TestKeyValueSplits(SplitsContract, SplitsUnderFaultsContract):
     @pytest.fixture
     def make_endpoint(self) -> MakeEndpoint:
         return partial(MemoryEndpoint, KeyValueSession, fences=False)
 
 
-class TestStagingSplits(SplitsContract):
+class TestStagingSplits(SplitsContract, SplitsUnderFaultsContract):
     @pytest.fixture
     def make_endpoint(self) -> MakeEndpoint:
         return partial(MemoryEndpoint, StagingSession)

@@ -15,7 +15,7 @@ from tests.materialize.drivers.staged.pushed_tables import AddedContract, Pushed
 from s3_server import S3Server
 from strandline.materialize.drivers.staged.table import Lake
 from strandline.testing.contracts.drivers.driver_contract import DriverContract, follow, put_back
-from strandline.testing.contracts.drivers.splits_contract import SplitsContract
+from strandline.testing.contracts.drivers.splits_contract import SplitsContract, SplitsUnderFaultsContract
 
 
 @pytest.mark.seldom(2)
@@ -55,3 +55,8 @@ def test_a_late_apply_changes_nothing_in_s3(scenario: Callable[[Lake], None], s3
     """Damage: the same, where a commit is a conditional put."""
     root = f"s3://{s3_server.bucket}/delta-late/{scenario.__name__}"
     scenario(DeltaEndpoint(root, storage=s3_server.storage).lake)
+
+
+@pytest.mark.slow
+class TestDeltaSplitsUnderFaults(SplitsUnderFaultsContract):
+    pass

@@ -44,7 +44,7 @@ from strandline.testing.contracts.drivers.driver_contract import (
     row,
     write_history,
 )
-from strandline.testing.contracts.drivers.splits_contract import SplitsContract
+from strandline.testing.contracts.drivers.splits_contract import SplitsContract, SplitsUnderFaultsContract
 from strandline.testing.doubles import CountingIds, HandClock
 from strandline.testing.feed import ListFeed
 
@@ -562,3 +562,8 @@ def test_a_commit_that_ends_while_another_session_opens_is_seen_or_refused(endpo
         checkpoints.advance(older, dialect, held, NOTHING.advance(SPEC.state_keys, 2))
         with pytest.raises(OutcomeUnknownError, match="[Cc]onflict"):
             checkpoints.claim(newer, dialect, "m", WHOLE, ("t.v0",))
+
+
+@pytest.mark.slow
+class TestDuckDBSplitsUnderFaults(SplitsUnderFaultsContract):
+    pass

@@ -7,7 +7,7 @@ from tests.materialize.drivers.sql.claims import SqlClaims
 
 from strandline.testing.contracts.drivers.driver_contract import DriverContract
 from strandline.testing.contracts.drivers.fencing_contract import FencingContract
-from strandline.testing.contracts.drivers.splits_contract import SplitsContract
+from strandline.testing.contracts.drivers.splits_contract import SplitsContract, SplitsUnderFaultsContract
 
 pytestmark = pytest.mark.server
 
@@ -19,4 +19,9 @@ class TestMariaDB(DriverContract, FencingContract, SplitsContract):
 
 
 class TestMariaDBTables(SqlClaims):
+    pass
+
+
+@pytest.mark.slow
+class TestMariaDBSplitsUnderFaults(SplitsUnderFaultsContract):
     pass

@@ -8,7 +8,7 @@ from tests.materialize.drivers.sql.claims import SqlClaims
 from strandline.testing.contracts.drivers.driver_contract import DriverContract
 from strandline.testing.contracts.drivers.fencing_contract import FencingContract
 from strandline.testing.contracts.drivers.reduction_contract import ReductionContract
-from strandline.testing.contracts.drivers.splits_contract import SplitsContract
+from strandline.testing.contracts.drivers.splits_contract import SplitsContract, SplitsUnderFaultsContract
 
 pytestmark = pytest.mark.server
 
@@ -22,4 +22,9 @@ class TestPostgresReductions(ReductionContract):
 
 
 class TestPostgresTables(SqlClaims):
+    pass
+
+
+@pytest.mark.slow
+class TestPostgresSplitsUnderFaults(SplitsUnderFaultsContract):
     pass

@@ -12,7 +12,7 @@ from redis_server import RedisServer
 from strandline.materialize.drivers.redis.options import Form
 from strandline.testing.contracts.drivers.driver_contract import DriverContract
 from strandline.testing.contracts.drivers.reduction_contract import ReductionContract
-from strandline.testing.contracts.drivers.splits_contract import SplitsContract
+from strandline.testing.contracts.drivers.splits_contract import SplitsContract, SplitsUnderFaultsContract
 
 pytestmark = pytest.mark.server
 DATABASES = count()
@@ -37,3 +37,8 @@ class TestRedisWithJson(DriverContract):
 
 class TestRedisReductions(ReductionContract):
     exact = False
+
+
+@pytest.mark.slow
+class TestRedisSplitsUnderFaults(SplitsUnderFaultsContract):
+    pass

@@ -27,7 +27,7 @@ from strandline.testing.contracts.drivers.driver_contract import (
     write_history,
 )
 from strandline.testing.contracts.drivers.fencing_contract import FencingContract
-from strandline.testing.contracts.drivers.splits_contract import SplitsContract
+from strandline.testing.contracts.drivers.splits_contract import SplitsContract, SplitsUnderFaultsContract
 from strandline.testing.hostile import HOSTILE
 
 
@@ -80,7 +80,7 @@ def make_endpoint(tmp_path: Path) -> Iterator[Callable[..., SQLiteEndpoint]]:
         endpoint.kept.close()
 
 
-class TestSQLite(DriverContract, FencingContract, SplitsContract):
+class TestSQLite(DriverContract, FencingContract, SplitsContract, SplitsUnderFaultsContract):
     pass
 
 

@@ -47,14 +47,24 @@ class SplitWorld(World):
 
 
 class SplitsContract:
-    """The tests."""
+    """What every driver's splits do."""
 
     def test_splits_divide_and_join_while_the_task_runs(self, make_endpoint: MakeEndpoint) -> None:
-        """Damage: a row is lost, or there twice, because someone asked for more splits."""
+        """Damage: a row is lost, or there twice, because an operator asked for more splits."""
         asyncio.run(divided_and_joined(make_endpoint()))
 
+    def test_a_binding_begins_anew_in_a_task_with_splits(self, make_endpoint: MakeEndpoint) -> None:
+        """Damage: one split empties what another one has filled; or old rows stay."""
+        if isinstance(make_endpoint(), MemoryEndpoint):
+            pytest.skip("this endpoint's tables are emptied by its own Apply")
+        asyncio.run(begun_anew(make_endpoint()))
+
+
+class SplitsUnderFaultsContract:
+    """The same at every point of a change of splits, which takes minutes where an endpoint is slow."""
+
     def test_a_crash_at_any_point_of_a_change_of_splits_loses_nothing(self, make_endpoint: MakeEndpoint) -> None:
-        """Damage: the same, after a restart; or the task never goes on."""
+        """Damage: a row is lost, or there twice, after a restart; or the task never goes on."""
         asyncio.run(crashed_everywhere(make_endpoint()))
 
     def test_a_runtime_that_slept_through_a_change_of_splits_does_nothing(self, make_endpoint: MakeEndpoint) -> None:
@@ -62,12 +72,6 @@ class SplitsContract:
         if not make_endpoint().fences:
             pytest.skip("this endpoint cannot fence: a zombie may write until its next write to the log")
         asyncio.run(asleep_everywhere(make_endpoint()))
-
-    def test_a_binding_begins_anew_in_a_task_with_splits(self, make_endpoint: MakeEndpoint) -> None:
-        """Damage: one split empties what another one has filled; or old rows stay."""
-        if isinstance(make_endpoint(), MemoryEndpoint):
-            pytest.skip("this endpoint's tables are emptied by its own Apply")
-        asyncio.run(begun_anew(make_endpoint()))
 
 
 async def divided_and_joined(endpoint: EndpointUnderTest) -> None:
