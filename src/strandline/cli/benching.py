@@ -308,6 +308,7 @@ def materialize(
         float, typer.Option(metavar="S", min=0, help="For how long rows go from Kafka into PostgreSQL; 0: none go.")
     ] = 60.0,
     rate: RateOption = 200,
+    splits: Annotated[int, typer.Option(metavar="N", min=1, help="PostgreSQL: also by so many splits.")] = 1,
     directory: DirectoryOption = None,
     json: JsonOption = True,
 ) -> None:
@@ -322,7 +323,7 @@ def materialize(
         raise typer.BadParameter("say where Kafka is", param_hint="--kafka")
     if endpoint is Endpoint.POSTGRES and freshness_seconds and kafka is None:
         raise typer.BadParameter("rows go from Kafka: say where it is, or --freshness-seconds 0", param_hint="--kafka")
-    load = Load(rows, transactions, rounds, drain, freshness_seconds, rate)
+    load = Load(rows, transactions, rounds, drain, freshness_seconds, rate, splits=splits)
     database = None if postgres is None else _database(postgres)
 
     def measure(session: SparkSession, place: Path) -> dict[str, Any]:

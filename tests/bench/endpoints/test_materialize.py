@@ -22,13 +22,14 @@ if TYPE_CHECKING:
 LOAD = Load(rows=2_000, transactions=4, rounds=2)
 
 
-def require_both_sides(found: dict[str, Any]) -> None:
+def require_both_sides(found: dict[str, Any], others: tuple[str, ...] = ("plain",)) -> None:
     """Check the figures of one kind of writing."""
     assert found["wrong"] == 0
-    assert set(found["rows_per_s"]) == {"ours", "plain"}
+    assert set(found["rows_per_s"]) == {"ours", *others}
     assert all(rate > 0 for rate in found["rows_per_s"].values())
-    assert found["ratios"]["plain"] > 0
-    assert len(found["ratios_of_rounds"]["plain"]) == LOAD.rounds
+    for name in others:
+        assert found["ratios"][name] > 0
+        assert len(found["ratios_of_rounds"][name]) == LOAD.rounds
 
 
 @pytest.mark.seldom(2)
@@ -57,13 +58,13 @@ def test_both_sides_write_postgres_and_rows_drain_and_are_followed(
     spark: SparkSession, postgres_server: PostgresServer, kafka_server: KafkaServer, tmp_path: Path
 ) -> None:
     """Damage: likewise; the memory or the freshness is of nothing; or a schema stays in a database that others use."""
-    load = Load(rows=2_000, transactions=4, rounds=2, drain=3_000, seconds=1.0, rate=80, warm_seconds=1.0)
+    load = Load(rows=2_000, transactions=4, rounds=2, drain=3_000, seconds=1.0, rate=80, warm_seconds=1.0, splits=3)
     with postgres_server.database() as database:
         options, servers = database.options, kafka_server.servers
         found = measure_materialize(spark, tmp_path, Endpoint.POSTGRES, load, database=options, servers=servers)
         assert databases.run(options, "SELECT 1 FROM pg_namespace WHERE nspname LIKE 'strandline%'") == []
-    require_both_sides(found["upserts"])
-    require_both_sides(found["appends"])
+    for each in (found["upserts"], found["appends"]):
+        require_both_sides(each, others=("plain", "3 splits"))
     drain, fresh = found["drain"], found["freshness"]
     assert drain["wrong"] == 0
     assert 50 < drain["peak_mib_before"] <= drain["peak_mib"]

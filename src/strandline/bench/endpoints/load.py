@@ -20,6 +20,7 @@ class Load:
     """How much is done: ``rows`` in ``transactions``, in each of ``rounds``; ``drain`` rows, or none.
 
     Rows come for ``seconds`` at ``rate`` a second, after ``warm_seconds`` that do not count, or not at all.
+    ``splits``: rows are written once more, by so many.
     """
 
     rows: int
@@ -29,3 +30,4 @@ class Load:
     seconds: float = 0.0
     rate: int = 200
     warm_seconds: float = 20.0
+    splits: int = 1

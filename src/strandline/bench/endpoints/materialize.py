@@ -49,7 +49,7 @@ def measure_materialize(
             assert database is not None, "the command asks for it"
             if load.drain:
                 found["drain"] = measure_drain(session, directory / "drain", database, rows=load.drain)
-            found |= postgres.measure_postgres(directory, database, **much)
+            found |= postgres.measure_postgres(directory, database, **much, splits=load.splits)
             if load.seconds and servers is not None:
                 with upstream.followed(servers) as rows, postgres.schema(database) as there:
                     found["freshness"] = measure_endpoint(

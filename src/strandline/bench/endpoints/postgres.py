@@ -28,6 +28,7 @@ from strandline.testing.postgres import databases
 
 OURS: Final = "ours"
 PLAIN: Final = "plain"
+SPLIT: Final = "split"
 _SCHEMA: Final = "strandline_bench"
 _COLUMNS: Final = "id bigint, customer bigint, amount numeric(12,2), at timestamptz, note text"
 _STAGED: Final = f"CREATE TEMPORARY TABLE staged ({_COLUMNS}) ON COMMIT DELETE ROWS"
@@ -52,30 +53,32 @@ def schema(options: Mapping[str, str]) -> Iterator[Mapping[str, str]]:
 
 
 def measure_postgres(
-    directory: Path, options: Mapping[str, str], *, rows: int, transactions: int, rounds: int
+    directory: Path, options: Mapping[str, str], *, rows: int, transactions: int, rounds: int, splits: int = 1
 ) -> dict[str, Any]:
     """Return the figures of upserts and of appends.  ``options``: see `schema`."""
     every = {"upserts": rows_of.upserts(rows, transactions), "appends": rows_of.appends(rows, transactions)}
     return {
-        name: measured(prepared, _rounds(directory / name, options, prepared, rounds, keyed=name == "upserts"))
+        name: measured(prepared, _rounds(directory / name, options, prepared, rounds, splits, keyed=name == "upserts"))
         for name, prepared in every.items()
     }
 
 
 def _rounds(
-    directory: Path, options: Mapping[str, str], prepared: Prepared, rounds: int, *, keyed: bool
+    directory: Path, options: Mapping[str, str], prepared: Prepared, rounds: int, splits: int, *, keyed: bool
 ) -> Iterator[Mapping[str, Way]]:
-    binding = table_binding(OURS) if keyed else delta_binding(OURS)
+    binding = table_binding if keyed else delta_binding
     texts = [_csv_of(each.rows) for each in prepared.transactions]
     for number in range(rounds):
         with schema(options) as there:
             driver = KIND.open(understood("a database", KIND.options, there), SystemClock())
-            ours = partial(pushed, driver, binding, prepared, directory / f"{number}")
+            ours = partial(pushed, driver, binding(OURS), prepared, directory / f"{number}")
+            split = partial(pushed, driver, binding(SPLIT), prepared, directory / f"{number}-{splits}", splits)
             plain = partial(_copied, options, texts, keyed=keyed)
-            yield {
+            ways = {
                 "ours": Way(ours, partial(total, options, OURS)),
                 "plain": Way(plain, partial(total, options, PLAIN)),
             }
+            yield ways | ({f"{splits} splits": Way(split, partial(total, options, SPLIT))} if splits > 1 else {})
 
 
 def _copied(options: Mapping[str, str], texts: Sequence[memoryview], *, keyed: bool) -> float:

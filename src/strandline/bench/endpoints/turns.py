@@ -1,6 +1,6 @@
 """Two ways into an endpoint, each in its turn: a materialization, and the plain way of the same rows.
 
-Ours is a `Task` with one of our drivers, and with its recovery log in SQLite, as an environment has them: it reads the
+Ours is a task with one of our drivers, and with its recovery log in SQLite, as an environment has them: it reads the
 changes, checks them, makes the extent durable, sends the rows, and commits.  The clock starts when the session is open
 and the tables are there, and stops when the last transaction is acknowledged.  While one transaction commits, the next
 one is read: a transaction is there as soon as the one before it was read.  The plain way writes the rows that these
@@ -22,7 +22,7 @@ from strandline.bench.endpoints.prepared import COLLECTION, SCHEMA, Prepared, Pr
 from strandline.materialize.driver import Driver
 from strandline.materialize.log import RecoveryLog
 from strandline.materialize.protocol.task import Binding, MaterializationSpec
-from strandline.materialize.runtime import Task
+from strandline.materialize.splits.task import Splits
 from strandline.store.consensus_kinds.sqlite import SQLiteConsensus
 from strandline.store.system import SystemClock, SystemIds
 from strandline.wiring.loop import RunningTask
@@ -49,17 +49,17 @@ def delta_binding(resource: str) -> Binding:
     return Binding(COLLECTION, resource, (), SCHEMA, delta=True)
 
 
-def pushed(driver: Driver, binding: Binding, prepared: Prepared, directory: Path) -> float:
+def pushed(driver: Driver, binding: Binding, prepared: Prepared, directory: Path, splits: int = 1) -> float:
     """Materialize everything; return the seconds that it took.  The recovery log is made in ``directory``."""
-    return asyncio.run(_pushed(driver, binding, prepared, directory))
+    return asyncio.run(_pushed(driver, binding, prepared, directory, splits))
 
 
-async def _pushed(driver: Driver, binding: Binding, prepared: Prepared, directory: Path) -> float:
+async def _pushed(driver: Driver, binding: Binding, prepared: Prepared, directory: Path, splits: int) -> float:
     directory.mkdir(parents=True)
     clock, ids, consensus = SystemClock(), SystemIds(), SQLiteConsensus(directory / "log.sqlite")
-    spec = MaterializationSpec(ids.fresh("bench"), (binding,))
-    feed, log = PreparedFeed(prepared.transactions), RecoveryLog(clock, ids, consensus, "log", 1)
-    task = Task(spec, driver, log, [feed], beside=partial(RunningTask, clock))
+    spec = MaterializationSpec(ids.fresh("bench"), (binding,), splits=splits)
+    feed, logs = PreparedFeed(prepared.transactions), partial(RecoveryLog, clock, ids, consensus)
+    task = Splits(spec, driver, logs("log", 1), logs, ids, [feed], beside=partial(RunningTask, clock))
     try:
         await task.open()
         begun = time.perf_counter()

@@ -85,22 +85,17 @@ class Splits:
         """Whether a transaction is, which the next `advance` goes on with."""
         return any(task.under_way for task in self._tasks.values())
 
+    async def open(self) -> None:
+        """Recover, and let as many splits go on as are wanted; `advance` does it if needed.  Raises as that."""
+        await self._guarded(self._ready)
+
     async def advance(self) -> bool:
         """Bring the endpoint to where its collections are now; return whether its position moved.
 
         Raises as `Task.advance`; of several splits that fail, the error of one.
         """
-        if self._fenced is not None:
-            raise self._fenced
         before = self.status.position
-        try:
-            if not self._recovered:
-                await self._recover()
-            await self._advance()
-        except BaseException as error:
-            self._fenced = error if isinstance(error, FencedError) else None
-            await self.close()
-            raise
+        await self._guarded(self._advance)
         return self.status.position != before
 
     async def halt(self) -> None:
@@ -118,15 +113,28 @@ class Splits:
 
     # ---- rounds ------------------------------------------------------------------------------------------------------
 
-    async def _advance(self) -> None:
+    async def _guarded(self, call: Callable[[], Awaitable[None]]) -> None:
+        if self._fenced is not None:
+            raise self._fenced
+        try:
+            await call()
+        except BaseException as error:
+            self._fenced = error if isinstance(error, FencedError) else None
+            await self.close()
+            raise
+
+    async def _ready(self) -> None:
+        """Have sessions open; of as many splits as are wanted, if all bindings have begun, or none."""
+        if not self._recovered:
+            await self._recover()
         whole = self._tasks.get(WHOLE)
-        if whole is None:
-            await self._round()
-        elif self._spec.splits > 1 and whole.begun in ((), self._spec.state_keys):
+        if whole is not None and self._spec.splits > 1 and whole.begun in ((), self._spec.state_keys):
             await self._divide(whole)
-            await self._round()
-        else:  # in between, the task goes on whole
-            await whole.advance()
+
+    async def _advance(self) -> None:
+        await self._ready()
+        whole = self._tasks.get(WHOLE)
+        await (self._round() if whole is None else whole.advance())
 
     async def _round(self) -> None:
         """Bring every split to where the collections are now."""
