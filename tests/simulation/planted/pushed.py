@@ -76,11 +76,11 @@ def impatient(machine: Any, head: Any) -> Any:
 
 
 @bug("a replay is longer than the first attempt", (states.Machine, "due"))
-def longer(self: states.Machine, upper: int) -> int | None:
+def longer(self: states.Machine, upper: int, *, settles: bool = False) -> int | None:
     """Take what has come since, too."""
     if isinstance(self.head, states.Idle) and self.head.progress.extent is not None:
         self = replace(self, head=replace(self.head, progress=replace(self.head.progress, extent=None)))
-    return _due(self, upper)
+    return _due(self, upper, settles=settles)
 
 
 @bug("the log counts where the endpoint says how far it is", (runtime, "step"))

@@ -106,10 +106,7 @@ class Splits:
     async def close(self) -> None:
         """End all sessions.  Nothing that was acknowledged is lost."""
         self._recovered = False
-        for task in list(self._tasks.values()):
-            await task.close()
-        for shared in self._shared:
-            shared.close()
+        await self._end()
 
     # ---- rounds ------------------------------------------------------------------------------------------------------
 
@@ -178,8 +175,15 @@ class Splits:
 
     # ---- which splits there are --------------------------------------------------------------------------------------
 
+    async def _end(self) -> None:
+        for task in list(self._tasks.values()):
+            await task.close()
+        for shared in self._shared:
+            shared.close()
+
     async def _recover(self) -> None:
         """Open what the log names; join it if other splits are wanted, or a binding has yet to begin."""
+        await self._end()
         try:
             await self._whole().open()
         except HasSplitsError:
@@ -203,7 +207,7 @@ class Splits:
             await self._each(lambda task: task.settle(upto))
         settled = [task.record for task in tasks]
         progress = _common([record.progress.checkpoint for record in settled]) if begun else Progress()
-        await self.close()
+        await self._end()
         states = [record.state for record in settled]
         state = self._driver.joined(states) if isinstance(self._driver, JoinsStates) else states[0]
         await self._log.lay_out((), progress, state, joined([record.greatest for record in settled]))
@@ -228,7 +232,7 @@ class Splits:
 
     async def _parts(self, spec: MaterializationSpec, layout: Sequence[Share], epoch: int) -> None:
         """Open all splits, one after the other, because each of them applies the spec."""
-        await self.close()
+        await self._end()
         feeds = dict(zip(self._spec.state_keys, self._feeds, strict=True))
         ranges = [share.range for share in layout]
         self._shared = tuple(Shared(feeds[each.state_key], each, ranges) for each in spec.bindings)

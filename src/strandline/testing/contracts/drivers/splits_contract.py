@@ -79,11 +79,15 @@ async def divided_and_joined(endpoint: EndpointUnderTest) -> None:
     world = SplitWorld(endpoint)
     for turn, splits in enumerate(TURNS):
         world.splits = splits
-        runtime = world.runtime(epoch=turn + 1)
+        points = CrashPlan()
+        runtime = world.runtime(points, epoch=turn + 1)
+        sessions = []
         for _ in range(3):
             world.write_round()
             await runtime.advance()
             world.check(world.upper)
+            sessions.append(points.points.count("driver.open"))
+        assert sessions[0] == sessions[-1], "sessions are opened for each round"
         assert len(runtime.status.splits) == (splits if splits > 1 else 0)
         assert runtime.status.position == world.upper
         await runtime.close()
