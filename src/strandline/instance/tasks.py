@@ -51,7 +51,12 @@ async def start_task(
 
 async def reached(log: str, spec: MaterializationSpec, client: PersistClient) -> int:
     """Return the time before which the endpoint equals its collections, as the recovery log says; 0: nothing yet."""
-    return min(each.position.time(spec.state_keys) for each in await _progress(log, client))
+    return min(await reached_by_splits(log, spec, client))
+
+
+async def reached_by_splits(log: str, spec: MaterializationSpec, client: PersistClient) -> list[int]:
+    """Return the same of each split; of a task without any, of the whole."""
+    return [each.position.time(spec.state_keys) for each in await _progress(log, client)]
 
 
 async def _begun(log: str, spec: MaterializationSpec, client: PersistClient) -> int:

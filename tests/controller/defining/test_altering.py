@@ -11,7 +11,9 @@ from typing import Any
 
 import pytest
 
+from strandline.controller.asking import verification
 from strandline.controller.asking.status import status
+from strandline.controller.asking.verification import verify_endpoint
 from strandline.controller.core import Core
 from strandline.controller.defining import definitions
 from strandline.controller.defining.altering import ALTERABLE, alter_materialization
@@ -20,7 +22,7 @@ from strandline.controller.language.statements import Bind, CreateMaterializatio
 from strandline.controller.location import on_error
 from strandline.controller.location.config import Config, Mode
 from strandline.controller.location.items import Table
-from strandline.errors import DefinitionError, Position
+from strandline.errors import DefinitionError, Position, Unavailable
 from strandline.instance.tables import Change
 from strandline.store.memory import MemoryBlob, MemoryConsensus
 from strandline.testing.doubles import CountingIds, HandClock
@@ -88,10 +90,33 @@ def test_a_task_gets_splits_and_loses_them_while_it_goes_on(tmp_path: Path) -> N
         found = await said(core)
         assert len(found["splits"]) == 4
         assert set(found["splits"].values()) == {found["position"]}
+        assert (await verify_endpoint(core, "out")).ok
         await altered(core, "alter materialization out set (splits 1)")
         await place.grown(core)
         assert "splits" not in await said(core)
         assert core.catalog.items["out"].options == {"path": str(place.file), "splits": "1", "every": "1 ms"}
+
+    asyncio.run(body())
+
+
+def test_splits_that_are_at_different_times_are_not_compared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Damage: an operator is shown differences that are none, because one split was ahead of another."""
+
+    async def body() -> None:
+        place = Place(tmp_path)
+        core = await place.filled()
+        await altered(core, "ALTER MATERIALIZATION out SET (splits 2)")
+        await place.grown(core)
+        there = verification.task_positions
+        calls = []
+
+        async def positions(*given: Any) -> list[int]:
+            calls.append(given)
+            return [each + (len(calls) == 2) for each in await there(*given)]
+
+        monkeypatch.setattr(verification, "task_positions", positions)
+        with pytest.raises(Unavailable, match="the splits of materialization 'Out' are on their way; try again"):
+            await verify_endpoint(core, "out")
 
     asyncio.run(body())
 

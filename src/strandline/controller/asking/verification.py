@@ -17,14 +17,14 @@ from strandline.compute.afresh import Halves, afresh, computed
 from strandline.compute.plan.meaning import meaning
 from strandline.controller.asking.backfill import materialization
 from strandline.controller.asking.reads import complete, latest, multiset, shown_at, snapshot, updates
-from strandline.controller.asking.status import task_position
+from strandline.controller.asking.status import task_positions
 from strandline.controller.commanded import bindings
 from strandline.controller.core import Core
 from strandline.controller.holding import Hold
 from strandline.controller.location.catalog import unknown
 from strandline.controller.location.items import Materialization, View
 from strandline.controller.planning import define, replanned
-from strandline.errors import AsOfError, EvaluationError, InvalidUsage
+from strandline.errors import AsOfError, EvaluationError, InvalidUsage, Unavailable
 from strandline.persist.handles.contents import Rows
 from strandline.persist.handles.read import ReadHandle
 from strandline.plane.reading import SIGNIFICANT_DIGITS
@@ -192,10 +192,12 @@ async def verify_endpoint(core: Core, name: str) -> Verification:
     Raises:
         DefinitionError: there is no such materialization.
         AsOfError: the endpoint has nothing yet.
+        Unavailable: its splits are at different times just now.
     """
     item = materialization(core.catalog, name)
     endpoint = core.assembly.drivers(item.endpoint, item.endpoint_options)
-    position = await task_position(core, item)
+    positions = await task_positions(core, item)
+    position = min(positions)
     if not position:
         raise AsOfError(f"materialization {item.name!r} has committed nothing yet")
     found = []
@@ -215,6 +217,8 @@ async def verify_endpoint(core: Core, name: str) -> Verification:
             time = max(position, reached) - 1
             wanted = await updates(core, reader, time, Hold())
             of = f"{item.name}/{binding.resource}"
+            if len(positions) > 1 and {*positions, *await task_positions(core, item)} != {position}:
+                raise Unavailable(f"the splits of materialization {item.name!r} are on their way; try again")
             found.append(await _compare(core, of, reader.schema, aside.rows(), wanted, time))
     return _together(item.name, found)
 
