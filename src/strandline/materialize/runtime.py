@@ -129,6 +129,11 @@ class Task:
         """The state keys that the endpoint's checkpoint has, while no transaction is under way."""
         return self._machine.begun
 
+    @property
+    def untouched(self) -> bool:
+        """Whether the endpoint was given nothing yet, while no transaction is under way."""
+        return not self._machine.begun and not self._machine.replays
+
     async def open(self) -> None:
         """Recover: take the log over, apply the spec to the endpoint, begin a session.  `advance` calls it if needed.
 
@@ -251,7 +256,7 @@ class Task:
                 await self._extend(states.Extend(due, settles=True))
             else:
                 await self._answered()
-        if self._checkpoint != wanted:
+        if any(self.record.progress.checkpoint.of(key) != wanted for key in self._spec.state_keys):
             raise Unavailable(f"{self._spec.name!r} is at {self._position}, past {wanted}; it is tried again")
         return wanted
 

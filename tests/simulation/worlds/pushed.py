@@ -12,6 +12,8 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
 from typing import Any, Final
 
 from laws.broken import judged, require
@@ -25,6 +27,7 @@ from strandline.materialize.log import RecoveryLog
 from strandline.materialize.protocol.fsm import QUIET_TIMES_MAX
 from strandline.materialize.protocol.spec import canonical
 from strandline.materialize.runtime import Task
+from strandline.materialize.splits.task import Splits
 from strandline.store.beside import Beside
 from strandline.store.unreliable import Choose
 from strandline.testing.contracts.drivers.driver_contract import KEYED_TYPES, TWO, World, row
@@ -40,10 +43,14 @@ from worlds.pushed_endpoints import PATTERNS, Pattern, Piped, WatchedPlace
 LOG: Final = f"{LOGS}m"
 ROUNDS: Final = 5
 STEPS_MAX: Final = 20_000
+END: Final = "in the end"
 CALM_AFTER: Final = 600
 TURN_S: Final = 0.05
 """After how long a turn may be ended: some of its steps."""
 ROOMS: Final = (0, 1, 1, 2)
+SPLITS_MAX: Final = 3
+SPLIT_PATTERNS: Final = ("staging", "direct", "reducing in stages")
+"""Those whose endpoint keeps no checkpoint: in memory, it would be one for all splits."""
 
 
 class PushedWorld:
@@ -53,10 +60,11 @@ class PushedWorld:
     collections will not change again.  ``now``: what runs, the history or what comes after it.
     """
 
-    def __init__(self, choose: Choose, pattern: str) -> None:
+    def __init__(self, choose: Choose, pattern: str, splits_max: int = 1) -> None:
         self.simulation = self.now = Simulation(choose, tuple(Fate), CALM_AFTER, STEPS_MAX)
         self.marks: Counter[str] = Counter()
         self.pattern: Pattern = PATTERNS[pattern]
+        self.splits_max = splits_max
         self.room = ROOMS[self.choose("room", len(ROOMS))]
         self.generation = 1
         self.done = False
@@ -76,11 +84,16 @@ class PushedWorld:
         """Make a choice of this history."""
         return self.now.choose(label, n)
 
-    def task(self, epoch: int) -> Task:
-        """Return a runtime under an epoch."""
-        log = RecoveryLog(HandClock(), self.ids, SimConsensus(self.consensus), LOG, epoch)
+    def task(self, epoch: int) -> Task | Splits:
+        """Return a runtime under an epoch; where there may be splits, with a number of them."""
+        logs = partial(RecoveryLog, HandClock(), self.ids, SimConsensus(self.consensus))
         driver = Driver(self.place, self.pattern.session, self.room, self.now.beside)
-        return Task(self.spec, driver, log, [SimFeed(feed) for feed in self.data.feeds], beside=self.now.beside)
+        feeds = [SimFeed(feed) for feed in self.data.feeds]
+        if self.splits_max == 1:
+            return Task(self.spec, driver, logs(LOG, epoch), feeds, beside=self.now.beside)
+        spec = replace(self.spec, splits=1 + self.choose("splits", self.splits_max))
+        of_split = lambda split, of: logs(f"{LOG}/{split}", of)  # noqa: E731
+        return Splits(spec, driver, logs(LOG, epoch), of_split, self.ids, feeds, beside=self.now.beside)
 
     def run(self) -> None:
         """Make the history, and see the endpoint arrive after it.  Raises what it breaks."""
@@ -101,7 +114,7 @@ class PushedWorld:
             require("M2", holds=False, message=f"what the endpoint needs is gone: {error}")
         await task.close()
         require("L1", task.status.position == self.data.upper, f"it stays at {task.status.position}")
-        self.judge(task.status.checkpoint, "in the end")
+        self.judge(task.status.checkpoint if self.splits_max == 1 else task.status.position, END)
 
     def change(self) -> None:
         """Let the collections change, and a time pass."""
@@ -126,7 +139,12 @@ class PushedWorld:
         return sorted(canonical(each) for each in reduced.values())
 
     def judge(self, time: int, when: str) -> None:
-        """M2: what the endpoint holds is what the collections hold before ``time``; M4, of what is pushed likewise."""
+        """M2: what the endpoint holds is what the collections hold before ``time``; M4, of what is pushed likewise.
+
+        Before the end some splits may be ahead of others.
+        """
+        if self.splits_max > 1 and when != END:
+            return
         for index, binding in enumerate(self.spec.bindings):
             wanted = self.truth(index, time)
             found = sorted(canonical(each) for each in self.place.held(index, time))
@@ -192,7 +210,7 @@ async def write(world: PushedWorld) -> None:
 
 async def follow(world: PushedWorld, epoch: int) -> None:
     """Run the task until it has arrived, or belongs to another epoch."""
-    task: Task | None = None
+    task: Task | Splits | None = None
     while True:
         if task is None:
             task = world.task(epoch)
@@ -217,7 +235,7 @@ async def follow(world: PushedWorld, epoch: int) -> None:
             await pause(world, "turn", 40)
 
 
-async def turn(world: PushedWorld, task: Task) -> bool:
+async def turn(world: PushedWorld, task: Task | Splits) -> bool:
     """Let the task advance; or begin it, and end it in the middle.  Return whether it came to its end."""
     if world.simulation.calm or world.choose("patience", 8):
         moved = await task.advance()
@@ -254,10 +272,15 @@ async def pause(world: PushedWorld, label: str, most: int) -> None:
     await IoPoint("clock.sleep", (label,), nothing, WAIT, delay_ms=1 + world.choose(label, most))
 
 
-def play(seed: int) -> PushedWorld:
+def play_split(seed: int) -> PushedWorld:
+    """Make the history of ``seed``, in which each runtime has some number of splits.  Raises what it breaks."""
+    return play(seed, SPLIT_PATTERNS, SPLITS_MAX)
+
+
+def play(seed: int, patterns: Sequence[str] = tuple(PATTERNS), splits_max: int = 1) -> PushedWorld:
     """Make the history of ``seed``.  Raises what it breaks."""
-    pattern = tuple(PATTERNS)[seed % len(PATTERNS)]
-    world = PushedWorld(Seeded(random.Random(seed)), pattern)
+    pattern = patterns[seed % len(patterns)]
+    world = PushedWorld(Seeded(random.Random(seed)), pattern, splits_max)
     world.simulation.spawn("writer", lambda n: write(world) if n == 0 else finish(world))
     world.simulation.spawn("a", lambda _: follow(world, 1))
     if world.pattern.shared and world.choose("two", 2):

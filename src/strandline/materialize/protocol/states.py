@@ -194,6 +194,11 @@ class Machine:
         checkpoint = self.head.progress.checkpoint if isinstance(self.head, Idle | Extending) else NOTHING
         return tuple(key for key in self.state_keys if checkpoint.of(key) is not None)
 
+    @property
+    def replays(self) -> bool:
+        """Whether a transaction is to be done again, of which the endpoint may have rows."""
+        return isinstance(self.head, Idle | Extending) and self.head.progress.extent is not None
+
     def due(self, upper: int, *, settles: bool = False) -> int | None:
         """Return where the next transaction ends if the collections are complete up to ``upper``, or None.
 

@@ -121,11 +121,11 @@ class Splits:
             raise
 
     async def _ready(self) -> None:
-        """Have sessions open; of as many splits as are wanted, if all bindings have begun, or none."""
+        """Have sessions open; of as many splits as are wanted, if all bindings have begun, or nothing was written."""
         if not self._recovered:
             await self._recover()
         whole = self._tasks.get(WHOLE)
-        if whole is not None and self._spec.splits > 1 and whole.begun in ((), self._spec.state_keys):
+        if whole is not None and self._spec.splits > 1 and (whole.untouched or whole.begun == self._spec.state_keys):
             await self._divide(whole)
 
     async def _advance(self) -> None:
@@ -215,7 +215,7 @@ class Splits:
 
     async def _divide(self, whole: Task) -> None:
         """Settle the task, and let its splits go on."""
-        await whole.settle(None if whole.begun else 0)
+        await whole.settle(0 if whole.untouched else None)
         settled = whole.record
         progress = _common([settled.progress.checkpoint])
         layout = tuple(Share(each, self._ids.fresh("split")) for each in divided(self._spec.splits))

@@ -145,7 +145,7 @@ def test_a_split_goes_on_from_its_parents_checkpoint_and_later_from_its_own(topi
         assert base == Checkpoint((("t.v0", 9),))
         await again.close()
         await parent.close()
-        with pytest.raises(DefinitionError, match="has another checkpoint"):
+        with pytest.raises(DefinitionError, match="has no single checkpoint"):
             await opened(topics, STRADDLING)
 
     asyncio.run(body())
