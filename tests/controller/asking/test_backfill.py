@@ -21,6 +21,7 @@ from strandline.controller.location.config import Config, Mode
 from strandline.controller.location.items import BoundTable, Table
 from strandline.errors import DefinitionError, InvalidUsage, Unavailable
 from strandline.instance.tables import Change
+from strandline.materialize.protocol.task import WHOLE
 from strandline.store.consensus import CompareAndSet
 from strandline.store.memory import MemoryBlob, MemoryConsensus
 from strandline.testing.doubles import CountingIds, HandClock
@@ -172,7 +173,7 @@ def test_a_backfill_that_dies_in_the_middle_is_finished_or_never_began(
                 await core.require_writing().reconcile()
                 task = core.require_writing().instance._deliveries.tasks["out"]
                 await task.open()
-                session = task._line._session
+                session = task._tasks[WHOLE]._line._session
                 patched.setattr(session, "_commit", dies(when.startswith("before"), session._commit))
                 await core.tick()
         again = await place.open()

@@ -291,19 +291,19 @@ def test_another_format_ends_the_connection_and_says_why() -> None:
     play(
         RUNNING,
         """
-        a> format=2 Schedule large
-        b> format=2 Hello 2
+        a> format=3 Schedule large
+        b> format=3 Hello 2
         c> format=0 Hello 2
         d> noise
         e> Hello 1
-        a< Refused Hello: the other end of the connection speaks format 2 of the protocol, this end format
-           1: this process runs an older version of strandline, upgrade it
+        a< Refused Hello: the other end of the connection speaks format 3 of the protocol, this end format
+           2: this process runs an older version of strandline, upgrade it
         a< (closed)
-        b< Refused Hello: the other end of the connection speaks format 2 of the protocol, this end format
-           1: this process runs an older version of strandline, upgrade it
+        b< Refused Hello: the other end of the connection speaks format 3 of the protocol, this end format
+           2: this process runs an older version of strandline, upgrade it
         b< (closed)
         c< Refused Hello: the other end of the connection speaks format 0 of the protocol, this end format
-           1: the other process runs an older version of strandline, upgrade it
+           2: the other process runs an older version of strandline, upgrade it
         c< (closed)
         d< Refused Hello: a frame of 5 bytes is no message: DecodeError: MessagePack data is malformed:
            trailing characters (byte 1)
