@@ -34,7 +34,8 @@ from strandline.errors import (
     StoreError,
     Unavailable,
 )
-from strandline.materialize.runtime import Task
+from strandline.materialize.schedule.pace import Pace, Schedule
+from strandline.materialize.splits.task import Splits
 from strandline.persist.handles.register import Register
 from strandline.persist.together.transactions import SHARD
 from strandline.store.memory import MemoryBlob, MemoryConsensus
@@ -208,7 +209,7 @@ def test_closing_goes_on_after_an_endpoint_that_fails() -> None:
     assembly, loop = place.assembly(), LoopThread()
     core = loop.run(Core.open(assembly, Config(), Mode.FULL))
     for name, task in tasks.items():
-        core.require_writing().instance._deliveries.add(name, cast("Task", task))
+        core.require_writing().instance._deliveries.add(name, cast("Splits", task), Pace(Schedule(), HandClock()))
     env = Environment(Access(core, assembly, loop))
     with pytest.raises(Unavailable, match="endpoint is gone"):
         env.close()

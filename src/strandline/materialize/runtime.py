@@ -37,7 +37,7 @@ from strandline.materialize.protocol import messages, states
 from strandline.materialize.protocol.fsm import step
 from strandline.materialize.protocol.greatest import NOT_KNOWN, Greatest, greater, ordered
 from strandline.materialize.protocol.state import StateUpdate
-from strandline.materialize.protocol.task import WHOLE, KeyRange, MaterializationSpec, Progress
+from strandline.materialize.protocol.task import WHOLE, Checkpoint, KeyRange, MaterializationSpec, Progress
 from strandline.materialize.reduced import Reduced
 from strandline.materialize.status import FAILED, Counts, Moving, Status, unwatched
 from strandline.materialize.stores import second_row
@@ -123,6 +123,12 @@ class Task:
     def record(self) -> Record:
         """What the log has, once it is open."""
         return self._log.record
+
+    @property
+    def checkpoint(self) -> Checkpoint:
+        """The endpoint's checkpoint, while nothing is under way.  The log's may be older (`fsm`)."""
+        assert isinstance(self._machine.head, states.Idle), "nothing is under way"
+        return self._machine.head.progress.checkpoint
 
     @property
     def begun(self) -> tuple[str, ...]:
@@ -256,7 +262,7 @@ class Task:
                 await self._extend(states.Extend(due, settles=True))
             else:
                 await self._answered()
-        if any(self.record.progress.checkpoint.of(key) != wanted for key in self._spec.state_keys):
+        if any(self.checkpoint.of(key) != wanted for key in self._spec.state_keys):
             raise Unavailable(f"{self._spec.name!r} is at {self._position}, past {wanted}; it is tried again")
         return wanted
 

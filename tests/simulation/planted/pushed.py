@@ -83,6 +83,11 @@ def longer(self: states.Machine, upper: int, *, settles: bool = False) -> int | 
     return _due(self, upper, settles=settles)
 
 
+@bug("a task goes on in the session in which something failed", (Task, "_drop"))
+async def session_kept(self: Task) -> None:
+    """Keep it."""
+
+
 @bug("the log counts where the endpoint says how far it is", (runtime, "step"))
 def own_opinion(machine: Any, event: Any) -> Any:
     """Do not hear it."""

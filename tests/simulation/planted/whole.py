@@ -291,11 +291,6 @@ _transact = Transactions.transact
 # ---- materialize -----------------------------------------------------------------------------------------------------
 
 
-@bug("a task goes on in the session in which something failed", (Task, "_drop"))
-async def session_kept(self: Task) -> None:
-    """Keep it."""
-
-
 _open_log = RecoveryLog.open
 _write_log = RecoveryLog.write
 

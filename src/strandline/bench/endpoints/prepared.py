@@ -77,7 +77,7 @@ def upserts(rows: int, transactions: int) -> Prepared:
 
     >>> found = upserts(100, 4)
     >>> found.rows, found.total.rows, [sum(map(len, each.changes)) for each in found.transactions]
-    (100, 63, [25, 37, 37, 37])
+    (100, 64, [25, 37, 37, 37])
     """
     random = np.random.default_rng(_SEED)
     versions: Numbers = np.zeros(0, np.int64)  # in which transaction each key was written last

@@ -79,7 +79,7 @@ def encode(message: Command | Response | Unknown) -> bytes:
     """Return the frame of ``message``.
 
     >>> decode(encode(Advance(7, wait=True)))
-    Advance(time=7, step=True, wait=True, turn=0)
+    Advance(time=7, step=True, wait=True, turn=0, hurried={})
 
     Raises:
         InvalidUsage: it is no message, or holds what its fields do not allow, or a plan that is nested too deeply.

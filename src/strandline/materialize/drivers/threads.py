@@ -4,9 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import TypeVar
+from concurrent.futures import ThreadPoolExecutor
+from typing import Final, TypeVar
+
+from strandline.materialize.protocol.task import SPLITS_MAX
 
 T = TypeVar("T")
+
+_THREADS: Final = ThreadPoolExecutor(4 * SPLITS_MAX, thread_name_prefix="endpoint")
+"""Threads of their own: endpoints that do not answer must not keep the log, or other endpoints, waiting."""
 
 
 async def to_its_end(call: Callable[[], T], stop: Callable[[], None] = lambda: None) -> T:
@@ -15,7 +21,7 @@ async def to_its_end(call: Callable[[], T], stop: Callable[[], None] = lambda: N
     So when a session is closed, nothing of it can still be committed.  ``stop``: called if this is cancelled, to have
     the thread end sooner.
     """
-    future = asyncio.get_running_loop().run_in_executor(None, call)
+    future = asyncio.get_running_loop().run_in_executor(_THREADS, call)
     try:
         return await asyncio.shield(future)
     except asyncio.CancelledError:

@@ -21,12 +21,13 @@ Laws: M2, M3.
 
 from __future__ import annotations
 
+from asyncio import CancelledError
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import TypeAlias
 
-from strandline.errors import FencedError, StrandlineError
+from strandline.errors import FencedError
 from strandline.frontier.antichain import TIME_MAX, meet
 from strandline.materialize.driver import Driver, JoinsStates
 from strandline.materialize.feed import Feed
@@ -125,7 +126,9 @@ class Splits:
         if not self._recovered:
             await self._recover()
         whole = self._tasks.get(WHOLE)
-        if whole is not None and self._spec.splits > 1 and (whole.untouched or whole.begun == self._spec.state_keys):
+        if whole is None or whole.under_way or self._spec.splits == 1:
+            return
+        if whole.untouched or whole.begun == self._spec.state_keys:
             await self._divide(whole)
 
     async def _advance(self) -> None:
@@ -146,12 +149,14 @@ class Splits:
 
     async def _each(self, call: Callable[[Task], Awaitable[object]]) -> None:
         """Do something with all splits, side by side; once all have ended, raise what one of them raised."""
-        errors: list[StrandlineError] = []
+        errors: list[BaseException] = []
 
         async def guarded(task: Task) -> None:
             try:
                 await call(task)
-            except StrandlineError as error:
+            except CancelledError:
+                raise
+            except BaseException as error:  # noqa: BLE001 - it is raised below, also what ends a process
                 errors.append(error)
 
         running = [self._beside(partial(guarded, task)) for task in self._tasks.values()]
@@ -206,7 +211,7 @@ class Splits:
             upto = max(await self._complete(), *(task.status.position for task in tasks))
             await self._each(lambda task: task.settle(upto))
         settled = [task.record for task in tasks]
-        progress = _common([record.progress.checkpoint for record in settled]) if begun else Progress()
+        progress = _common([task.checkpoint for task in tasks]) if begun else Progress()
         await self._end()
         states = [record.state for record in settled]
         state = self._driver.joined(states) if isinstance(self._driver, JoinsStates) else states[0]
@@ -217,7 +222,7 @@ class Splits:
         """Settle the task, and let its splits go on."""
         await whole.settle(0 if whole.untouched else None)
         settled = whole.record
-        progress = _common([settled.progress.checkpoint])
+        progress = _common([whole.checkpoint])
         layout = tuple(Share(each, self._ids.fresh("split")) for each in divided(self._spec.splits))
         for share in layout:
             await self._logs(share.log, FIRST_OPENED).begin(progress, settled.state, settled.greatest)

@@ -14,18 +14,19 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Callable
-from contextlib import closing
+from contextlib import closing, suppress
 from functools import partial
 from pathlib import Path
 from typing import Final, TypeVar
 
 from strandline.errors import ConfigError, CorruptionError, DefinitionError, StrandlineError, Unavailable
-from strandline.materialize.drivers.sql.connection import Connection
+from strandline.materialize.drivers.sql.connection import Connection, OutcomeUnknownError
 from strandline.materialize.drivers.sqlite.connection import SQLiteConnection
 from strandline.materialize.drivers.threads import to_its_end
 
 T = TypeVar("T")
 
+ATTEMPTS_MAX: Final = 3
 LOCK_WAIT_S: Final = 15.0
 """How long another process's transaction is waited for."""
 _OF_THE_OPERATOR: Final = frozenset(
@@ -62,8 +63,16 @@ class SQLiteFile:
         return f"SQLite file {self._path}"
 
     async def run(self, work: Callable[[Connection], T], *, again: bool = False) -> T:
-        """See `Database.run`: transactions that write are one at a time, so nothing is begun anew."""
-        return await to_its_end(partial(self._attempt, work))
+        """See `Database.run`: transactions that write are one at a time, so only after a failed COMMIT."""
+        for _ in range(ATTEMPTS_MAX - 1 if again else 0):
+            with suppress(OutcomeUnknownError):
+                return await to_its_end(partial(self._attempt, work))
+        try:
+            return await to_its_end(partial(self._attempt, work))
+        except OutcomeUnknownError as error:
+            if again:
+                raise Unavailable(f"{self} does not commit: {error}") from error
+            raise
 
     async def close(self) -> None:
         """Do nothing: no connection is kept."""
