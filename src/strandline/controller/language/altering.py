@@ -1,7 +1,4 @@
-"""ALTER MATERIALIZATION: options that change while it goes on.
-
-ALTER MATERIALIZATION name SET (option = value, …)
-"""
+"""``ALTER MATERIALIZATION name SET (option value, …)``: options that change while it goes on."""
 
 from __future__ import annotations
 

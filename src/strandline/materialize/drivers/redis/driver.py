@@ -63,8 +63,10 @@ from strandline.materialize.protocol.task import WHOLE, Binding, KeyRange, Mater
 from strandline.store.clock import Clock
 
 NOTED_UNDER: Final = "range"
-"""The key range whose session noted these transactions: that which this one was divided from, at first."""
-"""In the driver's state: the number of each binding's last transaction, by state key."""
+"""In the state of a session: under which key range the server has its note of the last transactions.
+
+Right after a division, it is that of the task before.
+"""
 
 
 class RedisDriver:

@@ -37,8 +37,7 @@ class PieceForm(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Work(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Pieces to add to a table, and keys whose rows go.
 
-    ``replaces``: the rows of the writer's key range that were there before go, too: a backfill begins.  ``expects``:
-    how many rows the keys have.
+    ``replaces``: the rows of the writer's key range that were there before go, too: a backfill begins.
     """
 
     owner: str
