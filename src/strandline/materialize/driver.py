@@ -81,8 +81,8 @@ class Contents:
     """What a resource holds at one moment, which can be read once.
 
     ``checkpoint``: what the endpoint holds for the task at that moment; None if it keeps none.  It may be beyond that
-    of the recovery log, and, while a transaction is being committed, behind it.  ``tables``: bounded tables of the binding's columns, in their order.  A reader that stops
-    early must close them (`aclosing`).
+    of the recovery log, and, while a transaction is being committed, behind it.  ``tables``: bounded tables of the
+    binding's columns, in their order.  A reader that stops early must close them (`aclosing`).
     """
 
     checkpoint: Checkpoint | None

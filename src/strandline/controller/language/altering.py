@@ -1,4 +1,4 @@
-"""``ALTER MATERIALIZATION name SET (option value, …)``: options that change while it goes on."""
+"""ALTER MATERIALIZATION name SET (option value, …): options that change while it goes on."""
 
 from __future__ import annotations
 
