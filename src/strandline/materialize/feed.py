@@ -5,14 +5,14 @@ A window comes in batches of bounded size, so that the first sync of a large col
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
 import pyarrow as pa
 
 from strandline.algebra.schema import Schema
-from strandline.frontier.antichain import Frontier
+from strandline.frontier.antichain import Frontier, as_time, meet
 
 Batches: TypeAlias = AsyncGenerator[pa.RecordBatch, None]
 """Batches of bounded size; a reader that stops early must close the iterator (`aclosing`)."""
@@ -74,3 +74,8 @@ class Feed(Protocol):
     async def hold(self, frontier: Frontier) -> None:
         """Move this task's critical hold to ``frontier``, which is never past the durable commits."""
         ...
+
+
+async def complete(feeds: Iterable[Feed]) -> int:
+    """Return the time before which every window of all ``feeds`` can be read; `TIME_MAX` if they have ended."""
+    return as_time(meet([await feed.upper() for feed in feeds]))

@@ -28,9 +28,9 @@ from typing import Final, TypeVar
 import pyarrow.compute as pc
 
 from strandline.errors import FencedError, InvalidUsage, Unavailable
-from strandline.frontier.antichain import TIME_MAX, Frontier, meet
+from strandline.frontier.antichain import Frontier
 from strandline.materialize.driver import Driver, require_all
-from strandline.materialize.feed import Feed
+from strandline.materialize.feed import Feed, complete
 from strandline.materialize.line import Line
 from strandline.materialize.log import Record, RecoveryLog
 from strandline.materialize.protocol import messages, states
@@ -272,10 +272,7 @@ class Task:
 
     async def _complete(self, upto: int | None) -> int:
         """Return the time that every bound collection is complete up to; ``upto`` if that is given."""
-        if upto is not None:
-            return upto
-        upper = meet([await feed.upper() for feed in self._feeds])
-        return TIME_MAX if upper.at is None else upper.at
+        return await complete(self._feeds) if upto is None else upto
 
     async def _step(self, first: states.Event) -> None:
         """Step and act until only an answer of the driver, or another window, can bring it on."""
@@ -389,7 +386,7 @@ class Task:
         bound = self._spec.bindings[binding]
         transfer = self._transfers[binding] = Transfer(bound, self._reduced[binding])
         if lower < upper:
-            changes = await self._feeds[binding].changes(lower, upper, key=bound.key, times=transfer.times)
+            changes = await self._feeds[binding].changes(lower, upper, key=bound.key, times=bound.by_time)
             self._moved(about=changes.about)
             async with aclosing(changes.batches) as batches:
                 async for batch in batches:

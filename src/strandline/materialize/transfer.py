@@ -38,11 +38,6 @@ class Transfer:
             self._making = Deltas(binding) if binding.diffs or not binding.key else Stores(binding)
 
     @property
-    def times(self) -> bool:
-        """Whether the changes are read apart by time."""
-        return self._binding.times or self._reduced is not None
-
-    @property
     def rows(self) -> int:
         """How many rows there are."""
         return self._spool.rows

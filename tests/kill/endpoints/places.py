@@ -17,6 +17,8 @@ from pathlib import Path
 from typing import Any
 
 import psycopg
+from deltalake import DeltaTable
+from deltalake.exceptions import TableNotFoundError
 from tests.kill.endpoints.changing import KEPT, PUSHED, Changing
 from tests.kill.endpoints.processes import Runtime, wait
 from tests.materialize.drivers.kafka.topics_under_test import Topics
@@ -27,6 +29,7 @@ from tests.materialize.drivers.webhook.receiving import Hooks
 from kafka_server import KafkaServer
 from postgres_server import PostgresDatabase
 from redis_server import PASSWORD, RedisServer
+from strandline.materialize.drivers.staged.place import path_part
 from strandline.materialize.protocol.spec import canonical
 from strandline.materialize.protocol.task import NOTHING, Checkpoint, MaterializationSpec
 from strandline.testing.contracts.drivers.push_contract import check_latest, distinct
@@ -98,6 +101,27 @@ class SQLitePlace(Place):
             found = connection.execute("SELECT checkpoint FROM strandline_checkpoints").fetchall()
             connection.execute("COMMIT")
         return Checkpoint.decode(found[0][0]) if found else NOTHING, tables
+
+
+class DeltaPlace(Place):
+    """Tables of Delta Lake in a directory."""
+
+    def __init__(self, root: Path) -> None:
+        super().__init__("delta", {"path": str(root)}, keeps=False)
+        self.root = root
+
+    def held(self) -> tuple[Checkpoint | None, Tables]:
+        return None, {binding.resource: self._rows(binding.resource) for binding in KEPT.bindings}
+
+    def check(self, changing: Changing) -> int:
+        return changing.progress().checkpoint.time(KEPT.state_keys)
+
+    def _rows(self, table: str) -> list[str]:
+        try:
+            stored = DeltaTable(str(self.root / path_part(table)))
+        except TableNotFoundError:
+            return []
+        return sorted(map(canonical, stored.to_pyarrow_table().select(["s", "f", "k"]).to_pylist()))
 
 
 class ConnectorPlace(SQLitePlace):

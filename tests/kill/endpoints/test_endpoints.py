@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import signal
 from collections import Counter
-from collections.abc import Iterator
 from itertools import cycle
 from pathlib import Path
 from random import Random
@@ -21,18 +20,8 @@ from typing import Any
 
 import pytest
 from tests.kill.endpoints.changing import Changing
-from tests.kill.endpoints.places import (
-    ConnectorPlace,
-    KafkaPlace,
-    Place,
-    PostgresPlace,
-    RedisPlace,
-    SQLitePlace,
-    WebhookPlace,
-    proxied,
-)
-from tests.kill.endpoints.processes import Nursery, Runtime, nursery, wait
-from tests.materialize.drivers.webhook.receiving import Hooks, receiving
+from tests.kill.endpoints.places import Place
+from tests.kill.endpoints.processes import Nursery, Runtime, wait
 
 from strandline.materialize.protocol.task import Progress
 
@@ -48,39 +37,6 @@ FATELESS_MAX = 3
 KINDS = ("postgres", "redis", "kafka", "sqlite", "connector", "webhook")
 LONG_KILLS = {"postgres": 18, "redis": 10, "kafka": 8, "sqlite": 8, "connector": 10, "webhook": 8}
 SHORT_KILLS = {"postgres": 3, "redis": 1, "kafka": 1, "sqlite": 1, "connector": 1, "webhook": 1}
-
-
-@pytest.fixture(scope="module")
-def runtimes() -> Iterator[Nursery]:
-    """What starts runtimes."""
-    with nursery() as found:
-        yield found
-
-
-@pytest.fixture
-def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
-    """An empty endpoint of a kind."""
-    match request.param:
-        case "postgres":
-            server = request.getfixturevalue("postgres_server")
-            with server.database() as database, proxied(database) as proxy:
-                yield PostgresPlace(database, proxy)
-        case "redis":
-            server = request.getfixturevalue("redis_server")
-            yield RedisPlace(server, 600, tmp_path / "secret")
-            server.revive()
-        case "kafka":
-            place = KafkaPlace(request.getfixturevalue("kafka_broker"))
-            yield place
-            place.seen.server.revive()
-            place.seen.drop()
-        case "sqlite":
-            yield SQLitePlace(tmp_path / "endpoint.db")
-        case "connector":
-            yield ConnectorPlace(tmp_path / "endpoint.db")
-        case "webhook":
-            with receiving() as receiver:
-                yield WebhookPlace(Hooks(receiver))
 
 
 class Campaign:

@@ -17,15 +17,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from deltalake import DeltaTable
-from deltalake.exceptions import TableNotFoundError
-from tests.kill.endpoints.changing import KEPT, Changing
-from tests.kill.endpoints.places import Place, PostgresPlace, SQLitePlace, Tables, proxied
-from tests.kill.endpoints.processes import Nursery, Runtime, nursery
+from tests.kill.endpoints.changing import Changing
+from tests.kill.endpoints.places import Place, Tables
+from tests.kill.endpoints.processes import Nursery, Runtime
 
 from strandline.cli.terminal.exits import Exit
-from strandline.materialize.drivers.staged.place import path_part
-from strandline.materialize.protocol.spec import canonical
 from strandline.materialize.protocol.task import Checkpoint
 
 pytestmark = [pytest.mark.server, pytest.mark.kill, pytest.mark.time_limit(600)]
@@ -38,48 +34,6 @@ POINTS_MIN = 30
 TURN_S_MAX = 90.0
 HELD_S_MAX = 3.0
 """How long a successor is given while the endpoint's lock is held."""
-
-
-class DeltaPlace(Place):
-    """Tables of Delta Lake in a directory."""
-
-    def __init__(self, root: Path) -> None:
-        super().__init__("delta", {"path": str(root)}, keeps=False)
-        self.root = root
-
-    def held(self) -> tuple[Checkpoint | None, Tables]:
-        return None, {binding.resource: self._rows(binding.resource) for binding in KEPT.bindings}
-
-    def check(self, changing: Changing) -> int:
-        return changing.progress().checkpoint.time(KEPT.state_keys)
-
-    def _rows(self, table: str) -> list[str]:
-        try:
-            stored = DeltaTable(str(self.root / path_part(table)))
-        except TableNotFoundError:
-            return []
-        return sorted(map(canonical, stored.to_pyarrow_table().select(["s", "f", "k"]).to_pylist()))
-
-
-@pytest.fixture(scope="module")
-def runtimes() -> Iterator[Nursery]:
-    """What starts runtimes."""
-    with nursery() as found:
-        yield found
-
-
-@pytest.fixture
-def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
-    """An empty endpoint of a kind."""
-    match request.param:
-        case "postgres":
-            server = request.getfixturevalue("postgres_server")
-            with server.database() as database, proxied(database) as proxy:
-                yield PostgresPlace(database, proxy)
-        case "sqlite":
-            yield SQLitePlace(tmp_path / "endpoint.db")
-        case _:
-            yield DeltaPlace(tmp_path / "lake")
 
 
 class Haunted:

@@ -12,10 +12,9 @@ import pytest
 from strandline.errors import StrandlineError
 from strandline.frontier.antichain import Frontier
 from strandline.materialize import log
-from strandline.materialize.protocol.task import KeyRange
+from strandline.materialize.protocol.task import Checkpoint, KeyRange
 from strandline.materialize.runtime import Task
 from strandline.materialize.splits import sharing
-from strandline.materialize.splits import task as splits
 from strandline.testing.contracts.drivers.splits_contract import (
     asleep_everywhere,
     crashed_everywhere,
@@ -45,8 +44,7 @@ def _unsettled(patch: Patch) -> None:
 
 
 def _position_of_the_first(patch: Patch) -> None:
-    right = splits._common
-    patch.setattr(splits, "_common", lambda checkpoints: right(checkpoints[:1]))
+    patch.setattr(Checkpoint, "common", staticmethod(lambda checkpoints: checkpoints[0]))
     _unsettled(patch)
 
 

@@ -20,7 +20,7 @@ class AlterMaterialization(Placed):
 
 
 def alter(cursor: Cursor) -> AlterMaterialization:
-    """Take ALTER MATERIALIZATION.  Raises `DefinitionError`, with its place, for what is not expected."""
+    """Take ALTER MATERIALIZATION.  Raises `DefinitionError`, with its place, for any other text."""
     cursor.take("ALTER", "MATERIALIZATION")
     at, name = cursor.position, cursor.only_name()
     cursor.take("SET")

@@ -1,7 +1,7 @@
 """Tiles: the key ranges whose checkpoints an endpoint keeps.  They never overlap.
 
-A session takes its own range out of those that overlap it.  What is left of these stays, each part with the checkpoint
-that it had.  So for each key there is one checkpoint, whichever splits a task has had.
+A session takes its own range out of those that overlap it.  The rest of each of these stays, with the checkpoint that it
+had.  So for each key there is one checkpoint, whichever splits a task has had.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ def checkpoint_of(
     checkpoints = {checkpoint for _, checkpoint in found}
     if left_of(wanted, held):
         checkpoints.add(NOTHING)
-    agreed = frozenset.intersection(*(frozenset(each.times) for each in checkpoints))
-    disputed = {key for each in checkpoints for key, _ in set(each.times) - agreed}
+    agreed = Checkpoint.common(checkpoints)
+    disputed = {key for each in checkpoints for key, _ in set(each.times) - set(agreed.times)}
     if disputed & set(state_keys):
         of = ", ".join(f"[{range_}] has {checkpoint.encode()}" for range_, checkpoint in found)
         raise DefinitionError(
             f"materialization {task!r}: the key range [{wanted}] has no single checkpoint ({of}): bump the backfill of "
             "its bindings"
         )
-    return Checkpoint(tuple(sorted(agreed)))
+    return agreed
 
 
 def left_of(range_: KeyRange, taken: Collection[KeyRange]) -> tuple[KeyRange, ...]:
-    """Return what is left of a range without some others, which do not overlap each other.
+    """Return the rest of a range without some others, which do not overlap each other.
 
     >>> [str(each) for each in left_of(KeyRange(0, 9), [KeyRange(2, 3), KeyRange(8, 12)])]
     ['00000000-00000001', '00000004-00000007']

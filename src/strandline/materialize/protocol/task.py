@@ -13,7 +13,7 @@ data.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any, Final
@@ -127,6 +127,11 @@ class Binding:
         return (*self.schema, *(Column(name, "bigint") for name, wanted in further if wanted))
 
     @property
+    def by_time(self) -> bool:
+        """Whether its changes are read apart by time."""
+        return self.times or bool(self.reduce)
+
+    @property
     def state_key(self) -> str:
         """The key of this binding's progress; it changes with the data and with the counter."""
         return "-".join((f"{self.resource}.v{self.backfill}", self.incarnation)).removesuffix("-")
@@ -196,6 +201,15 @@ class Checkpoint:
         ours = {resource_of(key) for key in state_keys}
         kept = {key: time for key, time in self.times if resource_of(key) not in ours}
         return Checkpoint(tuple(sorted({**kept, **dict.fromkeys(state_keys, upper)}.items())))
+
+    @staticmethod
+    def common(checkpoints: Iterable[Checkpoint]) -> Checkpoint:
+        """Return the times on which all of these agree; there is one at least.
+
+        >>> Checkpoint.common([Checkpoint((("t.v0", 5), ("u.v0", 5))), Checkpoint((("t.v0", 5), ("u.v0", 9)))]).times
+        (('t.v0', 5),)
+        """
+        return Checkpoint(tuple(sorted(frozenset.intersection(*(frozenset(each.times) for each in checkpoints)))))
 
     def mentions(self, resource: str) -> bool:
         """Return whether anything was committed to ``resource``, under any backfill."""

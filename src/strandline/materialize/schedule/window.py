@@ -78,7 +78,7 @@ def window(text: str) -> Window:
     >>> [sorted(window(f"22:00-06:00 {days} UTC").days) for days in ("fri-mon", "sat,sun", "")]
     [[0, 4, 5, 6], [5, 6], [0, 1, 2, 3, 4, 5, 6]]
 
-    Raises `ValueError` with what it can be.
+    Raises `ValueError`, whose text has the form of a window.
     """
     found = _FORM.fullmatch(text.strip())
     if found is None:

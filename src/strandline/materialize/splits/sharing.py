@@ -25,9 +25,7 @@ class Shared:
 
     def __init__(self, feed: Feed, binding: Binding, ranges: Sequence[KeyRange]) -> None:
         self.feed = feed
-        self._columns = binding.key or tuple(binding.schema.names)
-        self._key = binding.key
-        self._times = binding.times or bool(binding.reduce)
+        self._binding = binding
         self._ranges = tuple(ranges)
         self._aside: dict[KeyRange, tuple[int, int, Spool]] = {}
         self._holds: dict[KeyRange, Frontier] = {}
@@ -35,7 +33,7 @@ class Shared:
     async def read(self, lower: int, upper: int) -> None:
         """Read a window, and put the changes of each part aside.  Raises as `Feed.changes`."""
         self.close()
-        changes = await self.feed.changes(lower, upper, key=self._key, times=self._times)
+        changes = await self.feed.changes(lower, upper, key=self._binding.key, times=self._binding.by_time)
         self._aside = {each: (lower, upper, Spool()) for each in self._ranges}
         async with aclosing(changes.batches) as batches:
             async for batch in batches:
@@ -45,12 +43,12 @@ class Shared:
     def parted(self, batch: pa.RecordBatch, ranges: Iterable[KeyRange]) -> list[tuple[KeyRange, pa.Table]]:
         """Return the rows of a batch that belong to each range; nothing for a range that has none."""
         rows = pa.Table.from_batches([batch])
-        hashes = key_hashes([rows[name] for name in self._columns])
+        hashes = key_hashes([rows[name] for name in self._binding.key or self._binding.schema.names])
         parts = [(each, rows.filter(within(each, hashes))) for each in ranges]
         return [(each, part) for each, part in parts if part.num_rows]
 
     def taken(self, range_: KeyRange, lower: int, upper: int) -> Spool | None:
-        """Return what was put aside for a part, for its reader to close; None: it is another window."""
+        """Return the spool of a part, which its reader closes; None: another window was put aside."""
         begin, end, spool = self._aside.get(range_, (-1, -1, None))
         if spool is None or (begin, end) != (lower, upper):
             return None
@@ -64,7 +62,7 @@ class Shared:
             await self.feed.hold(min(self._holds.values()))
 
     def close(self) -> None:
-        """Drop what was put aside."""
+        """Drop the rows that were put aside."""
         for _, _, spool in self._aside.values():
             spool.close()
         self._aside = {}

@@ -28,12 +28,19 @@ from functools import partial
 from typing import TypeAlias
 
 from strandline.errors import FencedError
-from strandline.frontier.antichain import TIME_MAX, meet
 from strandline.materialize.driver import Driver, JoinsStates
-from strandline.materialize.feed import Feed
+from strandline.materialize.feed import Feed, complete
 from strandline.materialize.log import FIRST_OPENED, RecoveryLog, Share
 from strandline.materialize.protocol.greatest import joined
-from strandline.materialize.protocol.task import WHOLE, Checkpoint, KeyRange, MaterializationSpec, Progress, divided
+from strandline.materialize.protocol.task import (
+    NOTHING,
+    WHOLE,
+    Checkpoint,
+    KeyRange,
+    MaterializationSpec,
+    Progress,
+    divided,
+)
 from strandline.materialize.runtime import HasSplitsError, Task
 from strandline.materialize.splits.sharing import Part, Shared
 from strandline.materialize.status import Counts, Status, together, unwatched
@@ -76,9 +83,12 @@ class Splits:
     @property
     def status(self) -> Status:
         """The task's position and counts."""
-        found = [(range_, task.status) for range_, task in self._tasks.items()]
-        named = tuple(replace(status, name=str(range_)) for range_, status in found)
-        status = found[0][1] if len(found) == 1 else together(self._spec.name, named)
+        whole = self._tasks.get(WHOLE)
+        if whole is not None:
+            status = whole.status
+        else:
+            named = (replace(task.status, name=str(range_)) for range_, task in self._tasks.items())
+            status = together(self._spec.name, tuple(named))
         return replace(status, committed=self._earlier + status.committed)
 
     @property
@@ -138,7 +148,7 @@ class Splits:
 
     async def _round(self) -> None:
         """Bring every split to where the collections are now."""
-        upto = await self._complete()
+        upto = await complete(self._feeds)
         positions = {task.status.position for task in self._tasks.values()}
         if min(positions) >= upto:
             return
@@ -167,12 +177,8 @@ class Splits:
             for each in running:
                 await each.cancel()
             raise
-        for error in sorted(errors, key=lambda error: not isinstance(error, FencedError)):
-            raise error
-
-    async def _complete(self) -> int:
-        upper = meet([await feed.upper() for feed in self._feeds])
-        return TIME_MAX if upper.at is None else upper.at
+        if errors:
+            raise min(errors, key=lambda error: not isinstance(error, FencedError))
 
     def _begun(self) -> bool:
         """Tell whether no split has a binding that is yet to begin."""
@@ -208,21 +214,24 @@ class Splits:
         await self._parts(replace(self._spec, bindings=begun) if begun else self._spec, layout, epoch)
         tasks = self._tasks.values()
         if begun:
-            upto = max(await self._complete(), *(task.status.position for task in tasks))
+            upto = max(await complete(self._feeds), *(task.status.position for task in tasks))
             await self._each(lambda task: task.settle(upto))
         settled = [task.record for task in tasks]
-        progress = _common([task.checkpoint for task in tasks]) if begun else Progress()
+        # Where the splits do not agree, the binding is gone.
+        checkpoint = Checkpoint.common([task.checkpoint for task in tasks]) if begun else NOTHING
         await self._end()
         states = [record.state for record in settled]
         state = self._driver.joined(states) if isinstance(self._driver, JoinsStates) else states[0]
-        await self._log.lay_out((), progress, state, joined([record.greatest for record in settled]))
+        await self._log.lay_out(
+            (), Progress(checkpoint, checkpoint), state, joined([record.greatest for record in settled])
+        )
         await self._whole().open()
 
     async def _divide(self, whole: Task) -> None:
         """Settle the task, and let its splits go on."""
         await whole.settle(0 if whole.untouched else None)
         settled = whole.record
-        progress = _common([whole.checkpoint])
+        progress = Progress(whole.checkpoint, whole.checkpoint)
         layout = tuple(Share(each, self._ids.fresh("split")) for each in divided(self._spec.splits))
         for share in layout:
             await self._logs(share.log, FIRST_OPENED).begin(progress, settled.state, settled.greatest)
@@ -255,10 +264,3 @@ class Splits:
 
     def _watched(self, _status: Status) -> None:
         self._watch(self.status)
-
-
-def _common(checkpoints: Sequence[Checkpoint]) -> Progress:
-    """Return the progress that several splits have.  Where they do not agree, the binding is gone."""
-    agreed = set(checkpoints[0].times).intersection(*(each.times for each in checkpoints))
-    checkpoint = Checkpoint(tuple(sorted(agreed)))
-    return Progress(checkpoint, checkpoint)

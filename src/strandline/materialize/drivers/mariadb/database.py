@@ -19,16 +19,14 @@ import pymysql
 from pymysql.constants import CLIENT, SERVER_STATUS
 
 from strandline.connections.mariadb import MariaDBConnection as Options
-from strandline.errors import Unavailable
 from strandline.materialize.drivers.mariadb.connection import MariaDBConnection, meaning
-from strandline.materialize.drivers.sql.connection import Connection, OutcomeUnknownError
+from strandline.materialize.drivers.sql.again import begun_anew
+from strandline.materialize.drivers.sql.connection import Connection
 from strandline.materialize.drivers.threads import to_its_end
 from strandline.store.clock import Clock
 
 T = TypeVar("T")
 
-ATTEMPTS_MAX: Final = 8
-PAUSE_FIRST_S: Final = 0.05
 SETTINGS: Final = """
 SET SESSION sql_mode = 'ANSI_QUOTES,STRICT_ALL_TABLES,NO_ZERO_DATE,NO_ZERO_IN_DATE,NO_ENGINE_SUBSTITUTION',
 time_zone = '+00:00', default_storage_engine = 'InnoDB', default_tmp_storage_engine = 'InnoDB',
@@ -51,18 +49,8 @@ class MariaDBDatabase:
 
     async def run(self, work: Callable[[Connection], T], *, again: bool = False) -> T:
         """See `Database.run`."""
-        attempts, pause = ATTEMPTS_MAX if again else 1, PAUSE_FIRST_S
-        while True:
-            attempts -= 1
-            try:
-                return await to_its_end(partial(self._attempt, work), self._shut_down)
-            except OutcomeUnknownError as error:
-                if not again:
-                    raise
-                if not attempts:
-                    raise Unavailable(f"{self} is busy with the same rows or tables: {error}") from error
-            await self._clock.sleep(pause)
-            pause *= 2
+        attempt = partial(to_its_end, partial(self._attempt, work), self._shut_down)
+        return await begun_anew(attempt, self, self._clock, again=again)
 
     async def close(self) -> None:
         """See `Database.close`."""

@@ -21,15 +21,14 @@ from psycopg.pq import TransactionStatus
 from strandline.connections.postgres import PostgresConnection as Options
 from strandline.errors import ConfigError, Unavailable, first_line
 from strandline.materialize.drivers.postgres.connection import PostgresConnection, Psycopg
-from strandline.materialize.drivers.sql.connection import Connection, OutcomeUnknownError
+from strandline.materialize.drivers.sql.again import begun_anew
+from strandline.materialize.drivers.sql.connection import Connection
 from strandline.materialize.drivers.threads import to_its_end
 from strandline.store.clock import Clock
 
 T = TypeVar("T")
 
 VERSION_MIN: Final = 15
-ATTEMPTS_MAX: Final = 8
-PAUSE_FIRST_S: Final = 0.05
 SETTINGS: Final[Mapping[str, str]] = {
     "TimeZone": "UTC",
     "DateStyle": "ISO,YMD",
@@ -66,18 +65,8 @@ class PostgresDatabase:
 
     async def run(self, work: Callable[[Connection], T], *, again: bool = False) -> T:
         """See `Database.run`."""
-        attempts, pause = ATTEMPTS_MAX if again else 1, PAUSE_FIRST_S
-        while True:
-            attempts -= 1
-            try:
-                return await to_its_end(partial(self._attempt, work), self._shut_down)
-            except OutcomeUnknownError as error:
-                if not again:
-                    raise
-                if not attempts:
-                    raise Unavailable(f"{self} is busy with the same rows or tables: {error}") from error
-            await self._clock.sleep(pause)
-            pause *= 2
+        attempt = partial(to_its_end, partial(self._attempt, work), self._shut_down)
+        return await begun_anew(attempt, self, self._clock, again=again)
 
     async def close(self) -> None:
         """See `Database.close`."""

@@ -25,7 +25,7 @@ from strandline.materialize.protocol.task import Binding, KeyRange
 STORED: Final = "strandline:stored"
 FENCE: Final = "strandline:fence"
 SESSIONS: Final = "strandline:sessions"
-_BEFORE_RANGE: Final = "\x1f"
+BEFORE_RANGE: Final = "\x1f"
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,7 @@ class Marks:
     @staticmethod
     def of(binding: Binding, range_: KeyRange, transaction: int) -> Marks:
         """Return the marks of a transaction."""
-        end = _BEFORE_RANGE.join((binding.state_key, str(range_), str(transaction)))
+        end = BEFORE_RANGE.join((binding.state_key, str(range_), str(transaction)))
         return Marks(f"{STORED}:{binding.resource}:{end}".encode())
 
     def mark(self, key: bytes) -> Command:

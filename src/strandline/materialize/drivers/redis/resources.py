@@ -18,7 +18,7 @@ from typing import Final
 import msgspec
 
 from strandline.errors import ConfigError, CorruptionError, DefinitionError
-from strandline.materialize.drivers.redis.exact import FENCE, SESSIONS, STORED, drop_all
+from strandline.materialize.drivers.redis.exact import BEFORE_RANGE, FENCE, SESSIONS, STORED, drop_all
 from strandline.materialize.drivers.redis.server import Change, Server
 from strandline.materialize.drivers.redis.texts import pattern, prefix
 from strandline.materialize.protocol.task import Binding, KeyRange, MaterializationSpec
@@ -27,7 +27,6 @@ OWNERS: Final = "strandline:owners"
 PROGRESS: Final = "strandline:progress"
 OURS: Final = (OWNERS, PROGRESS, STORED, FENCE, SESSIONS)
 """What the names of the driver's own keys begin with."""
-_BEFORE_RANGE: Final = "\x1f"
 
 
 class Owner(msgspec.Struct, frozen=True):
@@ -146,8 +145,8 @@ def require_kept(server: Server, bindings: Sequence[Binding], range_: str, commi
 
 
 def _field(binding: Binding, range_: str) -> bytes:
-    return f"{binding.resource}{_BEFORE_RANGE}{range_}".encode()
+    return f"{binding.resource}{BEFORE_RANGE}{range_}".encode()
 
 
 def _resource(field: bytes) -> str:
-    return field.decode().rpartition(_BEFORE_RANGE)[0]
+    return field.decode().rpartition(BEFORE_RANGE)[0]
