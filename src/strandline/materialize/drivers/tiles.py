@@ -1,7 +1,7 @@
 """Tiles: the key ranges whose checkpoints an endpoint keeps.  They never overlap.
 
-A session takes its own range out of those that overlap it.  The rest of each of these stays, with the checkpoint that it
-had.  So for each key there is one checkpoint, whichever splits a task has had.
+A session takes its own range out of those that overlap it.  The rest of each of these stays, with the checkpoint that
+it had.  So for each key there is one checkpoint, whichever splits a task has had.
 """
 
 from __future__ import annotations
