@@ -292,6 +292,25 @@ def pipelining(
 
 
 @app.command()
+def splits(
+    context: typer.Context,
+    rows: Annotated[int, typer.Option(metavar="N", min=100, help="How many rows are written in a turn.")] = 1_000_000,
+    transactions: Annotated[int, typer.Option(metavar="N", min=1, help="In how many transactions.")] = 10,
+    rounds: Annotated[int, typer.Option(metavar="N", min=1, help="How often each side has its turn.")] = 3,
+    sessions: Annotated[int, typer.Option(metavar="N", min=2, max=64, help="By how many splits.")] = 4,
+    directory: DirectoryOption = None,
+    json: JsonOption = True,
+) -> None:
+    """Measure by how much several sessions are faster than one, at an endpoint that is elsewhere."""
+    from strandline.bench.endpoints.parallel import measure_splits
+
+    def measure(_: SparkSession, there: Path) -> dict[str, Any]:
+        return measure_splits(there, rows=rows, transactions=transactions, rounds=rounds, splits=sessions)
+
+    _bench(context, "splits", directory, measure, json=json)
+
+
+@app.command()
 def materialize(
     context: typer.Context,
     endpoint: Annotated[Endpoint, typer.Option(help="Into which endpoint.")],
