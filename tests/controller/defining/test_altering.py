@@ -121,6 +121,21 @@ def test_splits_that_are_at_different_times_are_not_compared(tmp_path: Path, mon
     asyncio.run(body())
 
 
+def test_what_was_set_is_taken_back(tmp_path: Path) -> None:
+    """Damage: an endpoint that once got a window keeps one for ever, unless it is filled anew."""
+
+    async def body() -> None:
+        place = Place(tmp_path)
+        core = await place.filled()
+        await altered(core, "ALTER MATERIALIZATION out SET (within '00:00-00:01 sun UTC', every '1 day', splits 2)")
+        assert core.catalog.items["out"].scheduled
+        await altered(core, "ALTER MATERIALIZATION Out RESET (within, Every, trigger)")
+        assert core.catalog.items["out"].options == {"path": str(place.file), "splits": "2"}
+        await place.grown(core)
+
+    asyncio.run(body())
+
+
 @pytest.mark.parametrize(
     ("text", "message", "column"),
     [
@@ -130,7 +145,12 @@ def test_splits_that_are_at_different_times_are_not_compared(tmp_path: Path, mon
         ("ALTER MATERIALIZATION out SET (delta true)", "option 'delta' cannot be altered", 32),
         ("ALTER MATERIALIZATION nowhere SET (splits 2)", "nowhere", 23),
         ("ALTER MATERIALIZATION out SET ()", "an option between the brackets", None),
-        ("ALTER MATERIALIZATION out (splits 2)", "SET", 27),
+        ("ALTER MATERIALIZATION out (splits 2)", "SET or RESET", 27),
+        ("ALTER MATERIALIZATION out RESET ()", "an option between the brackets", None),
+        ("ALTER MATERIALIZATION out RESET (every, every)", "option 'every' is given twice", 41),
+        ("ALTER MATERIALIZATION out RESET (every '1 s')", "expected names of options alone", 40),
+        ("ALTER MATERIALIZATION out RESET (splits, path)", "option 'path' cannot be altered", 42),
+        ("ALTER MATERIALIZATION nowhere RESET (splits)", "nowhere", 23),
         ("ALTER TABLE orders SET (splits 2)", "are altered", 1),
     ],
 )

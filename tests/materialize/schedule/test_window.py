@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from strandline.materialize.schedule.window import DAYS, Window, window
@@ -33,6 +33,8 @@ STARTS = [_ms(day) for day in ("2024-03-30", "2024-10-26", "2024-04-06", "2024-1
 
 
 @given(windows(), st.sampled_from(STARTS), st.integers(0, 2 * 24 * 60))
+@example(window("02:10-02:20 Europe/Berlin"), _ms("2024-10-27T00:20"), 0)
+@example(window("01:40-01:50 Australia/Lord_Howe"), _ms("2024-04-06T14:55"), 0)
 def test_it_opens_at_the_first_minute_that_is_inside(within: Window, start: int, minutes: int) -> None:
     """Damage: a transaction begins outside the window, or the status names a moment at which none begins."""
     now = start + minutes * MINUTE_MS
@@ -58,6 +60,24 @@ def test_an_hour_that_is_skipped_is_in_no_window_and_one_that_comes_twice_is_in_
     early = window("02:00-03:00 Europe/Berlin")
     assert early.opens(_ms("2024-03-31T00:00")) == _ms("2024-04-01T00:00")
     assert [early.open(_ms(f"2024-10-27T0{hour}:30")) for hour in (0, 1)] == [True, True]
+
+
+@pytest.mark.parametrize(
+    ("text", "after", "opens"),
+    [
+        ("02:10-02:20 Europe/Berlin", "2024-10-27T00:20", "2024-10-27T01:10"),  # its second 02:10
+        ("01:30-02:10 Europe/Berlin", "2024-10-27T00:10", "2024-10-27T01:00"),  # the clock is set back into it
+        ("02:10-02:20 Europe/Berlin", "2024-10-27T01:20", "2024-10-28T01:10"),
+        ("01:30-02:10 Europe/Berlin", "2024-03-31T01:00", "2024-03-31T23:30"),  # 02:00 is 03:00
+        ("02:30-03:30 Europe/Berlin", "2024-03-31T00:59", "2024-03-31T01:00"),  # the clock is set forward into it
+        ("02:30-02:40 sun Europe/Berlin", "2024-03-31T00:00", "2024-04-07T00:30"),
+        ("10:00-11:00 fri Pacific/Apia", "2011-12-29T22:00", "2012-01-05T20:00"),  # that Friday was left out
+        ("23:30-02:10 sat Europe/Berlin", "2024-10-27T00:10", "2024-10-27T01:00"),  # of Saturday's night
+    ],
+)
+def test_it_opens_by_the_wall_clock_of_a_day_on_which_clocks_are_set(text: str, after: str, opens: str) -> None:
+    """Damage: once a year a transaction waits for the next day's window although today's is open once more."""
+    assert window(text).opens(_ms(after)) == _ms(opens)
 
 
 @pytest.mark.parametrize(

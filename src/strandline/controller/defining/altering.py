@@ -47,6 +47,7 @@ async def alter_materialization(core: Core, statement: AlterMaterialization) -> 
 
 def _altered(catalog: Catalog, statement: AlterMaterialization) -> Materialization:
     present = catalog.one(statement.name, Materialization, "materialization")
-    options = {**present.options, **statement.options}
+    altered = {**present.options, **statement.options}
+    options = {name: value for name, value in altered.items() if value is not None}
     on_error.common_to_all(present.name, options, on_error.MaterializationOptions)
     return msgspec.structs.replace(present, options=options)

@@ -1,4 +1,4 @@
-"""ALTER MATERIALIZATION name SET (option value, …): options that change while it goes on."""
+"""ALTER MATERIALIZATION name {SET (option value, …) | RESET (option, …)}: options that change while it goes on."""
 
 from __future__ import annotations
 
@@ -12,10 +12,13 @@ from strandline.errors import Position
 
 @dataclass(frozen=True, slots=True)
 class AlterMaterialization(Placed):
-    """ALTER MATERIALIZATION … SET; each option stands at its place in ``places``."""
+    """ALTER MATERIALIZATION; each option stands at its place in ``places``.
+
+    ``options``: what they are set to; None: to what they are if they are not given.
+    """
 
     name: str
-    options: dict[str, str]
+    options: dict[str, str | None]
     places: dict[str, Position] = field(default_factory=dict, compare=False, repr=False)
 
 
@@ -23,8 +26,10 @@ def alter(cursor: Cursor) -> AlterMaterialization:
     """Take ALTER MATERIALIZATION.  Raises `DefinitionError`, with its place, for any other text."""
     cursor.take("ALTER", "MATERIALIZATION")
     at, name = cursor.position, cursor.only_name()
-    cursor.take("SET")
-    given = clauses.options(cursor)
+    sets = cursor.accept("SET")
+    if not sets and not cursor.accept("RESET"):
+        raise cursor.fail("SET or RESET")
+    given = clauses.options(cursor) if sets else clauses.options_named(cursor)
     if not given.options:
         raise cursor.fail("an option between the brackets")
-    return AlterMaterialization(name, given.options, given.at, at=at)
+    return AlterMaterialization(name, dict(given.options if sets else dict.fromkeys(given.options)), given.at, at=at)

@@ -59,6 +59,20 @@ def options(cursor: Cursor) -> Given:
     return given
 
 
+def options_named(cursor: Cursor) -> Given:
+    """Take ``(option, …)``, without values, of which there may be none."""
+    given = Given()
+    cursor.take("(")
+    while not cursor.accept(")"):
+        if given.options:
+            cursor.take(",")
+        at, name = cursor.position, cursor.name("an option").lower()
+        if cursor.peek() not in {",", ")"}:
+            raise cursor.fail("names of options alone")
+        given.give(name, "", at)
+    return given
+
+
 def optional(cursor: Cursor) -> Given:
     """Take options if there are any."""
     return options(cursor) if cursor.peek() == "(" else Given()

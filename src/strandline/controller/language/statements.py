@@ -12,7 +12,7 @@ text, because their meaning is Spark's.  Every refusal has a line and a column.
     CREATE [OR REPLACE] INSTANCE name REPLICAS (name 'host:port', …)
     CREATE INDEX name ON collection (columns) [IN INSTANCE name]
     ALTER INSTANCE name {ADD REPLICA name 'host:port' | DROP REPLICA name}
-    ALTER MATERIALIZATION name SET (option = value, …)
+    ALTER MATERIALIZATION name {SET (option = value, …) | RESET (option, …)}
     CREATE MATERIALIZED VIEW name [IN INSTANCE name] [REFRESH schedule] [KEEP HISTORY FOR 'interval'] AS query
     CREATE MATERIALIZATION name [IN INSTANCE name] INTO endpoint OPTIONS (key 'value', …)
         AS collection [TO table] [KEY (columns)], …

@@ -4,14 +4,14 @@ A window is written ``08:00-18:00 mon-fri Europe/Berlin``: from when to when, on
 and in which time zone.  One that ends before it begins ends on the next day: its days are those on which it begins.
 
 Clocks are set forward and back.  A moment is inside iff the wall clock shows it there: an hour that is skipped is in no
-window, and one that comes twice is in its window twice.
+window, and one that comes twice is in its window twice, although that may close in between.
 """
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from datetime import UTC, date, datetime, time, timedelta
+from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from typing import Final
 from zoneinfo import ZoneInfo
@@ -19,8 +19,9 @@ from zoneinfo import ZoneInfo
 DAYS: Final = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
 _DAY_MINUTES: Final = 24 * 60
 _MINUTE_MS: Final = 60_000
-_SKIPPED_MINUTES_MAX: Final = _DAY_MINUTES
-"""How far a clock is set forward at most: some place has left out a whole day."""
+_DAY_MS: Final = _DAY_MINUTES * _MINUTE_MS
+_DAYS_MAX: Final = 3 * len(DAYS)
+"""So soon a window opens: on its day of the next week but one, if clocks are set forward over this and the next."""
 _FORM: Final = re.compile(r"(\d\d):([0-5]\d)-(\d\d):([0-5]\d)(?:\s+([a-z,-]+))?\s+(\S+)", re.ASCII | re.IGNORECASE)
 _HOW: Final = "write hours, days if not all, and a time zone, as 08:00-18:00 mon-fri Europe/Berlin"
 
@@ -52,23 +53,35 @@ class Window:
         """Return the first moment at or after ``ms`` that is inside."""
         if self.open(ms):
             return ms
-        today = datetime.fromtimestamp(ms / 1000, UTC).astimezone(self.zone).date()
-        days = [today + timedelta(days=ahead) for ahead in range(-1, 2 * len(DAYS) + 1)]
-        found = [at for day in days if (at := self._opens_on(day)) is not None and at >= ms]
-        return min(found)
-
-    def _opens_on(self, day: date) -> int | None:
-        """Return the first moment inside of the window that begins on ``day``; None if there is none."""
-        if day.weekday() not in self.days:
-            return None
-        wall = datetime.combine(day, time(self.begin // 60, self.begin % 60), self.zone)
-        at = round(min(wall.timestamp(), wall.replace(fold=1).timestamp())) * 1000
-        # Where clocks are set forward over it, that is before the window, which opens when they are.
-        for _ in range(_SKIPPED_MINUTES_MAX):
-            if self.open(at):
+        for begin in range(ms, ms + _DAYS_MAX * _DAY_MS, _DAY_MS):
+            end = begin + _DAY_MS
+            at = self._in(begin) if self._offset(begin) == self._offset(end) else self._set_in(begin, end)
+            if at < end:
                 return at
-            at += _MINUTE_MS
-        return None
+        raise AssertionError(f"no place leaves out its days for {_DAYS_MAX} days")
+
+    def _in(self, ms: int) -> int:
+        """Return when it opens in the day from ``ms``, in which clocks are not set; the end of that day if it does not.
+
+        It opens where it begins and nowhere else.
+        """
+        wall = ms + self._offset(ms)
+        at = ms + (self.begin * _MINUTE_MS - wall) % _DAY_MS
+        return at if self.open(at) else ms + _DAY_MS
+
+    def _set_in(self, begin: int, end: int) -> int:
+        """Return the first moment inside from ``begin`` to before ``end``, between which clocks are set; else ``end``.
+
+        They may be set into a window, and over its beginning, which may come twice.  So each minute is looked at.
+        """
+        minutes = range(-(-begin // _MINUTE_MS) * _MINUTE_MS, end, _MINUTE_MS)
+        return next((at for at in minutes if self.open(at)), end)
+
+    def _offset(self, ms: int) -> int:
+        """Return by how much the wall clock is ahead of UTC, in milliseconds."""
+        offset = datetime.fromtimestamp(ms / 1000, UTC).astimezone(self.zone).utcoffset()
+        assert offset is not None, "a zone has an offset"
+        return round(offset / timedelta(milliseconds=1))
 
 
 @lru_cache(maxsize=1_000)
