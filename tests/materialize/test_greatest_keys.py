@@ -18,8 +18,8 @@ from strandline.materialize.log import RecoveryLog
 from strandline.materialize.protocol.greatest import Greatest, Key
 from strandline.materialize.protocol.messages import Load, Opened, Request, Response
 from strandline.materialize.protocol.task import Progress
-from strandline.testing.contracts.drivers.driver_contract import MakeEndpoint
 from strandline.testing.contracts.drivers.reduction_contract import ReducedWorld
+from strandline.testing.contracts.drivers.world import MakeEndpoint
 from strandline.testing.endpoints import MemoryEndpoint, StagingSession
 from strandline.testing.simulation.crashes import Crash, CrashPlan
 

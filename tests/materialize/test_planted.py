@@ -38,7 +38,6 @@ from strandline.materialize.runtime import Task
 from strandline.materialize.stores import Stores, to_store
 from strandline.testing.contracts.drivers.driver_contract import (
     DriverContract,
-    MakeEndpoint,
     crash_everywhere,
     empty_everywhere,
     follow,
@@ -49,6 +48,7 @@ from strandline.testing.contracts.drivers.driver_contract import (
     zombie_everywhere,
 )
 from strandline.testing.contracts.drivers.fencing_contract import every_order
+from strandline.testing.contracts.drivers.world import MakeEndpoint
 from strandline.testing.endpoints import KeyValueSession, MemoryEndpoint, MemorySession, StagingSession, key_of
 
 

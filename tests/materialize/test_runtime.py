@@ -40,15 +40,8 @@ from strandline.materialize.runtime import APPLY_ROUNDS_MAX, Task
 from strandline.materialize.spool import Spool
 from strandline.materialize.status import Counts, Moving, Status
 from strandline.store.memory import MemoryConsensus
-from strandline.testing.contracts.drivers.driver_contract import (
-    KEYED,
-    KEYED_TYPES,
-    DriverContract,
-    MakeEndpoint,
-    World,
-    crash_once,
-    row,
-)
+from strandline.testing.contracts.drivers.driver_contract import DriverContract, crash_once
+from strandline.testing.contracts.drivers.world import KEYED, KEYED_TYPES, MakeEndpoint, World, row
 from strandline.testing.doubles import CountingIds, HandClock
 from strandline.testing.endpoints import (
     Endpoint,

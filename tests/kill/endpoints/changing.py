@@ -26,7 +26,7 @@ from strandline.persist.shard.state import Appended
 from strandline.store.blob_kinds.file import FileBlob
 from strandline.store.consensus_kinds.sqlite import SQLiteConsensus
 from strandline.store.system import SystemClock, SystemIds
-from strandline.testing.contracts.drivers.driver_contract import KEYED, row
+from strandline.testing.contracts.drivers.world import KEYED, row
 from strandline.testing.lists.list_engine import ListEngine, updates
 
 LOG = "log"

@@ -12,7 +12,8 @@ EVERY = 600_000
 def test_a_transaction_begins_at_most_every_so_often() -> None:
     """Damage: a warehouse that bills each query is billed for each tick."""
     clock = HandClock(START)
-    pace = Pace(Schedule(EVERY), clock, begun=START - 1)
+    pace = Pace(Schedule(EVERY), clock)
+    pace.follows(START - 1)
     begun = []
     for _ in range(100):
         if pace.begins(clock.now):
@@ -41,13 +42,16 @@ def test_a_window_holds_the_first_transaction_back_too() -> None:
 
 def test_one_that_is_hurried_need_not_wait_and_the_next_one_waits_again() -> None:
     """Damage: `strandline sync` does nothing, or a task that was hurried once never keeps its schedule again."""
-    pace = Pace(Schedule.of(EVERY, "08:00-09:00 UTC"), HandClock(START), begun=START)
+    pace = Pace(Schedule.of(EVERY, "08:00-09:00 UTC"), HandClock(START))
+    pace.follows(START)
     pace.hurry(START + 5)
     assert not pace.begins(START + 4), "what was there when it was asked for is not complete yet"
-    assert pace.due
+    assert pace.due, "it is the next tick that completes it"
     assert pace.begins(START + 5)
+    assert not pace.due
     pace.hurry(START + 5)  # as each tick says until the endpoint is there
     assert not pace.begins(START + 6)
+    assert not pace.due
 
 
 def test_a_clock_that_is_set_back_delays_by_no_more_than_the_interval() -> None:

@@ -9,7 +9,7 @@ from strandline.frontier.antichain import Frontier
 from strandline.materialize.log import peek, register_of
 from strandline.materialize.schedule.pace import Pace, Schedule
 from strandline.materialize.schedule.paced import paced
-from strandline.testing.contracts.drivers.driver_contract import World, row
+from strandline.testing.contracts.drivers.world import World, row
 from strandline.testing.doubles import CountingIds
 from strandline.testing.endpoints import KeyValueSession, MemoryEndpoint, StagingSession
 from strandline.testing.simulation.crashes import Crash, CrashPlan
@@ -29,11 +29,14 @@ class PacedWorld(World):
 
     async def process(self) -> None:
         """Begin as a new process does: from what the log says."""
+        self.pace = Pace(Schedule(EVERY), self.clock)
+        self.feeds = list(paced(self.lists, self.pace, self.begun))  # type: ignore[arg-type]
+
+    async def begun(self) -> int:
+        """Return the end of the last extent."""
         progress = (await peek(register_of("log/m", self.clock, CountingIds("p"), self.consensus))).progress
-        keys = self.spec.state_keys
-        begun = max(progress.position.time(keys), 0 if progress.extent is None else progress.extent.upper)
-        self.pace = Pace(Schedule(EVERY), self.clock, begun)
-        self.feeds = list(paced(self.lists, self.pace, begun))  # type: ignore[arg-type]
+        position = progress.position.time(self.spec.state_keys)
+        return max(position, 0 if progress.extent is None else progress.extent.upper)
 
     def write(self, ms: int) -> None:
         """Let time pass, and something change in one collection."""

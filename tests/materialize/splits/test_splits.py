@@ -6,8 +6,8 @@ from functools import partial
 
 import pytest
 
-from strandline.testing.contracts.drivers.driver_contract import MakeEndpoint
 from strandline.testing.contracts.drivers.splits_contract import SplitsContract, SplitsUnderFaultsContract
+from strandline.testing.contracts.drivers.world import MakeEndpoint
 from strandline.testing.endpoints import KeyValueSession, MemoryEndpoint, StagingSession
 
 

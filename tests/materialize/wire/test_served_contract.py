@@ -13,13 +13,8 @@ from tests.materialize.wire.served_endpoint import HERE, ROOT, ServedDuckDB, for
 
 from strandline.errors import InvalidUsage
 from strandline.materialize.wire.options import CodecName
-from strandline.testing.contracts.drivers.driver_contract import (
-    DriverContract,
-    MakeEndpoint,
-    World,
-    follow,
-    write_history,
-)
+from strandline.testing.contracts.drivers.driver_contract import DriverContract, follow
+from strandline.testing.contracts.drivers.world import MakeEndpoint, World, write_history
 
 
 @pytest.fixture(scope="module")

@@ -30,7 +30,7 @@ from strandline.materialize.runtime import Task
 from strandline.materialize.splits.task import Splits
 from strandline.store.beside import Beside
 from strandline.store.unreliable import Choose
-from strandline.testing.contracts.drivers.driver_contract import KEYED_TYPES, TWO, World, row
+from strandline.testing.contracts.drivers.world import KEYED_TYPES, TWO, World, row
 from strandline.testing.doubles import CountingIds, HandClock
 from strandline.testing.endpoints import MemorySession
 from strandline.testing.feed import ListFeed

@@ -21,7 +21,7 @@ from typing import Any, Final
 import msgspec
 
 from strandline.algebra.schema import DIFF, TIME, Column, Schema
-from strandline.errors import CorruptionError, DefinitionError, InvalidUsage
+from strandline.errors import CorruptionError, DefinitionError, FencedError, InvalidUsage
 
 U32_MAX: Final = 2**32 - 1
 SPLITS_MAX: Final = 64
@@ -135,6 +135,24 @@ class Binding:
     def state_key(self) -> str:
         """The key of this binding's progress; it changes with the data and with the counter."""
         return "-".join((f"{self.resource}.v{self.backfill}", self.incarnation)).removesuffix("-")
+
+    def require_newest(self, held: Iterable[str]) -> None:
+        """Check that no later backfill of the same data is among the state keys that an endpoint holds.
+
+        What Apply does for an older one would be done to its successor's rows; no log stops a process that sleeps in
+        the middle of an Apply.
+
+        Raises:
+            FencedError: there is one.
+        """
+        for state_key in held:
+            backfill, _, incarnation = state_key.rpartition(".v")[2].partition("-")
+            same = (resource_of(state_key), incarnation) == (self.resource, self.incarnation)
+            if same and int(backfill) > self.backfill:
+                raise FencedError(
+                    f"{self.resource!r} is filled by a later session: its backfill is {backfill}, "
+                    f"and this one's is {self.backfill}"
+                )
 
 
 @dataclass(frozen=True, slots=True)

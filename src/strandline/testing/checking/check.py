@@ -21,6 +21,7 @@ from strandline.materialize.protocol.task import NOTHING
 from strandline.testing.checking.defects import DEFECTS, Defect
 from strandline.testing.checking.endpoint import CheckedEndpoint, Planted, sound
 from strandline.testing.contracts.drivers import driver_contract
+from strandline.testing.contracts.drivers.world import TWO, World
 from strandline.wiring.loop import LoopThread
 
 Scenario = Callable[[Any], Coroutine[Any, Any, None]]
@@ -70,6 +71,7 @@ SCENARIOS: Final = {
         _Step(driver_contract.second_row),
         _Step(driver_contract.replaced),
         _Step(driver_contract.previewed),
+        _Step(driver_contract.older_apply),
         _Step(driver_contract.finish),
         _Step(driver_contract.hostile_names),
         _Step(driver_contract.backfill, keeps=True),
@@ -104,7 +106,7 @@ def check(opening: Opening) -> Iterator[Result]:
             if defect.keeps is not None and defect.keeps != keeps:
                 why = "only of endpoints that keep a checkpoint" if defect.keeps else "only of those that keep none"
                 yield Result(defect.scenario, defect.mistake, Outcome.SKIPPED, why)
-            elif not defect.previews and not asyncio.run(opening(next(numbers))().preview(driver_contract.TWO)):
+            elif not defect.previews and not asyncio.run(opening(next(numbers))().preview(TWO)):
                 yield Result(defect.scenario, defect.mistake, Outcome.SKIPPED, "its Apply has nothing to do")
             else:
                 yield _tried(defect.scenario, defect.mistake, SCENARIOS[defect.scenario], _with(defect, make))
@@ -119,7 +121,7 @@ def _with(defect: Defect, make: Callable[[Planted], CheckedEndpoint]) -> Callabl
 def _keeps(open: Callable[[], Driver], loop: LoopThread) -> bool:  # noqa: A002
     """Return whether an endpoint keeps a checkpoint, by having it keep one."""
     endpoint = CheckedEndpoint(open, loop, keeps=True)
-    world = driver_contract.World(endpoint)
+    world = World(endpoint)
 
     async def fill() -> None:
         world.write_round()

@@ -23,7 +23,7 @@ from strandline.algebra.schema import DIFF, TIME, Column, Schema
 from strandline.errors import CorruptionError, DefinitionError, Unavailable
 from strandline.materialize.driver import require_all
 from strandline.materialize.protocol.task import Binding, MaterializationSpec
-from strandline.testing.contracts.drivers.driver_contract import World, advance_through
+from strandline.testing.contracts.drivers.world import World, advance_through
 
 ALL = {
     "k": ("bigint", pa.int64(), 1),

@@ -37,14 +37,9 @@ from strandline.materialize.runtime import Task
 from strandline.materialize.spool import Spool
 from strandline.materialize.stores import to_store
 from strandline.store.memory import MemoryConsensus
-from strandline.testing.contracts.drivers.driver_contract import (
-    DriverContract,
-    World,
-    advance_through,
-    row,
-    write_history,
-)
+from strandline.testing.contracts.drivers.driver_contract import DriverContract
 from strandline.testing.contracts.drivers.splits_contract import SplitsContract, SplitsUnderFaultsContract
+from strandline.testing.contracts.drivers.world import World, advance_through, row, write_history
 from strandline.testing.doubles import CountingIds, HandClock
 from strandline.testing.feed import ListFeed
 

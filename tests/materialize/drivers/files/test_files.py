@@ -20,7 +20,7 @@ from strandline.errors import CorruptionError, DefinitionError, Unavailable
 from strandline.materialize.driver import require_all
 from strandline.materialize.drivers.staged import applying
 from strandline.materialize.protocol.task import Binding, MaterializationSpec
-from strandline.testing.contracts.drivers.driver_contract import World, advance_through
+from strandline.testing.contracts.drivers.world import World, advance_through
 
 ONE = Schema((Column("k", "bigint"), Column("x", "string")))
 SPEC = MaterializationSpec("m", (Binding("v", "t", ("k",), ONE),))

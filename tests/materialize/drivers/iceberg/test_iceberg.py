@@ -28,7 +28,8 @@ from strandline.materialize.drivers.iceberg import table as table_module
 from strandline.materialize.drivers.iceberg.kind import KIND, IcebergEndpointOptions
 from strandline.materialize.protocol.task import Binding, MaterializationSpec
 from strandline.options import understood
-from strandline.testing.contracts.drivers.driver_contract import World, advance_through, crash_once, follow, put_back
+from strandline.testing.contracts.drivers.driver_contract import crash_once, follow, put_back
+from strandline.testing.contracts.drivers.world import World, advance_through
 from strandline.testing.simulation.crashes import CrashPlan
 
 NAMESPACES = count()

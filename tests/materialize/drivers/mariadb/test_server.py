@@ -25,7 +25,7 @@ from strandline.materialize.drivers.sql.session import SqlSession
 from strandline.materialize.drivers.sql.text import Sql
 from strandline.materialize.protocol.task import NOTHING, Binding, MaterializationSpec
 from strandline.options import understood
-from strandline.testing.contracts.drivers.driver_contract import World, advance_through, write_history
+from strandline.testing.contracts.drivers.world import World, advance_through, write_history
 from strandline.testing.doubles import HandClock
 
 pytestmark = pytest.mark.server

@@ -12,11 +12,13 @@ from tests.materialize.drivers.postgres.conftest import PostgresEndpoint
 from tests.materialize.drivers.sql.claims import NEW, SPEC, commit, contents, opened, rows_of
 from tests.materialize.drivers.sql.cutting_proxy import CuttingProxy
 
+from strandline.algebra.schema import Column, Schema
 from strandline.errors import ConfigError, DefinitionError, FencedError, Unavailable
 from strandline.materialize.drivers.postgres import database
+from strandline.materialize.drivers.sql import evolution
 from strandline.materialize.drivers.sql.text import Sql
-from strandline.materialize.protocol.task import NOTHING
-from strandline.testing.contracts.drivers.driver_contract import World, advance_through, write_history
+from strandline.materialize.protocol.task import NOTHING, Binding, MaterializationSpec
+from strandline.testing.contracts.drivers.world import World, advance_through, write_history
 
 pytestmark = pytest.mark.server
 
@@ -29,6 +31,36 @@ def proxy(postgres_database: Any) -> Iterator[CuttingProxy]:
     made = CuttingProxy(postgres_database.server.port, b"COMMIT\0")
     yield made
     made.close()
+
+
+def test_what_slept_in_the_middle_of_an_apply_drops_no_table(
+    make_endpoint: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Damage: a process has looked, sleeps while its successor fills the table anew, and drops it then."""
+    endpoint, real = make_endpoint(), evolution.beforehand
+    columns = Column("k", "bigint"), Column("x", "bigint")
+    older, again = (
+        MaterializationSpec("m", (Binding("v", "t", ("k",), Schema(columns[:backfill]), backfill=backfill),))
+        for backfill in (1, 2)
+    )
+
+    async def successor() -> None:
+        await commit((await opened(endpoint, spec=again))[0], 7, rows_of((1, 2, NEW), spec=again), again)
+
+    def slept(*given: Any) -> evolution.Beforehand:
+        found = real(*given)
+        monkeypatch.setattr(evolution, "beforehand", real)
+        asyncio.run(successor())
+        return found
+
+    async def body() -> None:
+        await commit((await opened(endpoint))[0], 5, rows_of((1, "one", NEW)))
+        monkeypatch.setattr(evolution, "beforehand", slept)
+        with pytest.raises(FencedError, match="'t' is filled by a later session"):
+            await endpoint.driver().apply(older, {})
+        assert endpoint.rows("t") == [{"k": 1, "x": 2}]
+
+    asyncio.run(body())
 
 
 @pytest.mark.parametrize("how", ["lost", "done", "fenced"])

@@ -11,9 +11,9 @@ from strandline.materialize.drivers.redis.driver import RedisDriver
 from strandline.materialize.drivers.redis.options import Form, RedisEndpoint
 from strandline.materialize.protocol.task import Checkpoint
 from strandline.store.secret import Secret
-from strandline.testing.contracts.drivers.driver_contract import KEYED
 from strandline.testing.contracts.drivers.fencing_contract import SCHEMA as FENCED
 from strandline.testing.contracts.drivers.reduction_contract import SCHEMA as AMOUNTS
+from strandline.testing.contracts.drivers.world import KEYED
 from strandline.testing.hostile import HOSTILE
 
 READ = {"f": float, "k": int, "n": int}

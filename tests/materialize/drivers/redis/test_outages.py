@@ -14,7 +14,7 @@ from tests.materialize.drivers.redis.redis_endpoint import RedisDatabase
 from redis_server import RedisServer
 from strandline.errors import Unavailable
 from strandline.materialize.drivers.redis.server import Server
-from strandline.testing.contracts.drivers.driver_contract import KEYED, KEYED_TYPES, World, row
+from strandline.testing.contracts.drivers.world import KEYED, KEYED_TYPES, World, row
 from strandline.testing.feed import ListFeed
 
 pytestmark = pytest.mark.server

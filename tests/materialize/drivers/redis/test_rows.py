@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import datetime as dt
 import json
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import aclosing, closing
 from dataclasses import replace
 from decimal import Decimal
@@ -18,7 +18,7 @@ from tests.materialize.drivers.redis.redis_endpoint import RedisDatabase
 
 from redis_server import PASSWORD, RedisServer
 from strandline.algebra.schema import Column, Schema
-from strandline.errors import ConfigError, CorruptionError, DefinitionError, Unavailable
+from strandline.errors import ConfigError, CorruptionError, DefinitionError, FencedError, Unavailable
 from strandline.materialize.driver import require_all
 from strandline.materialize.drivers.redis import resources
 from strandline.materialize.drivers.redis.options import Form, RedisEndpoint
@@ -37,7 +37,7 @@ from strandline.materialize.protocol.messages import (
 from strandline.materialize.protocol.task import NOTHING, WHOLE, Binding, KeyRange, MaterializationSpec
 from strandline.options import understood
 from strandline.store.secret import Secret
-from strandline.testing.contracts.drivers.driver_contract import KEYED, World, row
+from strandline.testing.contracts.drivers.world import KEYED, World, row
 
 pytestmark = pytest.mark.server
 DATABASES = count(500)
@@ -205,6 +205,30 @@ def test_a_backfill_empties_the_resource_and_nothing_else_wherever_it_dies(
     asyncio.run(body())
     with closing(database.client()) as client:
         assert (client.get("orders of others"), client.get("Orders2:1")) == (b"theirs", b"theirs")
+
+
+def test_what_slept_while_it_emptied_a_resource_deletes_no_row_of_its_successor(
+    database: RedisDatabase, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Damage: a process wakes between two keys that it deletes, and deletes what was filled since."""
+    world = World(database)
+    world.write_round()
+    asyncio.run(world.runtime(epoch=1).advance())
+    world.bump(1)
+    zombie, real = world.runtime(epoch=2), Server.keys
+
+    def slept(self: Server, pattern: bytes) -> Iterator[list[bytes]]:
+        monkeypatch.setattr(Server, "keys", real)
+        asyncio.run(world.runtime(epoch=3).advance())
+        yield from real(self, pattern)
+
+    monkeypatch.setattr(Server, "keys", slept)
+    with pytest.raises(Unavailable, match="taken over by another session; it is tried again"):
+        asyncio.run(zombie.open())
+    world.check(world.upper)
+    with pytest.raises(FencedError):
+        asyncio.run(zombie.open())
+    world.check(world.upper)
 
 
 def test_keys_of_another_program_or_materialization_are_not_touched(hashes: RedisDatabase) -> None:

@@ -220,6 +220,20 @@ class SqlClaims:
 
         run(body())
 
+    def test_what_slept_through_a_backfill_drops_no_table(self, endpoint: SqlEndpoint) -> None:
+        """Damage: a process that wakes in its Apply puts the table of before in the place of its successor's."""
+        wider = Schema((Column("k", "bigint"), Column("x", "bigint")))
+        again = MaterializationSpec("m", (Binding("v", "t", ("k",), wider, backfill=1),))
+
+        async def body() -> None:
+            await commit((await opened(endpoint))[0], 5, rows_of((1, "one", NEW)))
+            await commit((await opened(endpoint, spec=again))[0], 7, rows_of((1, 2, NEW), spec=again), again)
+            with pytest.raises(FencedError, match="'t' is filled by a later session: its backfill is 1"):
+                await endpoint.driver().apply(SPEC, {})
+            assert endpoint.rows("t") == [{"k": 1, "x": 2}]
+
+        run(body())
+
     # --- rows ---------------------------------------------------------------------------------------------------------
     def test_keys_with_null_are_keys(self, endpoint: SqlEndpoint) -> None:
         """Damage: a row whose key has a NULL is stored twice, or never deleted."""

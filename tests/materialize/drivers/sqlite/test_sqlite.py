@@ -20,14 +20,10 @@ from strandline.materialize.drivers.sql.session import SqlSession
 from strandline.materialize.drivers.sqlite.dialect import SQLiteDialect
 from strandline.materialize.drivers.sqlite.file import SQLiteFile
 from strandline.materialize.protocol.task import Binding, MaterializationSpec
-from strandline.testing.contracts.drivers.driver_contract import (
-    DriverContract,
-    World,
-    advance_through,
-    write_history,
-)
+from strandline.testing.contracts.drivers.driver_contract import DriverContract
 from strandline.testing.contracts.drivers.fencing_contract import FencingContract
 from strandline.testing.contracts.drivers.splits_contract import SplitsContract, SplitsUnderFaultsContract
+from strandline.testing.contracts.drivers.world import World, advance_through, write_history
 from strandline.testing.hostile import HOSTILE
 
 

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
-from tests.materialize.drivers.staged.late import SCENARIOS, applied_while_a_successor_goes_on
+from tests.materialize.drivers.staged.late import BINDING, SCENARIOS, Hand, applied_while_a_successor_goes_on
 from tests.materialize.drivers.staged.memory_lake import MemoryFormat, MemoryLake
 
 from strandline.materialize.drivers.staged.table import Lake, Snapshot
+from strandline.materialize.drivers.staged.work import named
+from strandline.materialize.protocol.task import MaterializationSpec
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS)
@@ -29,3 +33,22 @@ def test_a_commit_without_the_check_of_the_version_is_caught() -> None:
 
     with pytest.raises(AssertionError):
         applied_while_a_successor_goes_on(MemoryLake(form=Planted))
+
+
+def test_what_a_backfill_has_made_moot_holds_no_other_binding_up() -> None:
+    """Damage: splits that join after a backfill whose first session died are stuck, with the other tables' rows."""
+    lake = MemoryLake()
+    hand, driver = Hand(lake), lake.driver()
+    anew, other = replace(BINDING, backfill=1), replace(BINDING, collection="u", resource="u")
+
+    async def body() -> None:
+        await driver.apply(MaterializationSpec("m", (BINDING, other)), {})
+        state = {BINDING.state_key: named(hand.entry(1, (1, "old", False, False)))}
+        await driver.apply(MaterializationSpec("m", (anew, other)), {})  # its runtime dies before it says so in the log
+        without = MaterializationSpec("m", (other,))
+        applied = await driver.apply(without, state)
+        assert applied.state is not None
+        assert (await driver.apply(without, applied.state.apply(state))).state is None
+        assert not hand.rows()
+
+    asyncio.run(body())

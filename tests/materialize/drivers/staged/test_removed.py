@@ -11,7 +11,7 @@ from tests.materialize.drivers.delta.delta_endpoint import DeltaEndpoint
 
 from strandline.errors import Unavailable
 from strandline.materialize.drivers.staged.place import LocalPlace
-from strandline.testing.contracts.drivers.driver_contract import World
+from strandline.testing.contracts.drivers.world import World
 
 
 @pytest.mark.parametrize("call", ["create", "size"])

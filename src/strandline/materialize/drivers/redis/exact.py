@@ -21,6 +21,7 @@ from strandline.errors import FencedError
 from strandline.materialize.drivers.redis.server import Command, Fence, Server
 from strandline.materialize.drivers.redis.texts import pattern
 from strandline.materialize.protocol.task import Binding, KeyRange
+from strandline.store.system import SystemIds
 
 STORED: Final = "strandline:stored"
 FENCE: Final = "strandline:fence"
@@ -57,20 +58,21 @@ class Marks:
         server.ask("UNLINK", self.key)
 
 
-def drop_all(server: Server, resource: str) -> None:
-    """Drop all marks of a resource that begins anew."""
+def drop_all(server: Server, resource: str, fence: Fence) -> None:
+    """Drop all marks of a resource that begins anew, as long as ``fence`` stands."""
     for keys in server.keys(pattern(f"{STORED}:{resource}")):
-        server.change([(("UNLINK", key),) for key in keys])
+        server.change([(("UNLINK", key),) for key in keys], [fence])
 
 
 def take(server: Server, binding: Binding, range_: KeyRange) -> Fence:
     """Take over a range of a resource: from now on no session can write that has a range in common with it."""
-    key, token = f"{FENCE}:{binding.resource}".encode(), str(server.ask("INCR", SESSIONS)).encode()
-    field = str(range_).encode()
+    key, field = f"{FENCE}:{binding.resource}".encode(), str(range_).encode()
+    number = int(server.ask("INCR", SESSIONS))
+    token = f"{number}-{SystemIds().fresh('session')}".encode()  # a server that lost power may count again from before
     fence = Fence(key, field, token, f"the keys {binding.resource}:*")
 
     def change(held: dict[bytes, bytes]) -> list[Command]:
-        newer = [each for each in held if int(held[each]) > int(token) and _overlap(each, field)]
+        newer = [each for each in held if int(held[each].partition(b"-")[0]) > number and _overlap(each, field)]
         if newer:
             raise FencedError(f"{fence.what} of {server.name} were taken over by another session")
         taken: list[Command] = [("HDEL", key, each) for each in held if _overlap(each, field)]

@@ -1,8 +1,9 @@
 """Whose the keys of a resource are, and how far its rows are; kept in two hashes beside the rows.
 
 ``strandline:owners`` says of each resource which task fills it and from which data (its state key).  Apply empties a
-resource whose data are other ones before the first row of the new ones comes.  Trap: the mark changes last, so that
-what a crash has left half empty is emptied again.
+resource whose data are other ones before the first row of the new ones comes: it becomes the owner first, then it
+deletes keys as long as it is, then it says that it has.  So what a crash has left half empty is emptied again, and a
+process that wakes while it deletes keys finds that they are another's, or that they were deleted meanwhile.
 
 ``strandline:progress`` has the number of the last transaction of each resource and key range.  Redis may lose what it
 has acknowledged (its file is written once a second; a replica that is promoted lags).  It loses the newest writes
@@ -17,9 +18,9 @@ from typing import Final
 
 import msgspec
 
-from strandline.errors import ConfigError, CorruptionError, DefinitionError
+from strandline.errors import ConfigError, CorruptionError, DefinitionError, FencedError, Unavailable
 from strandline.materialize.drivers.redis.exact import BEFORE_RANGE, FENCE, SESSIONS, STORED, drop_all
-from strandline.materialize.drivers.redis.server import Change, Server
+from strandline.materialize.drivers.redis.server import Change, Command, Fence, Server
 from strandline.materialize.drivers.redis.texts import pattern, prefix
 from strandline.materialize.protocol.task import Binding, KeyRange, MaterializationSpec
 
@@ -30,18 +31,23 @@ OURS: Final = (OWNERS, PROGRESS, STORED, FENCE, SESSIONS)
 
 
 class Owner(msgspec.Struct, frozen=True):
-    """Which task fills a resource, and from which data."""
+    """Which task fills a resource, and from which data.  ``emptying``: it still deletes what was there before."""
 
     task: str
     state_key: str
+    emptying: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Fit:
-    """What has to be done before a binding can be filled; ``action`` says it (empty: nothing)."""
+    """What has to be done before a binding can be filled; ``action`` says it (empty: nothing).
+
+    ``held``: the owner of its keys now.
+    """
 
     binding: Binding
     action: str
+    held: Owner | None
     empties: bool = False
 
 
@@ -50,6 +56,7 @@ def fits(server: Server, spec: MaterializationSpec) -> list[Fit]:
 
     Raises:
         DefinitionError: the keys of a resource are another's.
+        FencedError: a later backfill fills them.
     """
     owners = {
         resource.decode(): msgspec.json.decode(owner, type=Owner)
@@ -72,29 +79,50 @@ def _fit(server: Server, task: str, binding: Binding, owners: Mapping[str, Owner
                 f"{server.name} has the key {found[0].decode(errors='replace')!r}, which this materialization did not "
                 f"write: delete the keys {prefix(resource)}*, or choose another name than {resource!r}"
             )
-        return Fit(binding, f"took the keys {prefix(resource)}*")
+        return Fit(binding, f"took the keys {prefix(resource)}*", owner)
     if owner.task != task:
         raise DefinitionError(
             f"the keys {prefix(resource)}* are filled by materialization {owner.task!r}: choose another name"
         )
-    if owner.state_key != binding.state_key:
-        return Fit(binding, f"emptied the keys {prefix(resource)}*, to fill them from the start", empties=True)
-    return Fit(binding, "")
+    binding.require_newest([owner.state_key])
+    if owner.state_key != binding.state_key or owner.emptying:
+        return Fit(binding, f"emptied the keys {prefix(resource)}*, to fill them from the start", owner, empties=True)
+    return Fit(binding, "", owner)
 
 
 def make(server: Server, task: str, fit: Fit) -> None:
-    """Do what ``fit`` says."""
+    """Do what ``fit`` says.
+
+    Raises `Unavailable` if another session does it, or something else, with these keys: the log says whose turn it is.
+    """
     if not fit.action:
         return
+    try:
+        _make(server, task, fit)
+    except FencedError as error:
+        raise Unavailable(f"{error}; it is tried again") from error
+
+
+def _make(server: Server, task: str, fit: Fit) -> None:
+    resource = fit.binding.resource
+    field, owner = resource.encode(), Owner(task, fit.binding.state_key, emptying=fit.empties)
+
+    def own(owners: dict[bytes, bytes]) -> list[Command]:
+        held = msgspec.json.decode(owners[field], type=Owner) if field in owners else None
+        if held != fit.held:
+            raise FencedError(f"{server.name}: the keys {prefix(resource)}* were taken over by another session")
+        return [("HSET", OWNERS, field, msgspec.json.encode(owner))]
+
+    server.exchange(OWNERS.encode(), own)
     if fit.empties:
-        drop_all(server, fit.binding.resource)
-        for keys in server.keys(pattern(fit.binding.resource)):
-            server.change([(("UNLINK", key),) for key in keys])
-        for field in server.ask("HKEYS", PROGRESS):
-            if _resource(field) == fit.binding.resource:
-                server.ask("HDEL", PROGRESS, field)
-    owner = msgspec.json.encode(Owner(task, fit.binding.state_key))
-    server.ask("HSET", OWNERS, fit.binding.resource.encode(), owner)
+        mine = Fence(OWNERS.encode(), field, msgspec.json.encode(owner), f"the keys {prefix(resource)}*")
+        drop_all(server, resource, mine)
+        for keys in server.keys(pattern(resource)):
+            server.change([(("UNLINK", key),) for key in keys], [mine])
+        of_before = [each for each in server.ask("HKEYS", PROGRESS) if _resource(each) == resource]
+        server.change([(("HDEL", PROGRESS, each),) for each in of_before], [mine])
+        filled = msgspec.json.encode(Owner(task, fit.binding.state_key))
+        server.change([(("HSET", OWNERS, field, filled),)], [mine])
 
 
 def require_keeping(server: Server) -> None:

@@ -70,6 +70,8 @@ class SqlDriver:
                         for statement in change.statements:
                             connection.change(statement)
                     done += changes
+                if any(change.statements for change in done):  # these lock the tables, so no one can fill them now
+                    evolution.require_newest(connection, self._dialect, spec)
             except BaseException:
                 connection.rollback()
                 raise

@@ -18,7 +18,7 @@ from strandline.materialize.drivers.sql.connection import Connection
 from strandline.materialize.drivers.sql.dialect import Dialect, Found
 from strandline.materialize.drivers.sql.target import INDEX_PREFIX, Target
 from strandline.materialize.drivers.sql.text import Sql, compose, identifier, joined
-from strandline.materialize.protocol.task import Checkpoint
+from strandline.materialize.protocol.task import Checkpoint, MaterializationSpec
 
 SCRATCH: Final = "strandline_scratch"
 _TYPE: Final = re.compile(r"([a-z]+(?: [a-z]+)*)(?:\((\d+)(?:,\s*(\d+))?\))?")
@@ -45,11 +45,26 @@ class Beforehand:
     tables: Mapping[str, str]
     committed: Sequence[Checkpoint]
 
+    @property
+    def state_keys(self) -> list[str]:
+        """The bindings that the checkpoints mention."""
+        return [state_key for checkpoint in self.committed for state_key, _ in checkpoint.times]
+
 
 def beforehand(connection: Connection, dialect: Dialect, materialization: str) -> Beforehand:
     """Look once, for all bindings: a catalog may have many thousands of tables."""
     tables = {dialect.fold(name): name for name in dialect.tables(connection)}
     return Beforehand(tables, [*checkpoints.of_task(connection, dialect, materialization).values()])
+
+
+def require_newest(connection: Connection, dialect: Dialect, spec: MaterializationSpec) -> None:
+    """Raise `FencedError` if a later backfill has filled a table of ``spec`` by now.
+
+    A system that commits each change of a table at once (MariaDB) has dropped it already: there `plan` alone guards.
+    """
+    now = Beforehand({}, [*checkpoints.of_task(connection, dialect, spec.name).values()])
+    for binding in spec.bindings:
+        binding.require_newest(now.state_keys)
 
 
 def plan(connection: Connection, target: Target, before: Beforehand) -> list[Change]:
@@ -59,8 +74,10 @@ def plan(connection: Connection, target: Target, before: Beforehand) -> list[Cha
 
     Raises:
         DefinitionError: the table was filled and is gone; or it has other columns; or it holds rows of another program.
+        FencedError: a later backfill has filled it.
     """
     binding, dialect = target.binding, target.dialect
+    binding.require_newest(before.state_keys)
     name = binding.resource
     filled = any(checkpoint.of(binding.state_key) is not None for checkpoint in before.committed)
     ours = any(checkpoint.mentions(name) for checkpoint in before.committed)

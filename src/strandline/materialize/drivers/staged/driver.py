@@ -21,7 +21,7 @@ from strandline.materialize.drivers.staged.keys import KeyIndex
 from strandline.materialize.drivers.staged.session import StagedSession
 from strandline.materialize.drivers.staged.shape import aligned, arrow_schema, missing, shape_of, written
 from strandline.materialize.drivers.staged.table import Lake, Snapshot, Table
-from strandline.materialize.drivers.staged.work import Entry, entries, owner_of, task_of
+from strandline.materialize.drivers.staged.work import Entry, entries, owner_of, state_key_of, task_of
 from strandline.materialize.drivers.threads import to_its_end
 from strandline.materialize.protocol.state import StateUpdate
 from strandline.materialize.protocol.task import Binding, MaterializationSpec, resource_of
@@ -96,8 +96,8 @@ class StagedDriver:
             if entry.work is None:
                 continue
             table = self._lake.table(resource)
-            if resource not in keys and table.snapshot(entry.writer) is None:
-                patch[state_key] = None  # neither the table nor the binding is there
+            if resource not in keys and _replaced(table.snapshot(entry.writer), spec.name, state_key):
+                patch[state_key] = None
                 continue
             if applier.apply(table, entry):
                 actions.append(f"applied what was staged for table {resource!r}")
@@ -124,14 +124,22 @@ class StagedDriver:
         raise Unavailable(f"{table.name}: {CONFLICTS_MAX} commits of other writers came before; try again")
 
 
+def _replaced(seen: Snapshot | None, task: str, state_key: str) -> bool:
+    """Return whether nothing can come of what a binding has staged: its table is gone, or filled from the start."""
+    return seen is None or (task_of(seen.owner) == task and state_key_of(seen.owner) != state_key)
+
+
 def _difference(table: Table, seen: Snapshot, binding: Binding, owner: str, wanted: Any, task: str) -> tuple[str, Any]:
     """Return what has to be done to a table that is there, as a sentence and as a call; no call: nothing.
 
     Raises:
         DefinitionError: it is another program's, or has other columns.
+        FencedError: a later backfill fills it.
     """
     resource, ours, filled = binding.resource, task_of(seen.owner) == task, seen.owner == owner
     lacks = missing(seen.shape, wanted)
+    if ours:
+        binding.require_newest([state_key_of(seen.owner)])
     if not ours and task_of(seen.owner) is not None:
         raise DefinitionError(f"{table.name} is filled by materialization {task_of(seen.owner)!r}: choose another name")
     if not ours and any(piece.rows for piece in seen.pieces):

@@ -96,6 +96,11 @@ def task_of(owner: str) -> str | None:
         return None
 
 
+def state_key_of(owner: str) -> str:
+    """Return the state key in an owner's name, which `task_of` finds to be one of ours."""
+    return msgspec.json.decode(owner, type=tuple[str, str])[1]
+
+
 def entries(state: Any) -> Iterator[tuple[str, Entry]]:
     """Yield what the state has of each binding, by state key.  Raises `CorruptionError` for what no driver wrote."""
     if not isinstance(state, Mapping):

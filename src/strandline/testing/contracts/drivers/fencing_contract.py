@@ -32,7 +32,7 @@ from strandline.materialize.protocol.messages import (
     Store,
 )
 from strandline.materialize.protocol.task import NOTHING, WHOLE, Binding, KeyRange, MaterializationSpec
-from strandline.testing.contracts.drivers.driver_contract import EndpointUnderTest, MakeEndpoint
+from strandline.testing.contracts.drivers.world import EndpointUnderTest, MakeEndpoint
 
 TRANSACTIONS: Final = 3
 SCHEMA: Final = Schema((Column("k", "bigint"), Column("who", "string")))

@@ -33,16 +33,8 @@ from strandline.materialize.driver import Driver, require_all
 from strandline.materialize.protocol.fsm import QUIET_TIMES_MAX
 from strandline.materialize.protocol.spec import canonical, contents
 from strandline.materialize.protocol.task import Binding, Checkpoint, MaterializationSpec
-from strandline.testing.contracts.drivers.driver_contract import (
-    KEYED,
-    KEYED_TYPES,
-    World,
-    advance_through,
-    crash_once,
-    empty_once,
-    row,
-    zombie_once,
-)
+from strandline.testing.contracts.drivers.driver_contract import crash_once, empty_once, zombie_once
+from strandline.testing.contracts.drivers.world import KEYED, KEYED_TYPES, World, advance_through, row
 from strandline.testing.feed import ListFeed
 from strandline.testing.simulation.crashes import CrashPlan
 

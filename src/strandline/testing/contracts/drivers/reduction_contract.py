@@ -20,8 +20,8 @@ import pytest
 from strandline.algebra.schema import Column, Schema
 from strandline.materialize.protocol.spec import canonical
 from strandline.materialize.protocol.task import Binding, MaterializationSpec
-from strandline.testing.contracts.drivers.driver_contract import EndpointUnderTest, MakeEndpoint, World
 from strandline.testing.contracts.drivers.push_contract import MakePushed
+from strandline.testing.contracts.drivers.world import EndpointUnderTest, MakeEndpoint, World
 from strandline.testing.simulation.crashes import Crash, CrashPlan
 
 SCHEMA: Final = Schema((Column("k", "bigint"), Column("n", "bigint"), Column("last", "string")))
