@@ -17,7 +17,7 @@ from strandline.controller.core import Core
 from strandline.controller.defining.creating import create
 from strandline.controller.language.statements import CreateTable, CreateView, parse
 from strandline.controller.location.config import Config, Mode
-from strandline.errors import DefinitionError, Position, Unavailable
+from strandline.errors import DefinitionError, FencedError, Position, Unavailable
 from strandline.materialize.protocol.messages import DELETE, EXISTS
 from strandline.testing.endpoints import Endpoint, KeyValueSession, MemoryDriver
 from strandline.testing.simulation.kernel import run_sync
@@ -36,9 +36,9 @@ class World:
         run_sync(create(self.core, CreateTable("items", ITEMS)))
         run_sync(create(self.core, CreateView("highest", VIEWS["highest"], Position(1, 1))))
 
-    def open(self, mode: Mode) -> Core:
+    def open(self, mode: Mode, *, take_over: bool = False) -> Core:
         """Open the location."""
-        return run_sync(Core.open(self.assembly, Config(), mode))
+        return run_sync(Core.open(self.assembly, Config(take_over=take_over), mode))
 
     def make(self, options: str) -> None:
         """Create the materialization."""
@@ -134,6 +134,22 @@ def test_a_process_that_begins_keeps_the_schedule(world: World) -> None:
     world.change(1)
     assert not world.same()
     world.change(2, minutes=10)
+    assert world.same()
+
+
+def test_a_process_that_takes_over_keeps_the_schedule_of_one_that_went_on_until_then(world: World) -> None:
+    """Damage: while one process succeeds another, a warehouse gets two transactions in one interval."""
+    world.make("every '10 minutes'")
+    world.change(0)
+    world.change(1, minutes=5)
+    before, world.core = world.core, world.open(Mode.FULL, take_over=True)
+    world.place.clock.now += 6 * MINUTE_MS
+    with pytest.raises(FencedError):
+        run_sync(before.deliver())
+    assert world.same(), "it learns that it has a successor once its transaction is there"
+    world.change(2)
+    assert not world.same()
+    world.change(3, minutes=10)
     assert world.same()
 
 

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 
 from strandline.instance.commands import RunMaterialization
 from strandline.instance.running.feeds import CollectionFeed
@@ -43,9 +44,8 @@ async def start_task(
         return RecoveryLog(client.clock, client.ids, client.consensus, split_log(command.log, split), epoch)
 
     log = RecoveryLog(client.clock, client.ids, client.consensus, command.log, epoch)
-    begun = await _begun(command.log, command.spec, client)
-    pace = Pace(Schedule.of(command.every, command.within), client.clock, begun)
-    held_back = paced(feeds, pace, begun)
+    pace = Pace(Schedule.of(command.every, command.within), client.clock)
+    held_back = paced(feeds, pace, partial(_begun, command.log, command.spec, client))
     return Splits(command.spec, endpoint, log, of_split, client.ids, held_back, watch, beside), pace
 
 

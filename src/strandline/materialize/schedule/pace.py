@@ -38,15 +38,18 @@ class Schedule:
 class Pace:
     """The pace of one task.  It asks the clock and touches nothing else."""
 
-    def __init__(self, schedule: Schedule, clock: Clock, begun: int = 0) -> None:
-        """``begun``: the end of the last extent that has begun; 0: none has, so the first need not wait for `every`."""
+    def __init__(self, schedule: Schedule, clock: Clock) -> None:
         self._schedule = schedule
         self._clock = clock
-        self._last = self._end = begun
+        self._last = self._end = 0
         self._asked = 0
         self._until = 0
         self.waits = ""
         """When the next transaction begins, if one was to begin and may not yet; else empty."""
+
+    def follows(self, begun: int) -> None:
+        """Count from ``begun``, the end of the last extent; 0: there was none, so the first waits for no interval."""
+        self._last = self._end = begun
 
     def begins(self, end: int) -> bool:
         """Return whether a transaction up to ``end`` may begin now; if so, it counts as begun."""
@@ -70,5 +73,9 @@ class Pace:
 
     @property
     def due(self) -> bool:
-        """Whether a transaction waited that may begin now, or is asked for."""
+        """Whether a transaction waited that may begin now, or is asked for.
+
+        It is true until the transaction begins, also where the collections are not at the time that was asked for: only
+        further ticks can bring them there.
+        """
         return bool(self.waits) and (self._end < self._asked or self._clock.now_ms() >= self._until)
