@@ -52,10 +52,10 @@ TICKS: Final = 3
 QUICK: Final = range(0, 150, VIEWS)
 LONG: Final = range(1_000, 4_000, VIEWS)
 REFUSED_MAX: Final = VIEWS // 5
-FAILING_STRIDE: Final = 24
+FAILING_STRIDE: Final = 16
 """Of so many seeds the odd ones are in one environment: a step of a view with errors is several plans."""
-FAILING_QUICK: Final = range(0, 2 * FAILING_STRIDE, FAILING_STRIDE)
-FAILING_LONG: Final = range(2 * FAILING_STRIDE, 1_032, FAILING_STRIDE)
+FAILING_QUICK: Final = range(0, 3 * FAILING_STRIDE, 2 * FAILING_STRIDE)
+FAILING_LONG: Final = range(3 * FAILING_STRIDE, 1_032, FAILING_STRIDE)
 
 UNPRUNED: Final = {
     "spark.sql.optimizer.excludedRules": ",".join(

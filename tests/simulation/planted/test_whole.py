@@ -21,6 +21,7 @@ WATCHED_SEEDS_MAX = 600
 BUGS_MIN = 24
 
 
+@pytest.mark.drawn(2)
 @pytest.mark.time_limit(600)
 @pytest.mark.parametrize("bug", [*BUGS, *alive.BUGS, *schedules.BUGS], ids=lambda bug: bug.name)
 def test_a_bug_planted_above_persist_breaks_a_law(bug: Bug, record_property) -> None:
