@@ -10,6 +10,7 @@ from strandline.client.preparing import NextVersion, environment
 from strandline.client.replicating import ListeningReplica
 from strandline.controller.core import Core
 from strandline.controller.defining.project import Project
+from strandline.controller.defining.relocating import seen_by
 from strandline.controller.language import arguments
 from strandline.controller.location.config import Config, Mode, config_from
 from strandline.wiring.assemble import SparkAssembly, assemble
@@ -29,6 +30,7 @@ def open(  # noqa: A001  # the public name is `strandline.open`
     read_only: bool = False,
     config: Mapping[str, Any] | None = None,
     mode: str | None = None,
+    project: Project | None = None,
 ) -> Environment:
     """Open the environment at ``location`` and return it; a context manager.
 
@@ -41,6 +43,8 @@ def open(  # noqa: A001  # the public name is `strandline.open`
         config: see `strandline.controller.location.config.Config`.
         mode: ``full`` (the default), ``read`` (leases and notices, no data) or ``independent`` (no write, no connection
             and no hold: no other process sees it); see `strandline.controller.location.config.Mode`.
+        project: whose location it is (`strandline.controller.defining.project.load`): if its directory was moved, so
+            were the paths of its sources and endpoints.
 
     Raises:
         ConfigError: the location is not writable, is held by another environment (named), or Java is missing or too
@@ -48,7 +52,10 @@ def open(  # noqa: A001  # the public name is `strandline.open`
     """
     wanted = arguments.opening(mode, read_only=read_only)
     assembly, settings = _assembled(location, spark, consensus, config, wanted)
-    return _opened(assembly, lambda loop: environment(loop.run(Core.open(assembly, settings, wanted)), assembly, loop))
+    seen = seen_by(project)
+    return _opened(
+        assembly, lambda loop: environment(loop.run(Core.open(assembly, settings, wanted, seen=seen)), assembly, loop)
+    )
 
 
 def prepare(
@@ -68,7 +75,7 @@ def prepare(
     assembly, settings = _assembled(location, spark, consensus, config, Mode.FULL)
 
     def version(loop: LoopThread) -> NextVersion:
-        core = loop.run(Core.open(assembly, settings, Mode.READ))
+        core = loop.run(Core.open(assembly, settings, Mode.READ, seen=seen_by(project)))
         loop.run(core.look())
         return NextVersion(core, assembly, loop, project)
 

@@ -91,11 +91,16 @@ class Core:
 
     @classmethod
     async def open(
-        cls, assembly: Assembly, config: Config, mode: Mode, edit: Callable[[Catalog], Catalog] = lambda each: each
+        cls,
+        assembly: Assembly,
+        config: Config,
+        mode: Mode,
+        edit: Callable[[Catalog], Catalog] = lambda each: each,
+        seen: Callable[[Catalog], Catalog] = lambda each: each,
     ) -> Core:
         """Open a location.  Where that fails, release it.
 
-        ``edit``: how the catalog changes with the take-over, in one write.
+        ``edit``: how the catalog changes with the take-over, in one write.  ``seen``: see `CatalogStore`.
 
         Raises:
             ConfigError: another process holds it (the message names it), and ``config.take_over`` is not set; or it is
@@ -106,7 +111,7 @@ class Core:
         client = PersistClient(
             assembly.clock, assembly.ids, blob, consensus, assembly.engine, notifier=notifier, merges_apart=True
         )
-        catalogs = CatalogStore(Register(KEY, assembly.clock, assembly.ids, consensus))
+        catalogs = CatalogStore(Register(KEY, assembly.clock, assembly.ids, consensus), seen)
         core = cls(assembly, client, catalogs, config, mode)
         if mode is not Mode.FULL:
             if not (await catalogs.read()).epoch and not {*await consensus.list_keys()} - {LOCATION}:

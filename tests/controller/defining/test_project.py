@@ -281,3 +281,12 @@ def test_views_in_a_circle_are_named():
     """The first of them would be refused for reading what is not there."""
     with pytest.raises(DefinitionError, match=r"in a circle: '(a' reads 'b' reads 'a|b' reads 'a' reads 'b)'"):
         in_order([view("a", "SELECT * FROM b"), view("b", "SELECT * FROM a")])
+
+
+def test_an_archive_is_seen_from_the_project(tmp_path):
+    """Damage: files that were read are moved into a directory of wherever the command was typed."""
+    source = "from: files\ncolumns: a INT\noptions: {path: in, on_durable: archive, archive: done}"
+    options = statements(write(tmp_path, sources__s_yml=source))["s"].options
+    assert (options["path"], options["archive"]) == (str(tmp_path / "in"), str(tmp_path / "done"))
+    source = source.replace("in,", "s3://b/in,").replace("done", "s3://b/done")
+    assert statements(write(tmp_path, sources__s_yml=source))["s"].options["archive"] == "s3://b/done"

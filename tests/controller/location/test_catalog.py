@@ -77,6 +77,8 @@ WITH_INSTANCE = (
     b'"dropped":[],"left":[],"writes":5,"unfenced":false,"promoted":""}'
 )
 """A catalog as the first version wrote it that knows instances."""
+SINCE_THEN = b',"root":""}'
+"""What later versions write behind that."""
 
 
 def test_a_catalog_with_an_instance_is_read_as_it_was_written() -> None:
@@ -90,7 +92,7 @@ def test_a_catalog_with_an_instance_is_read_as_it_was_written() -> None:
     assert isinstance(view, View)
     assert (view.instance, found.writes) == ("x", 5)
     assert run_sync(store.change(7, lambda catalog: catalog)) == found
-    assert run_sync(register.read()) == WITH_INSTANCE
+    assert run_sync(register.read()) == WITH_INSTANCE[:-1] + SINCE_THEN
 
 
 IN_INSTANCE = (
@@ -120,7 +122,7 @@ def test_a_catalog_with_a_source_in_an_instance_is_read_as_it_was_written() -> N
         "m": Materialization("m", "duckdb", {}, (), "m-1", instance="x"),
     }
     assert run_sync(store.change(7, lambda catalog: catalog)) == found
-    assert run_sync(register.read()) == IN_INSTANCE
+    assert run_sync(register.read()) == IN_INSTANCE[:-1] + SINCE_THEN
 
 
 def test_an_earlier_version_refuses_a_catalog_while_it_has_an_instance() -> None:

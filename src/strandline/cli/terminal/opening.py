@@ -95,6 +95,7 @@ class Opener:
             consensus=project.consensus,
             mode=mode.value,
             config={**project.config, **settings},
+            project=project,
         )
 
 

@@ -21,6 +21,7 @@ from strandline.controller.core import Core
 from strandline.controller.defining import definitions, instances, sources
 from strandline.controller.defining.creating import create
 from strandline.controller.defining.project import Defined, Project, in_file
+from strandline.controller.defining.relocating import differing, lasting, relocated
 from strandline.controller.language.indexes import CreateIndex
 from strandline.controller.language.instances import CreateInstance
 from strandline.controller.language.statements import (
@@ -31,7 +32,6 @@ from strandline.controller.language.statements import (
     CreateTable,
     CreateView,
 )
-from strandline.controller.location import on_error
 from strandline.controller.location.items import (
     Assigned,
     Collected,
@@ -63,6 +63,7 @@ async def apply(core: Core, project: Project) -> Applied:
     Raises `DefinitionError`, naming the file: a definition is wrong, or differs from what is there (then nothing was
     created).
     """
+    await _relocate(core, project)
     missing, there = [], []
     for defined in project.definitions:
         present = core.catalog.find(defined.statement.name)
@@ -84,6 +85,20 @@ async def apply(core: Core, project: Project) -> Applied:
             await create(core, defined.statement)
         created.append(defined.statement.name)
     return Applied(tuple(created), tuple(present.name for present, _ in there))
+
+
+async def _relocate(core: Core, project: Project) -> None:
+    """See paths from where the project is now; what was opened at other paths is opened again."""
+    writing, before = core.require_writing(), core.catalog
+    if before.root == str(project.root):
+        return
+    after = await core.catalogs.change(writing.epoch, lambda catalog: relocated(project, catalog))
+    for item in differing(before, after):
+        for name in after.dependents(item.name) if isinstance(item, Connection) else (item.name,):
+            moved = after.items[name.lower()]
+            async with core.problems.of(moved.name.lower()):
+                await writing.stop(before.items[name.lower()])
+            await writing.start(moved)
 
 
 def in_order(defined: Sequence[Defined]) -> list[Defined]:
@@ -197,11 +212,6 @@ def _other_instance(wanted: str, present: Assigned) -> str:
 
 def _other_columns(wanted: Schema, present: Collected) -> str:
     return "" if wanted == present.schema else f"the columns ({present.schema.ddl})"
-
-
-def lasting(options: Mapping[str, str]) -> dict[str, str]:
-    """Return the options that cannot change while a source is there."""
-    return {name: text for name, text in options.items() if name != on_error.ERRORS_MAX}
 
 
 def _other_bindings(present: Materialization, wanted: CreateMaterialization) -> str:

@@ -15,6 +15,8 @@ project.  An *endpoint* is a driver with options under a name that materializati
 (``env:NAME``, ``file:PATH``), resolved where they are used.  ``instances`` define an instance each, as a file would.
 
 Reading a project touches nothing but its files; `apply.py` makes an environment what its project says.
+
+Long because what a project says is one subject: its settings, its files, and what paths in them mean.
 """
 
 from __future__ import annotations
@@ -64,15 +66,26 @@ DIRECTORIES: Final[Mapping[str, type | UnionType]] = {
     "materializations": CreateMaterialization,
 }
 _YAML: Final = (".yml", ".yaml")
+_PATHS: Final = ("path", "archive")
+"""The options that are files or directories of this machine, unless they are URLs."""
 _LEFT_ALONE: Final = (".md", ".txt")
 
 
 @dataclass(frozen=True, slots=True)
 class Defined:
-    """One definition and the file (relative to the project) that it stands in."""
+    """One definition and the file (relative to the project) that it stands in.
+
+    ``statement`` is resolved (`Project.resolved`); ``original`` is what the file says, where that differs.
+    """
 
     file: str
     statement: Create
+    original: Create | None = None
+
+    @property
+    def written(self) -> Create:
+        """The definition as the file says it."""
+        return self.statement if self.original is None else self.original
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,24 +111,27 @@ class Project:
     endpoints: Mapping[str, Endpoint]
     definitions: tuple[Defined, ...] = ()
 
-    def resolved(self, statement: statements.Statement) -> statements.Statement:
+    def resolved(self, statement: statements.Statement, root: Path | None = None) -> statements.Statement:
         """Return ``statement`` with paths made absolute and a named endpoint replaced by its driver and options.
+
+        ``root``: from where paths are seen; None: from the project.
 
         Raises `DefinitionError` if it gives an option that its endpoint has already.
         """
+        root = self.root if root is None else root
         match statement:
             case CreateSource() | CreateConnection():
-                return replace(statement, options=absolute(self.root, statement.options))
+                return replace(statement, options=absolute(root, statement.options))
             case CreateMaterialization(endpoint=name) if name in self.endpoints:
                 endpoint = self.endpoints[name]
                 for key in sorted(endpoint.options.keys() & statement.options.keys()):
                     raise DefinitionError(
                         f"materialization {statement.name!r}: endpoint {name!r} has option {key!r} already"
                     )
-                options = absolute(self.root, {**endpoint.options, **statement.options})
+                options = absolute(root, {**endpoint.options, **statement.options})
                 return replace(statement, endpoint=endpoint.driver, options=options)
             case CreateMaterialization():
-                return replace(statement, options=absolute(self.root, statement.options))
+                return replace(statement, options=absolute(root, statement.options))
             case _:
                 return statement
 
@@ -139,7 +155,7 @@ def load(root: Path) -> Project:
         with in_file(each.file):
             statement = project.resolved(each.statement)
         assert isinstance(statement, Create), "to resolve a definition leaves its kind"
-        definitions.append(Defined(each.file, statement))
+        definitions.append(Defined(each.file, statement, each.statement))
     return replace(project, definitions=tuple(definitions))
 
 
@@ -332,12 +348,12 @@ def _read(path: Path) -> str:
 
 
 def absolute(root: Path, options: Mapping[str, str]) -> dict[str, str]:
-    """Return ``options`` with ``path``, and files that hold secrets, as seen from the project."""
+    """Return ``options`` with ``path``, ``archive``, and files that hold secrets, as seen from the project."""
     seen = dict(options)
     for key, value in options.items():
         scheme, _, rest = value.partition(":")
         if scheme == "file" and not rest.startswith("//"):
             seen[key] = f"file:{root / rest}"
-        elif key == "path" and "://" not in value and scheme != "env":
+        elif key in _PATHS and "://" not in value and scheme != "env":
             seen[key] = str(root / value)
     return seen

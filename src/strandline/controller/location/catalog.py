@@ -94,7 +94,8 @@ class Catalog(msgspec.Struct, frozen=True):
     not released yet (`controller/location/dropped.py`).  ``writes``: the epoch under which replicas write, 0 until the
     first generation that knows of it; it is never above ``epoch``, so that the environment can close what replicas
     wrote.  ``unfenced``: a replica is to be fenced that writes under ``epoch`` itself; the next generation does it.
-    ``promoted``: the token of the last promotion that was made here; empty: none was.
+    ``promoted``: the token of the last promotion that was made here; empty: none was.  ``root``: the directory of the
+    project that was applied last, from which paths of items were seen; empty: none was.
     """
 
     format: int = 1
@@ -106,6 +107,7 @@ class Catalog(msgspec.Struct, frozen=True):
     writes: int = 0
     unfenced: bool = False
     promoted: str = ""
+    root: str = ""
 
     def having(self, items: dict[str, Item]) -> Catalog:
         """Return the catalog with these ``items``; shards of the old items that none of them keeps are `dropped`.
@@ -287,16 +289,20 @@ _decoder = msgspec.json.Decoder(Catalog)
 
 
 class CatalogStore:
-    """The durable catalog of a location."""
+    """The durable catalog of a location.
 
-    def __init__(self, register: Register) -> None:
+    ``seen``: how this process sees each catalog that it reads; what it writes is what it has seen.
+    """
+
+    def __init__(self, register: Register, seen: Callable[[Catalog], Catalog] = lambda catalog: catalog) -> None:
         self._register = register
+        self._seen = seen
         self._settled = True  # whether what became of the last change is known
         self.current = Catalog()
 
     async def read(self) -> Catalog:
         """Fetch the newest catalog; if it is the same as before, it is the same object."""
-        found = _decode(await self._register.read())
+        found = self._decoded(await self._register.read())
         if found != self.current:
             self.current = found
         return self.current
@@ -326,14 +332,14 @@ class CatalogStore:
         """
 
         def step(body: bytes | None) -> bytes:
-            before = _decode(body)
+            before = self._decoded(body)
             if before.epoch != epoch:
                 raise _fenced(epoch, before)
             after = msgspec.json.encode(edit(before))
             self._settled = False
             return after
 
-        self.current = _decode(await self._register.update(step))
+        self.current = self._decoded(await self._register.update(step))
         self._settled = True
         return self.current
 
@@ -349,7 +355,7 @@ class CatalogStore:
         """
 
         def step(body: bytes | None) -> bytes:
-            before = _decode(body)
+            before = self._decoded(body)
             kept = before.lacking({name for name in before.items if name.startswith(SUBSCRIBED)})
             edited, holder = edit(kept), admit(before)
             after = msgspec.structs.replace(edited, epoch=before.epoch + 1, holder=holder)
@@ -359,7 +365,7 @@ class CatalogStore:
             self._settled = False
             return msgspec.json.encode(after)
 
-        self.current = _decode(await self._register.update(step))
+        self.current = self._decoded(await self._register.update(step))
         self._settled = True
         return self.current
 
@@ -370,12 +376,15 @@ class CatalogStore:
         """
 
         def step(body: bytes | None) -> bytes | None:
-            before = _decode(body)
+            before = self._decoded(body)
             if (before.epoch, before.holder) == (epoch, holder):
                 return msgspec.json.encode(msgspec.structs.replace(before, holder=None))
             return None if self._settled else msgspec.json.encode(before)
 
-        self.current = _decode(await self._register.update(step))
+        self.current = self._decoded(await self._register.update(step))
+
+    def _decoded(self, body: bytes | None) -> Catalog:
+        return self._seen(_decode(body))
 
 
 def _fenced(epoch: int, catalog: Catalog) -> FencedError:

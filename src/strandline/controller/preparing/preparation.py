@@ -17,6 +17,7 @@ import msgspec
 
 from strandline.controller.core import Core
 from strandline.controller.defining.project import Project
+from strandline.controller.defining.relocating import seen_by
 from strandline.controller.location.config import Mode
 from strandline.controller.location.items import Item
 from strandline.controller.location.version import Version
@@ -115,7 +116,8 @@ class Preparation:
         await self._instance.close()
         config = msgspec.structs.replace(core.config, take_over=True)
         try:
-            promoted = await Core.open(core.assembly, config, Mode.FULL, version.promoted)
+            seen = seen_by(self._project)
+            promoted = await Core.open(core.assembly, config, Mode.FULL, version.promoted, seen)
         finally:
             await self._let_go()
             await core.close()

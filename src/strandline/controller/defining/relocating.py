@@ -1,0 +1,59 @@
+"""Relocating: a project's directory may move, and what its files say of paths below it moves along.
+
+Items keep paths as the process that opens them needs them: absolute.  The catalog remembers from where they were seen
+(`Catalog.root`).  An item that a definition of the project describes, seen from there, is the same item seen from where
+the project is now; any other difference is a change of the definition, and stays one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
+
+import msgspec
+
+from strandline.controller.defining.project import Project
+from strandline.controller.location import on_error
+from strandline.controller.location.catalog import Catalog
+from strandline.controller.location.items import Connection, Item, Materialization, SharedSource, Source
+
+
+def relocated(project: Project, catalog: Catalog) -> Catalog:
+    """Return ``catalog`` as seen from where ``project`` is now."""
+    here, before = str(project.root), catalog.root
+    if before == here:
+        return catalog
+    after = msgspec.structs.replace(catalog, root=here)
+    if not before:
+        return after
+    for defined in project.definitions:
+        present = catalog.find(defined.statement.name)
+        if isinstance(present, Source | SharedSource | Connection | Materialization):
+            was = project.resolved(defined.written, Path(before))
+            now = defined.statement
+            if lasting(present.options) == lasting(options_of(was)):
+                moved = {**present.options, **lasting(options_of(now))}
+                after = after.with_item(msgspec.structs.replace(present, options=moved))
+    return after
+
+
+def seen_by(project: Project | None) -> Callable[[Catalog], Catalog]:
+    """Return how a process of ``project`` sees a catalog; without a project, as it is."""
+    return (lambda catalog: catalog) if project is None else partial(relocated, project)
+
+
+def differing(before: Catalog, after: Catalog) -> list[Item]:
+    """Return the items of ``after`` that ``before`` has otherwise, or not at all."""
+    return [item for name, item in after.items.items() if before.items.get(name) != item]
+
+
+def options_of(statement: object) -> Mapping[str, str]:
+    """Return the options of a definition; none if its kind has no options."""
+    options: Mapping[str, str] = getattr(statement, "options", {})
+    return options
+
+
+def lasting(options: Mapping[str, str]) -> dict[str, str]:
+    """Return the options that cannot change while a source is there."""
+    return {name: text for name, text in options.items() if name != on_error.ERRORS_MAX}

@@ -1,0 +1,157 @@
+"""A project that is moved to another directory goes on from there.  Over lists."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from strandline.controller.core import Core
+from strandline.controller.defining.apply import Applied, apply
+from strandline.controller.defining.project import Project, load
+from strandline.controller.defining.relocating import seen_by
+from strandline.controller.location.config import Config, Mode
+from strandline.errors import DefinitionError
+from strandline.materialize.driver import Driver
+from strandline.store.memory import MemoryBlob, MemoryConsensus
+from strandline.testing.doubles import CountingIds, HandClock
+from strandline.testing.endpoints import Endpoint, MemoryDriver, MemorySession
+from strandline.testing.kinds import Kinds
+from strandline.testing.lists.list_assembly import list_assembly
+from strandline.testing.lists.list_source import Upstream
+from strandline.testing.simulation.kernel import run_sync
+from strandline.wiring.registry import Readers
+
+FILES: Mapping[str, str] = {
+    "strandline.yml": "location: data\nendpoints: {out: {driver: memory, path: out.db}}",
+    "secret": "hush",
+    "connections/here.sql": "CREATE CONNECTION here TO lists (server = one, password = 'file:secret')",
+    "sources/s.sql": "CREATE SOURCE s (partition STRING, offset BIGINT, value BIGINT) FROM list (connection = here)",
+    "materializations/m.yml": "into: out\ncollections: [{collection: s, key: [partition, offset]}]",
+    "materializations/n.yml": "into: memory\noptions: {path: /elsewhere/n.db}\n"
+    "collections: [{collection: s, key: [partition, offset]}]",
+}
+"""A source whose password, and an endpoint whose file, are seen from the project; and an endpoint elsewhere."""
+
+
+class Place:
+    """A location in memory, and a project in a directory; which paths its endpoints were opened at is kept."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, root: Path) -> None:
+        self._blob, self._consensus, self._clock = MemoryBlob(), MemoryConsensus(), HandClock(1_000)
+        Kinds({"one": Upstream()}).install(monkeypatch.setitem)
+        self.root = root
+        self.opened: list[str] = []
+        self.write(FILES)
+
+    def write(self, files: Mapping[str, str]) -> None:
+        """Write files of the project."""
+        for name, text in files.items():
+            path = self.root / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text)
+
+    def project(self) -> Project:
+        """Read the project."""
+        return load(self.root)
+
+    def move(self, name: str) -> None:
+        """Give the project's directory another name."""
+        self.root = self.root.rename(self.root.with_name(name))
+
+    def open(self, mode: Mode = Mode.FULL, project: Project | None = None) -> Core:
+        """Open the location as a fresh process would."""
+        self._clock.now += 1
+        self.opened.clear()
+        assembly = list_assembly(
+            self._clock,
+            CountingIds(f"at-{self._clock.now}"),
+            self._blob,
+            self._consensus,
+            drivers=self._driver,
+        )
+        nothing = cast("Any", None)
+        object.__setattr__(assembly, "connectors", Readers(self._clock, assembly.engine, nothing, nothing))
+        return run_sync(Core.open(assembly, Config(), mode, seen=seen_by(project)))
+
+    def run(self) -> tuple[Core, Applied]:
+        """Open the location for the project, and apply it, as `strandline run` does."""
+        project = self.project()
+        core = self.open(project=project)
+        applied = run_sync(apply(core, project))
+        run_sync(core.tick())
+        return core, applied
+
+    def _driver(self, _endpoint: str, options: Mapping[str, str]) -> Driver:
+        self.opened.append(options["path"])
+        return MemoryDriver(Endpoint(), MemorySession)
+
+
+@pytest.fixture
+def place(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Place:
+    """Return a project that has run once."""
+    place = Place(monkeypatch, tmp_path / "first")
+    core, applied = place.run()
+    assert applied.created == ("here", "s", "m", "n")
+    run_sync(core.close())
+    return place
+
+
+def test_a_project_that_was_moved_goes_on_where_it_is_now(place: Place) -> None:
+    """Damage: a directory that is renamed can never run again; or its rows go to the place where it was."""
+    place.move("second")
+    core, applied = place.run()
+    assert applied == Applied((), ("here", "s", "m", "n"))
+    assert set(place.opened) == {str(place.root / "out.db"), "/elsewhere/n.db"}
+    assert core.catalog.items["here"].options["password"] == f"file:{place.root / 'secret'}"  # type: ignore[union-attr]
+    run_sync(core.close())
+    core = place.open()  # by a program that knows of no project
+    run_sync(core.tick())
+    assert set(place.opened) == {str(place.root / "out.db"), "/elsewhere/n.db"}
+    run_sync(core.close())
+
+
+def test_a_program_that_opens_the_location_alone_goes_on_once_it_applies_the_project(place: Place) -> None:
+    """Damage: what was opened before the project was read writes to where the project was."""
+    place.move("second")
+    core = place.open()
+    run_sync(core.tick())
+    place.opened.clear()
+    run_sync(apply(core, place.project()))
+    run_sync(core.tick())
+    assert place.opened == [str(place.root / "out.db")]
+    run_sync(core.close())
+
+
+def test_a_reader_looks_where_the_project_is_now_and_changes_nothing(place: Place) -> None:
+    """Damage: `verify` of an endpoint, before the first run at the new place, compares the file at the old one."""
+    old = str(place.root / "out.db")
+    place.move("second")
+    core = place.open(Mode.READ, place.project())
+    run_sync(core.look())
+    assert core.catalog.items["m"].options["path"] == str(place.root / "out.db")  # type: ignore[union-attr]
+    core = place.open(Mode.READ)
+    run_sync(core.look())
+    assert core.catalog.items["m"].options["path"] == old  # type: ignore[union-attr]
+
+
+def test_a_definition_that_was_changed_is_still_refused_after_a_move(place: Place) -> None:
+    """Damage: an endpoint whose file is another one now is taken for the one that was filled."""
+    place.move("second")
+    place.write({"strandline.yml": "location: data\nendpoints: {out: {driver: memory, path: other.db}}"})
+    with pytest.raises(DefinitionError, match=r"materializations/m.yml: 'm' was created with memory"):
+        place.run()
+
+
+def test_another_project_on_the_location_moves_nothing(place: Place) -> None:
+    """Damage: a second project that shares a location sends the rows of the first to a directory of its own."""
+    there = str(place.root / "out.db")
+    other = place.root.with_name("other")
+    other.mkdir()
+    (other / "strandline.yml").write_text("location: data")
+    core = place.open(project=load(other))
+    run_sync(core.tick())
+    assert there in place.opened
+    run_sync(core.close())
