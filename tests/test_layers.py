@@ -25,7 +25,7 @@ SOURCE = Path(__file__).resolve().parent.parent / "src"
 #: Lowest first.  A room imports only rooms on lower floors; rooms on one floor do not know of each other.
 FLOORS = (
     ("errors",),
-    ("options",),
+    ("extras", "options"),
     ("frontier", "algebra", "store"),
     ("connections", "persist"),
     ("plane",),

@@ -12,7 +12,7 @@ import pytest
 
 from s3_server import ACCESS_KEY_ID, REGION, SECRET_ACCESS_KEY, S3Server
 from strandline.engine.session import s3a
-from strandline.store.blob_kinds.objects import ObjectLocation
+from strandline.store.blob_kinds.object_location import ObjectLocation
 
 pytestmark = pytest.mark.server
 

@@ -18,7 +18,7 @@ from strandline.engine.frames.failures import as_ours
 from strandline.engine.session import s3a
 from strandline.engine.session.start import build
 from strandline.errors import Unavailable
-from strandline.store.blob_kinds.objects import ObjectLocation
+from strandline.store.blob_kinds.object_location import ObjectLocation
 
 LAZY_S, AWAKE_S = 8.0, 1.0
 """How long a slow server says nothing, and how long it answers then."""

@@ -22,7 +22,8 @@ from strandline.persist.client import PersistClient
 from strandline.persist.handles.records import Record
 from strandline.persist.shard.state import Appended
 from strandline.store.blob_kinds.file import FileBlob
-from strandline.store.blob_kinds.objects import ObjectBlob, ObjectLocation
+from strandline.store.blob_kinds.object_location import ObjectLocation
+from strandline.store.blob_kinds.objects import ObjectBlob
 from strandline.store.consensus import Consensus
 from strandline.store.consensus_kinds.object_consensus import ObjectConsensus
 from strandline.store.consensus_kinds.postgres import PostgresConsensus

@@ -39,7 +39,7 @@ REVEALING = {
     "sources/readers/kafka/client.py",
     "sources/readers/kafka/registry.py",
     "sources/readers/kafka/settings.py",
-    "store/blob_kinds/objects.py",
+    "store/blob_kinds/object_location.py",
     "store/consensus_kinds/postgres.py",
     "store/secret.py",
 }

@@ -15,9 +15,9 @@ import msgspec
 from strandline.cli.terminal.opening import Opener
 from strandline.cli.terminal.output import Output
 from strandline.errors import ConfigError, InvalidUsage
+from strandline.extras import FLOW, require
 from strandline.materialize.driver import Driver, DriverKind
 from strandline.materialize.wire.options import CODEC_VARIABLE, codec
-from strandline.materialize.wire.serve import run
 from strandline.store.system import SystemClock
 from strandline.wiring.loop import RunningTask
 from strandline.wiring.registry import DRIVERS, named, opened, page
@@ -100,6 +100,9 @@ def driver_check(endpoint: str, config: str, output: Output) -> bool:
 
 def driver_serve(endpoint: str) -> int:
     """Serve a driver as a Flow connector over standard input and output; return the status of this process."""
+    require("driver serve", (FLOW,))
+    from strandline.materialize.wire.serve import run
+
     clock = SystemClock()
     return run(_kind(endpoint), codec(os.environ.get(CODEC_VARIABLE, "proto")), clock, partial(RunningTask, clock))
 

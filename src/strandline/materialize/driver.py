@@ -17,6 +17,7 @@ from typing import Any, Generic, Protocol, TypeVar, runtime_checkable
 import pyarrow as pa
 
 from strandline.errors import DefinitionError
+from strandline.extras import FLOW, no_extras, require
 from strandline.materialize.protocol.messages import Request, Response
 from strandline.materialize.protocol.state import StateUpdate
 from strandline.materialize.protocol.task import Binding, Checkpoint, MaterializationSpec
@@ -179,7 +180,8 @@ class DriverKind(Generic[O]):
     """A driver that CREATE MATERIALIZATION can name: its endpoint's name, its options, and how it is opened.
 
     ``options`` and ``resource`` (of one table, topic, …) are dataclasses of `strandline.options`.  ``open`` touches no
-    endpoint; it may raise `ConfigError`.
+    endpoint; it may raise `ConfigError`.  ``needs``: the extras whose libraries an endpoint with these options needs;
+    whoever calls ``open`` has required them.
     """
 
     name: str
@@ -187,6 +189,7 @@ class DriverKind(Generic[O]):
     resource: type[Any]
     documentation_url: str
     open: Callable[[O, Clock], Driver]
+    needs: Callable[[O], Sequence[str]] = no_extras
 
     @property
     def spec(self) -> DriverSpec:
@@ -202,7 +205,10 @@ def require_all(spec: MaterializationSpec, verdicts: tuple[Validated, ...]) -> N
 
     Raises:
         DefinitionError: a column may not be stored; the message names binding, column and the driver's reason.
+        ConfigError: the library that divides keys among splits is not installed.
     """
+    if spec.splits > 1:
+        require(f"materialization {spec.name!r} has {spec.splits} splits, and", (FLOW,))
     for binding, verdict in zip(spec.bindings, verdicts, strict=True):
         for column in binding.schema:
             constraint = verdict.constraints[column.name]

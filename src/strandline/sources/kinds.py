@@ -119,7 +119,9 @@ class Discovery(Generic[O]):
     """How to ask an upstream what it has: which options that takes, and the call, which changes nothing there.
 
     ``find`` raises `Unavailable` if upstream does not answer, `SourceError` or `DefinitionError` if nothing is there.
+    ``needs``: the extras whose libraries it needs.
     """
 
     options: type[O]
     find: Callable[[O], Awaitable[Sequence[Discovered]]]
+    needs: Sequence[str] = ()

@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeAlias, TypeVar
 
 from strandline.algebra.formats import DatedFile, FileFormat
 from strandline.algebra.schema import Schema
+from strandline.extras import no_extras
 from strandline.frontier.gauge import Offsets
 from strandline.persist.handles.contents import Rows
 from strandline.persist.handles.records import RecordShard
@@ -218,7 +219,8 @@ class ReaderKind(Generic[O]):
     keeps still, why, and what to do: empty if that is nothing.  ``clash`` says why a source with the first options
     cannot be beside one with the second, which is there: empty if it can.  None: it always can.  ``shared`` says of a
     source with these options whether several processes may read it at once, under one epoch: what one of them has bound
-    or made durable, the others find and read the same (`SharedReaderContract`).
+    or made durable, the others find and read the same (`SharedReaderContract`).  ``needs``: the extras whose libraries
+    a source with these options needs; whoever opens, releases or asks anything else of upstream has required them.
     """
 
     name: str
@@ -234,3 +236,4 @@ class ReaderKind(Generic[O]):
     release: Callable[[O, Surroundings, Sequence[Progress]], Awaitable[str]] | None = None
     clash: Callable[[O, O], str] | None = None
     shared: Callable[[O], bool] = one_at_a_time
+    needs: Callable[[O], Sequence[str]] = no_extras

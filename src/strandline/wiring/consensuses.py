@@ -18,12 +18,12 @@ from urllib.parse import SplitResult, parse_qsl, urlencode
 
 from strandline.controller.location.paths import path_of
 from strandline.errors import ConfigError
+from strandline.extras import POSTGRES, S3, require
 from strandline.options import resolve_reference
-from strandline.store.blob_kinds.objects import ObjectBlob
 from strandline.store.blob_kinds.reading import ReadingConsensus
 from strandline.store.consensus import Consensus
+from strandline.store.consensus_kinds import SCHEMA_DEFAULT
 from strandline.store.consensus_kinds.object_consensus import ObjectConsensus
-from strandline.store.consensus_kinds.postgres import SCHEMA_DEFAULT, PostgresConsensus
 from strandline.store.consensus_kinds.sqlite import SQLiteConsensus
 from strandline.store.consensus_kinds.sqlite_reader import SQLiteReader
 from strandline.store.memory import MemoryConsensus
@@ -146,6 +146,9 @@ class InPostgres:
 
     def open(self, opened: ExitStack, *, existing: bool) -> Consensus:
         """See `ConsensusPlace.open`."""
+        require(f"consensus {self.form}", (POSTGRES,))
+        from strandline.store.consensus_kinds.postgres import PostgresConsensus
+
         return opened.enter_context(closing(PostgresConsensus(self.url, schema=self.schema, existing=existing)))
 
     def open_for_reading(self, opened: ExitStack) -> Consensus:
@@ -173,6 +176,9 @@ class InObjectStore:
 
     def open(self, opened: ExitStack, *, existing: bool) -> Consensus:
         """See `ConsensusPlace.open`."""
+        require(f"consensus {self.form}", (S3,))
+        from strandline.store.blob_kinds.objects import ObjectBlob
+
         return ObjectConsensus(ObjectBlob(self.bucket.at), together=outcomes)
 
     def open_for_reading(self, opened: ExitStack) -> Consensus:

@@ -20,14 +20,14 @@ from urllib.parse import SplitResult, urlsplit
 
 from strandline.controller.location.config import Mode
 from strandline.controller.location.paths import path_of
-from strandline.engine.parts.part_objects import ObjectParts
 from strandline.engine.parts.part_store import Parts, PartStore
 from strandline.engine.session import s3a
 from strandline.errors import ConfigError
+from strandline.extras import S3, require
 from strandline.options import is_reference, refusal_of_secrets, resolve_reference, understood
 from strandline.store.blob import Blob
 from strandline.store.blob_kinds.file import FileBlob
-from strandline.store.blob_kinds.objects import ObjectBlob, ObjectLocation, StorageOptions
+from strandline.store.blob_kinds.object_location import ObjectLocation, StorageOptions
 from strandline.store.secret import Secret
 from strandline.store.system import SystemClock
 
@@ -212,6 +212,10 @@ class InBucket:
 
     def open(self, mode: Mode, opened: ExitStack) -> tuple[Blob, Parts]:
         """See `Location.open`."""
+        require(f"location {self.shown}", (S3,))
+        from strandline.engine.parts.part_objects import ObjectParts
+        from strandline.store.blob_kinds.objects import ObjectBlob
+
         below = replace(self.at, url=f"{self.at.url}/{BLOB}")
         return ObjectBlob(below), ObjectParts(below, s3a.root(below))
 

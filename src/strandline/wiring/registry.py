@@ -14,20 +14,21 @@ from typing import Any, Final, TypeVar
 from strandline.algebra.schema import Schema
 from strandline.controller.location.on_error import MaterializationOptions, SourceOptions
 from strandline.errors import ConfigError, DefinitionError, SourceError, Unavailable
+from strandline.extras import require
 from strandline.instance.commands import RunIngestion
 from strandline.materialize.driver import Driver, DriverKind
 from strandline.materialize.drivers.delta import kind as delta_lake
 from strandline.materialize.drivers.duckdb import kind as duckdb
 from strandline.materialize.drivers.files import kind as data_files
 from strandline.materialize.drivers.iceberg import kind as iceberg_lake
-from strandline.materialize.drivers.kafka import driver as kafka_topics
+from strandline.materialize.drivers.kafka import kind as kafka_topics
 from strandline.materialize.drivers.mariadb import kind as mariadb_tables
 from strandline.materialize.drivers.postgres import kind as postgres_tables
-from strandline.materialize.drivers.redis import driver as redis
+from strandline.materialize.drivers.redis import kind as redis
 from strandline.materialize.drivers.sqlite import kind as sqlite_tables
 from strandline.materialize.drivers.webhook import driver as webhook_receiver
 from strandline.materialize.drivers.webhook.trigger import WebhookTrigger
-from strandline.materialize.wire import connector
+from strandline.materialize.wire import kind as connector
 from strandline.options import lines, resolve_reference, understood
 from strandline.persist.client import PersistClient
 from strandline.plane.engine import Engine
@@ -126,6 +127,7 @@ class Readers:
                 f"(…), then CREATE TABLE t (column type, …) FROM SOURCE {name} (REFERENCE '…') for each"
             )
         given = understood(f"source {name!r}", kind.options, options)
+        require(f"source {name!r}", kind.needs(given))
         if schema is not None:
             kind.check(given, schema)
         if kind.clash is None:
@@ -152,6 +154,7 @@ class Readers:
             given = understood(f"the source of table {name!r}", kind.options, options, resolve=_resolved)
         except (ConfigError, DefinitionError):
             return  # a reference, to a password perhaps, leads nowhere yet
+        require(f"the source of table {name!r}", kind.needs(given))
         try:
             await kind.ask_table(given, reference, schema)
         except SourceError as error:
@@ -181,6 +184,7 @@ class Readers:
         """See `Connectors.reader`."""
         kind = named(READERS, "connector", source.connector)
         options = understood(f"source {source.name!r}", kind.options, source.options, resolve=_resolved)
+        require(f"source {source.name!r}", kind.needs(options))
         return await kind.open(options, self._given(source, client, epoch))
 
     async def release(self, source: RunIngestion, others: Sequence[str], client: PersistClient, epoch: int) -> str:
@@ -189,6 +193,7 @@ class Readers:
         if kind.release is None:
             return ""
         options = understood(f"source {source.name!r}", kind.options, source.options, resolve=_resolved)
+        require(f"source {source.name!r}", kind.needs(options))
         theirs = [partial(client.records, shard, epoch) for shard in others]
         return await kind.release(options, self._given(source, client, epoch), theirs)
 
@@ -207,6 +212,7 @@ async def discover(connector: str, options: Mapping[str, str]) -> Sequence[Disco
     kind = named(READERS, "connector", connector)
     if kind.discovery is None:
         raise DefinitionError(f"{connector} cannot say what there is to read; {', '.join(discovering())} can")
+    require(f"discover {connector}", kind.discovery.needs)
     given = understood(f"discover {connector}", kind.discovery.options, options, resolve=_resolved)
     return list(await kind.discovery.find(given))
 
@@ -236,8 +242,13 @@ def driver(clock: Clock, endpoint: str, options: Mapping[str, str]) -> Driver:
 
 
 def opened(kind: DriverKind[Any], options: Mapping[str, str], clock: Clock) -> Driver:
-    """Return a driver of a kind.  Raises `DefinitionError` naming the option that is not known."""
-    return kind.open(understood(f"endpoint {kind.name}", kind.options, options, resolve=_resolved), clock)
+    """Return a driver of a kind.
+
+    Raises `DefinitionError` naming the option that is not known; `ConfigError` naming the library that is missing.
+    """
+    given = understood(f"endpoint {kind.name}", kind.options, options, resolve=_resolved)
+    require(f"endpoint {kind.name}", kind.needs(given))
+    return kind.open(given, clock)
 
 
 def trigger(url: str) -> WebhookTrigger:

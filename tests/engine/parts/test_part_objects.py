@@ -15,7 +15,7 @@ from strandline.engine.frames import inline
 from strandline.engine.parts.footers import Range
 from strandline.engine.parts.part_objects import REQUESTS_MAX, ObjectParts
 from strandline.errors import CorruptionError, Indeterminate, Unavailable
-from strandline.store.blob_kinds.objects import ObjectLocation
+from strandline.store.blob_kinds.object_location import ObjectLocation
 
 pytestmark = pytest.mark.server
 PREFIXES = itertools.count()

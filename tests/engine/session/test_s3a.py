@@ -11,7 +11,7 @@ import pytest
 from strandline.engine.session import s3a
 from strandline.engine.session.start import adopt
 from strandline.errors import ConfigError
-from strandline.store.blob_kinds.objects import ObjectLocation
+from strandline.store.blob_kinds.object_location import ObjectLocation
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -15,6 +15,7 @@ from strandline.materialize import log
 from strandline.materialize.protocol.task import Checkpoint, KeyRange
 from strandline.materialize.runtime import Task
 from strandline.materialize.splits import sharing
+from strandline.materialize.wire import hashing
 from strandline.testing.contracts.drivers.splits_contract import (
     asleep_everywhere,
     crashed_everywhere,
@@ -26,7 +27,7 @@ Patch = pytest.MonkeyPatch
 
 
 def _all_rows_for_all(patch: Patch) -> None:
-    patch.setattr(sharing, "within", lambda range_, hashes: [True] * len(hashes))
+    patch.setattr(hashing, "within", lambda range_, hashes: [True] * len(hashes))
 
 
 def _holds_of_one(patch: Patch) -> None:

@@ -44,7 +44,8 @@ from strandline.materialize.protocol.messages import (
 )
 from strandline.materialize.protocol.task import NOTHING, WHOLE, Binding, MaterializationSpec
 from strandline.materialize.runtime import Task
-from strandline.materialize.wire.connector import KIND, ConnectorDriver
+from strandline.materialize.wire.connector import ConnectorDriver
+from strandline.materialize.wire.kind import KIND
 from strandline.materialize.wire.options import ConnectorOptions
 from strandline.options import schema, understood
 from strandline.store.memory import MemoryConsensus

@@ -22,7 +22,7 @@ from pyiceberg.types import NestedField
 
 import registry_server
 import strandline
-from strandline.sources.readers.kafka import discovery, kind
+from strandline.sources.readers.kafka import client
 from strandline.sources.readers.postgres.connected import psycopg_server
 from strandline.sources.readers.postgres.pgoutput import Identity
 from strandline.testing.contracts.discovery_contract import CANARY, DiscoveryContract, DiscoveryPlace
@@ -235,9 +235,8 @@ class TestKafkaProposals(DiscoveryContract):
         async def listed(_):
             return sorted(topics)
 
-        monkeypatch.setattr(discovery, "topics", listed)
-        for module in (discovery, kind):
-            monkeypatch.setattr(module, "KafkaBroker", lambda options, group: MemoryBroker(topics[options.topic]))
+        monkeypatch.setattr(client, "topics", listed)
+        monkeypatch.setattr(client, "KafkaBroker", lambda options, group: MemoryBroker(topics[options.topic]))
         monkeypatch.setenv("KAFKA_PASSWORD", "x")
         rows = {"k-json": 3, "k-avro": 1, "text": 2, "bytes": 1, "empty": 0}
         types = {"k-json": {"id": "double", "a `b`": "boolean", "A `B`": None}, "k-avro": OF_AVRO}

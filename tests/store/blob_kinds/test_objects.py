@@ -16,7 +16,8 @@ from obstore import exceptions
 import s3_server as s3
 from s3_server import S3Server
 from strandline.errors import ConfigError, Determinate, Indeterminate, Unavailable
-from strandline.store.blob_kinds.objects import LIST_PAGE, ObjectBlob, ObjectLocation
+from strandline.store.blob_kinds.object_location import ObjectLocation
+from strandline.store.blob_kinds.objects import LIST_PAGE, ObjectBlob
 from strandline.store.consensus_kinds.object_consensus import ObjectConsensus
 from strandline.testing.contracts.blob_contract import BlobContract, ObjectStoreContract, OpenBlob
 from strandline.testing.contracts.consensus_contract import ConsensusContract, OpenConsensus, SharedConsensusContract

@@ -20,7 +20,7 @@ from pyspark.sql import functions as F  # noqa: N812 - the name all of Spark's d
 from strandline.bench.endpoints import prepared as rows_of
 from strandline.bench.endpoints.prepared import COLLECTION, SCHEMA, Prepared, Total
 from strandline.bench.endpoints.turns import Way, measured, pushed
-from strandline.materialize.drivers.kafka.driver import KIND
+from strandline.materialize.drivers.kafka.kind import KIND
 from strandline.materialize.protocol.task import Binding
 from strandline.options import understood
 from strandline.store.system import SystemClock

@@ -43,7 +43,7 @@ from strandline.engine.prepared.here import Here
 from strandline.engine.session import s3a
 from strandline.errors import CorruptionError, DefinitionError
 from strandline.persist.handles.contents import Rows
-from strandline.store.blob_kinds.objects import ObjectLocation
+from strandline.store.blob_kinds.object_location import ObjectLocation
 from strandline.store.secret import Secret
 
 _UNLOCATED: Final = "not located"

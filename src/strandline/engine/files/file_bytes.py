@@ -10,16 +10,13 @@ import io
 from collections.abc import Mapping
 from typing import Any, Final
 
-import obstore
 import pyarrow as pa
-from obstore import exceptions
 
 from strandline.errors import ConfigError, Unavailable, first_line
-from strandline.store.blob_kinds.objects import READ_RETRIES_MAX, ObjectLocation
+from strandline.store.blob_kinds.object_location import READ_RETRIES_MAX, ObjectLocation
 from strandline.store.secret import Secret
 
 S3A: Final = "s3a://"
-_FAILURES: Final = (exceptions.BaseError, FileNotFoundError, PermissionError)
 
 
 class FileBytes:
@@ -46,10 +43,13 @@ class FileBytes:
         """Return a file that can be read at any place.  Raises `OSError`, or `Unavailable`: a store does not answer."""
         if not path.startswith(S3A):
             return pa.OSFile(path)
+        import obstore
+        from obstore import exceptions
+
         bucket, _, key = path.removeprefix(S3A).partition("/")
         try:
             return pa.PythonFile(_Opened(obstore.open_reader(self._known[bucket][1], key)), mode="r")
-        except _FAILURES as error:
+        except (exceptions.BaseError, FileNotFoundError, PermissionError) as error:
             raise Unavailable(f"object {path} cannot be read: {first_line(error)}") from error
 
     def stream(self, path: str) -> pa.NativeFile:

@@ -21,7 +21,7 @@ from strandline.engine.parts import footers
 from strandline.engine.parts.footers import Described
 from strandline.errors import Indeterminate, Unavailable, first_line
 from strandline.persist.shard.batch import BlobPart
-from strandline.store.blob_kinds.objects import READ_RETRIES_MAX, ObjectLocation
+from strandline.store.blob_kinds.object_location import READ_RETRIES_MAX, ObjectLocation
 
 REQUESTS_MAX: Final = 16
 """At a time, of one read."""

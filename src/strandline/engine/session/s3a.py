@@ -19,7 +19,7 @@ from urllib.parse import urlparse
 from pyspark.errors import PySparkException
 
 from strandline.errors import ConfigError
-from strandline.store.blob_kinds.objects import REQUEST_SECONDS_MAX, ObjectLocation
+from strandline.store.blob_kinds.object_location import REQUEST_SECONDS_MAX, ObjectLocation
 from strandline.store.secret import revealed
 
 if TYPE_CHECKING:

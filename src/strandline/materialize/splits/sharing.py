@@ -13,17 +13,21 @@ from contextlib import aclosing, closing
 
 import pyarrow as pa
 
+from strandline.extras import FLOW, require
 from strandline.frontier.antichain import Frontier
 from strandline.materialize.feed import Batches, Changes, Feed
 from strandline.materialize.protocol.task import Binding, KeyRange
 from strandline.materialize.spool import Spool
-from strandline.materialize.wire.hashing import key_hashes, within
 
 
 class Shared:
-    """One feed, of which each of ``ranges`` has a part.  Not for concurrent use, but by its parts."""
+    """One feed, of which each of ``ranges`` has a part.  Not for concurrent use, but by its parts.
+
+    Raises `ConfigError` if the library that hashes keys is not installed.
+    """
 
     def __init__(self, feed: Feed, binding: Binding, ranges: Sequence[KeyRange]) -> None:
+        require("a materialization with splits", (FLOW,))
         self.feed = feed
         self._binding = binding
         self._ranges = tuple(ranges)
@@ -42,6 +46,8 @@ class Shared:
 
     def parted(self, batch: pa.RecordBatch, ranges: Iterable[KeyRange]) -> list[tuple[KeyRange, pa.Table]]:
         """Return the rows of a batch that belong to each range; nothing for a range that has none."""
+        from strandline.materialize.wire.hashing import key_hashes, within
+
         rows = pa.Table.from_batches([batch])
         hashes = key_hashes([rows[name] for name in self._binding.key or self._binding.schema.names])
         parts = [(each, rows.filter(within(each, hashes))) for each in ranges]

@@ -3,4 +3,4 @@
 Any program that speaks it is an endpoint of ours, and each of our drivers can be served to any runtime that speaks it.
 """
 
-__all__ = ["connector", "options", "serve"]
+__all__ = ["kind", "options", "serve"]

@@ -12,11 +12,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from typing import Any, Final
 
 from strandline.errors import DefinitionError, InvalidUsage, ProtocolViolation, Unavailable
-from strandline.materialize.driver import Applied, Contents, DriverKind, DriverSpec, Session, Validated
+from strandline.materialize.driver import Applied, Contents, DriverSpec, Session, Validated
 from strandline.materialize.protocol.state import StateUpdate
 from strandline.materialize.protocol.task import Binding, MaterializationSpec
 from strandline.materialize.wire.codec.messages import LOCAL, PROTOCOL, Message, Request, said
@@ -30,8 +29,6 @@ from strandline.materialize.wire.specs.resources import endpoint_config, resourc
 from strandline.materialize.wire.specs.selection import Selection, select
 from strandline.materialize.wire.state import Kept, update_of
 from strandline.materialize.wire.values import compact
-from strandline.options import TEXT, option
-from strandline.store.clock import Clock
 
 IDLE_S: Final = 10.0
 """How long a process that has answered unary calls is kept for the next one."""
@@ -227,21 +224,3 @@ class ConnectorDriver:
         if self._applied is not None and self._applied[0] == spec:
             return self._applied[1]
         return await self._prepared(child, spec, kept)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ConnectorResource:
-    """Where a collection is."""
-
-    name: str = option(
-        TEXT, "The name of the table, topic, …; the connector says where in its configuration it stands."
-    )
-
-
-def _open(options: ConnectorOptions, _clock: Clock) -> ConnectorDriver:
-    return ConnectorDriver(options)
-
-
-KIND: Final = DriverKind(
-    "connector", ConnectorOptions, ConnectorResource, "https://docs.estuary.dev/reference/Connectors/", _open
-)

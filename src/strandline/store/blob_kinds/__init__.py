@@ -1,3 +1,3 @@
 """Kinds of `Blob`: where bytes are kept."""
 
-__all__ = ["objects"]
+__all__ = ["object_location"]

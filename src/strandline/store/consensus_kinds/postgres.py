@@ -58,12 +58,12 @@ from strandline.store.consensus import (
     check_limit,
     check_truncation,
 )
+from strandline.store.consensus_kinds import SCHEMA_DEFAULT
 from strandline.store.secret import Secret
 
 T = TypeVar("T")
 Connection: TypeAlias = psycopg.Connection[tuple[Any, ...]]
 
-SCHEMA_DEFAULT: Final = "strandline"
 TABLE_DEFAULT: Final = "versions"
 SECONDS_MAX: Final = 10.0
 """How long a call may take; each touches a few rows, so only a lock or a lost server makes it slow."""

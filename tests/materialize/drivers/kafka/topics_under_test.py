@@ -10,6 +10,7 @@ from confluent_kafka.admin import OffsetSpec  # type: ignore[attr-defined]
 
 from kafka_server import KafkaServer
 from strandline.materialize.drivers.kafka.driver import KafkaDriver
+from strandline.materialize.drivers.kafka.kind import KIND
 from strandline.materialize.drivers.kafka.options import KafkaEndpoint
 from strandline.materialize.drivers.kafka.progress import Progress, Record
 from strandline.materialize.protocol.task import NOTHING, Checkpoint
@@ -43,7 +44,7 @@ class Topics:
 
     def driver(self) -> KafkaDriver:
         """Return one more driver to the cluster."""
-        return KafkaDriver(self.options)
+        return KafkaDriver(self.options, KIND.spec)
 
     def pushed(self, resource: str) -> list[Pushed]:
         """Return the records of a topic."""

@@ -8,6 +8,7 @@ from typing import Any
 
 from redis_server import PASSWORD, RedisServer
 from strandline.materialize.drivers.redis.driver import RedisDriver
+from strandline.materialize.drivers.redis.kind import KIND
 from strandline.materialize.drivers.redis.options import Form, RedisEndpoint
 from strandline.materialize.protocol.task import Checkpoint
 from strandline.store.secret import Secret
@@ -39,7 +40,7 @@ class RedisDatabase:
 
     def driver(self) -> RedisDriver:
         """Return one more driver to the database."""
-        return RedisDriver(self.options)
+        return RedisDriver(self.options, KIND.spec)
 
     def rows(self, table: str) -> list[dict[str, Any]]:
         """Return the rows whose keys begin with ``table:``, in the order of the contract's columns."""

@@ -25,7 +25,7 @@ from strandline.sources.readers.files.object_folder import ObjectFolder
 from strandline.sources.readers.files.options import FileOptions, object_root_and_pattern
 from strandline.sources.readers.files.reader import PARTITION, FileReader
 from strandline.sources.readers.files.sequence import FileSequence
-from strandline.store.blob_kinds.objects import ObjectLocation
+from strandline.store.blob_kinds.object_location import ObjectLocation
 from strandline.store.memory import MemoryBlob, MemoryConsensus
 from strandline.testing.contracts.reader_contract import SharedReaderContract
 from strandline.testing.doubles import CountingIds, HandClock

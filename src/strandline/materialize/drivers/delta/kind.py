@@ -8,11 +8,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
+from strandline import extras
 from strandline.algebra.types import parse
 from strandline.connections.delta import DeltaKeys, check_scheme
 from strandline.errors import DefinitionError
 from strandline.materialize.driver import Constraint, ConstraintKind, DriverKind
-from strandline.materialize.drivers.delta.table import DeltaLakeTable
 from strandline.materialize.drivers.staged.driver import StagedDriver
 from strandline.materialize.drivers.staged.place import path_part
 from strandline.materialize.drivers.staged.shape import Shape
@@ -56,6 +56,8 @@ class DeltaLake:
 
     def table(self, resource: str) -> Table:
         """See `Lake.table`."""
+        from strandline.materialize.drivers.delta.table import DeltaLakeTable
+
         _check_name(resource)
         return DeltaLakeTable(f"{self._root}/{path_part(resource)}", self._storage, self._clock)
 
@@ -85,4 +87,6 @@ def _open(options: DeltaEndpointOptions, clock: Clock) -> StagedDriver:
     return StagedDriver(KIND.spec, DeltaLake(options, clock), SystemIds())
 
 
-KIND: Final = DriverKind("delta", DeltaEndpointOptions, DeltaResource, "docs/endpoints/delta.md", _open)
+KIND: Final = DriverKind(
+    "delta", DeltaEndpointOptions, DeltaResource, "docs/endpoints/delta.md", _open, lambda _: (extras.DELTA,)
+)

@@ -5,22 +5,24 @@ CREATE MATERIALIZATION m INTO files OPTIONS (path 's3://bucket/tables') AS order
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Final
 
+from strandline import extras
 from strandline.algebra.types import parse
 from strandline.errors import DefinitionError
 from strandline.materialize.driver import Constraint, ConstraintKind, DriverKind
 from strandline.materialize.drivers.files import csv
-from strandline.materialize.drivers.files.objects import LocalObjects, Objects, StoreObjects
+from strandline.materialize.drivers.files.objects import LocalObjects, Objects
 from strandline.materialize.drivers.files.table import Encoding, FilesTable, Layout
 from strandline.materialize.drivers.staged.driver import StagedDriver
 from strandline.materialize.drivers.staged.place import path_part
 from strandline.materialize.drivers.staged.shape import Shape
 from strandline.materialize.drivers.staged.table import Table
 from strandline.options import DURATION_MS, PLACE, TEXT, one_of, option
-from strandline.store.blob_kinds.objects import SCHEMES, ObjectLocation, StorageOptions
+from strandline.store.blob_kinds.object_location import SCHEMES, ObjectLocation, StorageOptions
 from strandline.store.clock import Clock, Ids
 from strandline.store.secret import Secret
 from strandline.store.system import SystemIds
@@ -48,6 +50,11 @@ class FilesEndpointOptions(StorageOptions):
         scheme, separator, _ = self.path.partition("://")
         if separator and scheme not in {"file", *SCHEMES}:
             raise ValueError(f"path is {self.path!r}: its scheme can be file, {', '.join(SCHEMES)}")
+
+    @property
+    def in_store(self) -> bool:
+        """Whether the tables are in an object store."""
+        return "://" in self.path.removeprefix("file://")
 
     @property
     def storage(self) -> dict[str, Secret]:
@@ -82,6 +89,8 @@ class FilesLake:
 
         def opened() -> Objects:
             if "://" in at:
+                from strandline.materialize.drivers.files.store_objects import StoreObjects
+
                 return StoreObjects(ObjectLocation(at, self._options.storage))
             return LocalObjects(Path(at), self._ids)
 
@@ -106,4 +115,8 @@ def _open(options: FilesEndpointOptions, clock: Clock) -> StagedDriver:
     return StagedDriver(KIND.spec, FilesLake(options, clock, SystemIds()), SystemIds())
 
 
-KIND: Final = DriverKind("files", FilesEndpointOptions, FilesResource, "docs/endpoints/files.md", _open)
+def _needs(options: FilesEndpointOptions) -> Sequence[str]:
+    return (extras.S3,) if options.in_store else ()
+
+
+KIND: Final = DriverKind("files", FilesEndpointOptions, FilesResource, "docs/endpoints/files.md", _open, _needs)

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Final
 
+from strandline import extras
 from strandline.algebra.types import parse
 from strandline.connections.iceberg import IcebergCatalog, catalog_of
 from strandline.errors import DefinitionError
@@ -92,4 +93,11 @@ def _open(options: IcebergEndpointOptions, _clock: Clock) -> StagedDriver:
     return StagedDriver(KIND.spec, IcebergLake(lambda: catalog_of(options), options.namespace), SystemIds())
 
 
-KIND: Final = DriverKind("iceberg", IcebergEndpointOptions, IcebergResource, "docs/endpoints/iceberg.md", _open)
+KIND: Final = DriverKind(
+    "iceberg",
+    IcebergEndpointOptions,
+    IcebergResource,
+    "docs/endpoints/iceberg.md",
+    _open,
+    lambda _: (extras.ICEBERG,),
+)

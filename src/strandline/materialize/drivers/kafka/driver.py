@@ -19,9 +19,9 @@ import pyarrow.compute as pc
 
 from strandline.errors import DefinitionError, InvalidUsage, ProtocolViolation
 from strandline.materialize.answers import Answers
-from strandline.materialize.driver import Applied, Contents, DriverKind, DriverSpec, Session, Validated
+from strandline.materialize.driver import Applied, Contents, DriverSpec, Session, Validated
 from strandline.materialize.drivers.kafka.client import Cluster
-from strandline.materialize.drivers.kafka.options import KafkaEndpoint, KafkaResource
+from strandline.materialize.drivers.kafka.options import KafkaEndpoint
 from strandline.materialize.drivers.kafka.progress import Held, Progress
 from strandline.materialize.drivers.kafka.writer import Message, Writer
 from strandline.materialize.drivers.rows.json_texts import keys, objects
@@ -44,7 +44,6 @@ from strandline.materialize.protocol.messages import (
     Store,
 )
 from strandline.materialize.protocol.task import Binding, MaterializationSpec
-from strandline.store.clock import Clock
 
 SLICE_ROWS: Final = 10_000
 """So many rows are texts at a time."""
@@ -54,12 +53,13 @@ _TOPIC: Final = re.compile(r"[A-Za-z0-9._-]{1,249}")
 class KafkaDriver:
     """The driver of one cluster."""
 
-    def __init__(self, options: KafkaEndpoint) -> None:
+    def __init__(self, options: KafkaEndpoint, spec: DriverSpec) -> None:
         self._cluster = Cluster(options)
+        self._spec = spec
 
     async def spec(self) -> DriverSpec:
         """Return which configuration this driver takes."""
-        return KIND.spec
+        return self._spec
 
     async def validate(self, spec: MaterializationSpec) -> tuple[Validated, ...]:
         """Return the verdict on each binding; asks no broker."""
@@ -191,10 +191,3 @@ def messages(binding: Binding, rows: pa.Table) -> list[Message]:
     if not binding.key:
         return [Message(None, value) for value in values]
     return list(map(Message, keys(rows, binding.key).cast(pa.binary()).to_pylist(), values))
-
-
-def _open(options: KafkaEndpoint, _clock: Clock) -> KafkaDriver:
-    return KafkaDriver(options)
-
-
-KIND: Final = DriverKind("kafka", KafkaEndpoint, KafkaResource, "docs/endpoints/kafka.md", _open)

@@ -9,9 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
+from strandline import extras
 from strandline.connections.mariadb import MariaDBConnection
 from strandline.materialize.driver import DriverKind
-from strandline.materialize.drivers.mariadb.database import MariaDBDatabase
 from strandline.materialize.drivers.mariadb.dialect import MariaDBDialect
 from strandline.materialize.drivers.sql.driver import SqlDriver
 from strandline.materialize.drivers.sql.options import TableOptions
@@ -32,7 +32,11 @@ class MariaDBResource:
 
 
 def _open(options: MariaDBTarget, clock: Clock) -> SqlDriver:
+    from strandline.materialize.drivers.mariadb.database import MariaDBDatabase
+
     return SqlDriver(KIND.spec, MariaDBDialect(), lambda: MariaDBDatabase(clock, options), soft=options.soft)
 
 
-KIND: Final = DriverKind("mariadb", MariaDBTarget, MariaDBResource, "docs/endpoints/mariadb.md", _open)
+KIND: Final = DriverKind(
+    "mariadb", MariaDBTarget, MariaDBResource, "docs/endpoints/mariadb.md", _open, lambda _: (extras.MARIADB,)
+)

@@ -9,9 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
+from strandline import extras
 from strandline.connections.postgres import PostgresConnection
 from strandline.materialize.driver import DriverKind
-from strandline.materialize.drivers.postgres.database import PostgresDatabase
 from strandline.materialize.drivers.postgres.dialect import PostgresDialect
 from strandline.materialize.drivers.sql.driver import SqlDriver
 from strandline.materialize.drivers.sql.options import TableOptions
@@ -34,8 +34,12 @@ class PostgresResource:
 
 
 def _open(options: PostgresTarget, clock: Clock) -> SqlDriver:
+    from strandline.materialize.drivers.postgres.database import PostgresDatabase
+
     dialect = PostgresDialect(options.schema)
     return SqlDriver(KIND.spec, dialect, lambda: PostgresDatabase(clock, options), soft=options.soft)
 
 
-KIND: Final = DriverKind("postgres", PostgresTarget, PostgresResource, "docs/endpoints/postgres.md", _open)
+KIND: Final = DriverKind(
+    "postgres", PostgresTarget, PostgresResource, "docs/endpoints/postgres.md", _open, lambda _: (extras.POSTGRES,)
+)

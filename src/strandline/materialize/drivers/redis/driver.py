@@ -29,14 +29,13 @@ from strandline.materialize.driver import (
     Constraint,
     ConstraintKind,
     Contents,
-    DriverKind,
     DriverSpec,
     Session,
     Validated,
 )
 from strandline.materialize.drivers.redis import resources
 from strandline.materialize.drivers.redis.exact import Marks, take
-from strandline.materialize.drivers.redis.options import Form, RedisEndpoint, RedisResource
+from strandline.materialize.drivers.redis.options import Form, RedisEndpoint
 from strandline.materialize.drivers.redis.server import Change, Fence, Server
 from strandline.materialize.drivers.redis.texts import documents, hashes, pattern, row_keys, rows_of
 from strandline.materialize.drivers.rows.identity import TRANSACTIONS, joined
@@ -60,7 +59,6 @@ from strandline.materialize.protocol.messages import (
 )
 from strandline.materialize.protocol.state import StateUpdate
 from strandline.materialize.protocol.task import WHOLE, Binding, KeyRange, MaterializationSpec
-from strandline.store.clock import Clock
 
 NOTED_UNDER: Final = "range"
 """In the state of a session: under which key range the server has its note of the last transactions.
@@ -72,12 +70,13 @@ Right after a division, it is that of the task before.
 class RedisDriver:
     """The driver of one database."""
 
-    def __init__(self, options: RedisEndpoint) -> None:
+    def __init__(self, options: RedisEndpoint, spec: DriverSpec) -> None:
         self._options = options
+        self._spec = spec
 
     async def spec(self) -> DriverSpec:
         """Return which configuration this driver takes."""
-        return KIND.spec
+        return self._spec
 
     async def validate(self, spec: MaterializationSpec) -> tuple[Validated, ...]:
         """Return the verdict on each binding's columns; asks no server."""
@@ -278,10 +277,3 @@ class RedisSession:
         self._answer(StartedCommit(StateUpdate({TRANSACTIONS: numbers, NOTED_UNDER: str(self._range)})))
         if not self._exact:  # else once the marks are dropped
             self._answer(Acknowledged())
-
-
-def _open(options: RedisEndpoint, _clock: Clock) -> RedisDriver:
-    return RedisDriver(options)
-
-
-KIND: Final = DriverKind("redis", RedisEndpoint, RedisResource, "docs/endpoints/redis.md", _open)

@@ -28,7 +28,6 @@ from strandline.materialize.drivers.staged.shape import Shape, arrow_schema
 from strandline.materialize.drivers.staged.table import Change, Piece, Snapshot, Table
 from strandline.materialize.drivers.staged.work import Entry, Work
 from strandline.materialize.protocol.task import WHOLE
-from strandline.materialize.wire.hashing import key_hashes, within
 from strandline.store.clock import Ids
 
 CONFLICTS_MAX: Final = 50
@@ -130,6 +129,8 @@ class Applier:
         """Yield the pieces that hold rows of the work's key range, with these rows."""
         if not work.key:
             raise DefinitionError(f"{table.name} has rows without a key, which no range of keys has: use one split")
+        from strandline.materialize.wire.hashing import key_hashes, within
+
         for piece in seen.pieces:
             rows = pa.concat_tables(list(table.read(piece, seen.shape, work.key)))
             mask = np.asarray(within(work.range, key_hashes(rows.columns)).to_numpy(zero_copy_only=False), np.bool_)

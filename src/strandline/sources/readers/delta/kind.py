@@ -11,6 +11,7 @@ from typing import Final
 
 import pyarrow as pa
 
+from strandline import extras
 from strandline.sources.kinds import Discovered, Discovery, discovered
 from strandline.sources.reader import ReaderKind, SourceReader, Surroundings, side_by_side
 from strandline.sources.readers.delta.options import DeltaOptions
@@ -38,4 +39,11 @@ async def _find(options: DeltaOptions) -> Sequence[Discovered]:
     return [discovered(name, found, {"path": options.path}, [f"version {snapshot.version}", *filter(None, [refused])])]
 
 
-KIND: Final = ReaderKind("delta", DeltaOptions, _open, discovery=Discovery(DeltaOptions, _find), shared=side_by_side)
+KIND: Final = ReaderKind(
+    "delta",
+    DeltaOptions,
+    _open,
+    discovery=Discovery(DeltaOptions, _find, (extras.DELTA,)),
+    shared=side_by_side,
+    needs=lambda _: (extras.DELTA,),
+)

@@ -35,6 +35,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Final
 
+from strandline import extras
 from strandline.algebra.formats import DatedFile
 from strandline.algebra.schema import Schema
 from strandline.errors import SourceError, Unavailable
@@ -45,7 +46,6 @@ from strandline.sources.readers.files.complete import Completeness
 from strandline.sources.readers.files.discovery import DISCOVERY
 from strandline.sources.readers.files.folder import Checked, Folder, Listing, Stamp
 from strandline.sources.readers.files.local_folder import LocalFolder
-from strandline.sources.readers.files.object_folder import ObjectFolder
 from strandline.sources.readers.files.options import (
     S3,
     FileOptions,
@@ -56,7 +56,7 @@ from strandline.sources.readers.files.options import (
 from strandline.sources.readers.files.sequence import FileSequence, FileVersion
 from strandline.sources.readers.files.watched import Watched
 from strandline.sources.reclock import NOTHING_READ, Slice
-from strandline.store.blob_kinds.objects import ObjectLocation
+from strandline.store.blob_kinds.object_location import ObjectLocation
 from strandline.store.clock import Clock
 
 PARTITION: Final = ""
@@ -255,6 +255,8 @@ async def _folder(options: FileOptions, given: Surroundings) -> Folder:
         return LocalFolder(*root_and_pattern(options.path), given.clock)
     url, pattern = object_root_and_pattern(options.path)
     await given.decoder.reach(url, options.storage)
+    from strandline.sources.readers.files.object_folder import ObjectFolder
+
     return ObjectFolder(ObjectLocation(url, options.storage), pattern, f"s3a{url.removeprefix(S3)}")
 
 
@@ -266,4 +268,8 @@ def _shared(options: FileOptions) -> bool:
     return options.in_s3 and options.stays
 
 
-KIND: Final = ReaderKind("files", FileOptions, _open, discovery=DISCOVERY, shared=_shared)
+def _needs(options: FileOptions) -> Sequence[str]:
+    return (extras.S3,) if options.in_s3 else ()
+
+
+KIND: Final = ReaderKind("files", FileOptions, _open, discovery=DISCOVERY, shared=_shared, needs=_needs)

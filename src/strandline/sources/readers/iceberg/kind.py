@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
+from strandline import extras
 from strandline.connections.iceberg import IcebergCatalog
 from strandline.sources.kinds import ConnectionKind, Discovered, Discovery
 from strandline.sources.reader import ReaderKind, SourceReader, Surroundings, side_by_side
@@ -33,6 +34,7 @@ KIND: Final = ReaderKind(
     IcebergOptions,
     _open,
     connections={"connection": ConnectionKind("iceberg", IcebergCatalog)},
-    discovery=Discovery(IcebergLooked, _find),
+    discovery=Discovery(IcebergLooked, _find, (extras.ICEBERG,)),
     shared=side_by_side,
+    needs=lambda _: (extras.ICEBERG,),
 )

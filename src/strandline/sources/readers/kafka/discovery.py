@@ -15,12 +15,12 @@ from typing import Final
 from strandline.algebra.messages import MessageEncoding
 from strandline.connections.kafka import KafkaConnection
 from strandline.errors import DefinitionError, SourceError
+from strandline.extras import KAFKA
 from strandline.options import TEXT, option
 from strandline.sources.kinds import Discovered, Discovery, discovered
 from strandline.sources.readers import sampled
 from strandline.sources.readers.avro_columns import columns_of
-from strandline.sources.readers.kafka.broker import OutOfRange, Span, Topic
-from strandline.sources.readers.kafka.client import KafkaBroker, topics
+from strandline.sources.readers.kafka.broker import Broker, OutOfRange, Span, Topic
 from strandline.sources.readers.kafka.options import KafkaOptions, RegistryConnection
 from strandline.sources.readers.kafka.registry import Registry
 
@@ -55,11 +55,15 @@ async def find(options: Looked) -> Sequence[Discovered]:
 
 
 async def _names(options: Looked) -> Sequence[str]:
+    from strandline.sources.readers.kafka.client import topics
+
     return [options.topic] if options.topic is not None else await topics(options)
 
 
 async def _topic(options: Looked, name: str, registry: Registry | None) -> Discovered:
     given = {each.name: getattr(options, each.name) for each in fields(Looked) if each.name != "topic"}
+    from strandline.sources.readers.kafka.client import KafkaBroker
+
     broker = KafkaBroker(KafkaOptions(topic=name, **given), _GROUP)
     try:
         topic = await broker.look()
@@ -81,7 +85,7 @@ async def _topic(options: Looked, name: str, registry: Registry | None) -> Disco
     return discovered(name, columns, said, [note], exact=True)
 
 
-async def _sample(broker: KafkaBroker, topic: Topic) -> list[bytes]:
+async def _sample(broker: Broker, topic: Topic) -> list[bytes]:
     spans = {p: Span(max(e.low, e.stable - SAMPLED_MAX), e.stable) for p, e in topic.partitions.items()}
     try:
         return [each.value async for some in broker.fetch(spans) for each in some if each.value is not None]
@@ -104,4 +108,4 @@ def _columns(values: Sequence[bytes]) -> tuple[Sequence[tuple[str, str | None]],
     return [("value", "string")], MessageEncoding.TEXT
 
 
-DISCOVERY: Final = Discovery(Looked, find)
+DISCOVERY: Final = Discovery(Looked, find, (KAFKA,))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final
 
+from strandline import extras
 from strandline.algebra import messages
 from strandline.algebra.schema import Schema
 from strandline.connections.kafka import KafkaConnection
@@ -12,7 +13,6 @@ from strandline.errors import DefinitionError
 from strandline.sources.kinds import ConnectionKind
 from strandline.sources.reader import ReaderKind, Surroundings, side_by_side
 from strandline.sources.readers.kafka.beginnings import Beginnings
-from strandline.sources.readers.kafka.client import KafkaBroker
 from strandline.sources.readers.kafka.discovery import DISCOVERY
 from strandline.sources.readers.kafka.options import KafkaOptions, RegistryConnection
 from strandline.sources.readers.kafka.reader import KafkaReader
@@ -23,6 +23,8 @@ GROUP: Final = "strandline-"
 
 
 async def _open(options: KafkaOptions, given: Surroundings) -> KafkaReader:
+    from strandline.sources.readers.kafka.client import KafkaBroker
+
     beginnings = await Beginnings.open(await given.progress(), given.epoch)
     broker = KafkaBroker(options, options.group or GROUP + beginnings.shard)
     registry = None if options.registry_url is None else Registry(options)
@@ -51,4 +53,5 @@ KIND: Final = ReaderKind(
     },
     discovery=DISCOVERY,
     shared=side_by_side,
+    needs=lambda _: (extras.KAFKA,),
 )

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Final
 
+from strandline import extras
 from strandline.algebra import types
 from strandline.algebra.schema import Schema
 from strandline.connections.postgres import PostgresConnection
@@ -194,6 +195,7 @@ KIND: Final = ReaderKind(
     check_table=_check,
     ask_table=_ask,
     called=lambda reference: ".".join(table_name(reference)),
-    discovery=Discovery(PostgresOptions, _find),
+    discovery=Discovery(PostgresOptions, _find, (extras.POSTGRES,)),
     release=_release,
+    needs=lambda _: (extras.POSTGRES,),
 )
