@@ -240,7 +240,7 @@ class Instance:
                 collection.shard, collection.schema, collection.name, kept=collection.kept
             )
             if reader is None:
-                raise unopened(collection.name)
+                raise ConfigError(f"it waits for collection {collection.name!r}, which could not be opened yet")
             self._readers[collection.shard] = reader
         return self._readers[collection.shard]
 
@@ -475,4 +475,7 @@ class Instance:
 
 def unopened(name: str) -> ConfigError:
     """Return the error of reading a collection whose shard no environment has made yet."""
-    return ConfigError(f"collection {name!r} is defined and was never opened for writing; run the environment once")
+    return ConfigError(
+        f"collection {name!r} is defined, and no process has opened it for writing yet: start `strandline run`; if it "
+        "runs, `strandline status` says what keeps it from opening it"
+    )

@@ -262,3 +262,22 @@ def test_a_database_that_rotted_is_corruption_not_a_failure_to_retry(tmp_path: P
     with pytest.raises(CorruptionError, match=r"consensus\.db"):
         asyncio.run(consensus.head("k"))
     consensus.close()
+
+
+@pytest.mark.parametrize("replaced", [False, True])
+def test_a_database_that_is_deleted_takes_no_more_commits(
+    tmp_path: Path, open_consensus: OpenConsensus, *, replaced: bool
+) -> None:
+    """Damage: after `rm -r` of its location `strandline run` acknowledges writes for days, and none of them is kept."""
+    consensus, path = open_consensus(), tmp_path / "consensus.db"
+    assert asyncio.run(consensus.compare_and_set(step("k", None, 1))) == Committed()
+    for each in tmp_path.iterdir():
+        each.unlink()
+    if replaced:
+        SQLiteConsensus(path).close()
+    for _ in range(2):
+        with pytest.raises(Determinate, match="was deleted or replaced while it was in use"):
+            asyncio.run(consensus.compare_and_set(step("k", None, 1)))
+        with pytest.raises(Determinate, match="was deleted or replaced while it was in use"):
+            asyncio.run(consensus.head("k"))
+    assert path.exists() == replaced, "it is not made anew"

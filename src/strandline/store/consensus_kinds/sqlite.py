@@ -12,6 +12,9 @@ may hold the transaction or not, and SQLite itself only finds out when the file 
 Every call runs in a thread: a commit fsyncs, and any call may wait for the lock.  One connection per instance, one
 call at a time; what waits meanwhile to be installed is installed by the next call, all of it with one fsync.
 
+A file that is deleted, or replaced by another, stays open, and SQLite would go on to commit to what no process finds
+again.  So each call first looks whether the path still names the file that is open, and a commit looks once more.
+
 Warning: SQLite's locks do not hold on network file systems.
 
 Source: https://www.sqlite.org/wal.html.
@@ -119,6 +122,7 @@ class SQLiteConsensus(SQLiteVersions):
         self._entry = threading.Lock()  # held for moments, over the queue
         self._queue: list[tuple[Sequence[CompareAndSet], Future[list[Committed | Mismatch]]]] = []
         self._connection: sqlite3.Connection | None = None
+        self._file: tuple[int, int] | None = None  # device and inode of the file that is open
         if existing and not path.exists():
             raise absent(path)
         try:
@@ -220,7 +224,23 @@ class SQLiteConsensus(SQLiteVersions):
         except sqlite3.Error as error:
             self._drop()
             raise Indeterminate(f"{self._path}: a commit may have failed: {_reason(error, self._path)}") from error
+        try:
+            self._require_file()
+        except Determinate as error:
+            raise Indeterminate(str(error)) from error
         return result
+
+    def _require_file(self) -> None:
+        """Return if the path names the file that was opened first.  Raises `Determinate`: it was deleted, or replaced.
+
+        What this process knows may be newer than what another file holds, so only a process that begins may use that.
+        """
+        if self._file not in (None, _identity(self._path)):
+            self._drop()
+            raise Determinate(
+                f"{self._path} was deleted or replaced while it was in use, so nothing more is stored: end this "
+                "process; put the location back from a backup, or begin it anew"
+            )
 
     def _roll_back(self, connection: sqlite3.Connection) -> None:
         """Leave no transaction open: a later COMMIT on this connection must not carry it."""
@@ -231,6 +251,7 @@ class SQLiteConsensus(SQLiteVersions):
             self._drop()
 
     def _connected(self) -> sqlite3.Connection:
+        self._require_file()
         if self._connection is None:
             connection = sqlite3.connect(
                 self._target, timeout=BUSY_SECONDS_MAX, isolation_level=None, check_same_thread=False, uri=True
@@ -240,7 +261,7 @@ class SQLiteConsensus(SQLiteVersions):
             except BaseException:
                 connection.close()
                 raise
-            self._connection = connection
+            self._connection, self._file = connection, _identity(self._path)
         return self._connection
 
     def _drop(self) -> None:
@@ -253,6 +274,15 @@ class SQLiteConsensus(SQLiteVersions):
             return  # another process created it meanwhile
         connection.execute(_CREATE)
         connection.execute(f"PRAGMA user_version = {FORMAT}")
+
+
+def _identity(path: Path) -> tuple[int, int] | None:
+    """Return which file a path names: its device and inode; None: it names none."""
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
 
 
 def is_ours(path: Path, version: list[tuple[Any, ...]]) -> bool:
