@@ -66,6 +66,7 @@ def test_looking_changes_nothing_and_says_what_is_there(kept):
     assert "history" in {holder["name"] for holder in found["holders"]}
     assert (found["bytes"]["leaked"], found["upper"] > found["since"]) == (0, True)
     assert kept.run("inspect", "shard", found["shard"], "--json").documents == [found]
+    assert f"version {found['seqno']}, versions kept {found['versions']}," in kept.run("inspect", "shard", "orders").out
     for command in ("fsck", "compact", "gc"):
         assert kept.run(command).status == 0
         (told,) = kept.run(command, "--json").documents

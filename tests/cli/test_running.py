@@ -15,7 +15,7 @@ import pytest
 from lost_bridge import refused_by_the_jvm
 
 from strandline.cli import running
-from strandline.cli.running import Report, Stop, Wanted, _ticks, run
+from strandline.cli.running import FINISHING, Report, Stop, Wanted, _ticks, run, until_stopped
 from strandline.cli.terminal.exits import Exit
 from strandline.cli.terminal.output import Output
 from strandline.errors import ConfigError, CorruptionError, Determinate, Indeterminate, StrandlineError, Unavailable
@@ -103,3 +103,32 @@ def test_what_a_stop_interrupted_is_no_failure_of_run_once(monkeypatch: pytest.M
     monkeypatch.setattr(env, "progress", interrupted)
     wanted = Wanted(once=True, until=None, take_over=False, tick_ms=1)
     assert _ticks(cast("Any", env), wanted, stop, Report(Output(json=True))) is Exit.OK
+
+
+def test_the_first_ctrl_c_says_what_a_second_one_does() -> None:
+    """Damage: who presses it again, as nothing seems to happen, ends the process without a word."""
+    said: list[str] = []
+
+    def interrupted(stop: Stop) -> Exit:
+        signal.raise_signal(signal.SIGINT)
+        assert stop.asked
+        assert signal.getsignal(signal.SIGINT) is signal.SIG_DFL, "the second one ends it at once"
+        return Exit.OK
+
+    before = signal.getsignal(signal.SIGINT)
+    assert until_stopped(interrupted, said.append) is Exit.OK
+    assert said == [FINISHING]
+    assert "press again to stop now" in FINISHING
+    assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_a_supervisor_gets_no_line_about_keys() -> None:
+    """Damage: a log says at each deployment what to press."""
+    said: list[str] = []
+
+    def terminated(stop: Stop) -> Exit:
+        signal.raise_signal(signal.SIGTERM)
+        return Exit.OK if stop.asked else Exit.FAILED
+
+    assert until_stopped(terminated, said.append) is Exit.OK
+    assert said == []

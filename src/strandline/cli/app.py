@@ -277,7 +277,7 @@ def compact(
     project: ProjectOption = HERE,
     json: JsonOption = False,
 ) -> None:
-    """List the shards that have more than one batch, and merge them."""
+    """List the shards that a merge of all their batches would change, and merge them."""
     raise typer.Exit(keeping.compact(_opener(context), project, name, Output(json), apply=apply))
 
 

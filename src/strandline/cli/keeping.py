@@ -22,7 +22,7 @@ def inspect_shard(opener: Opener, root: Path, name: str, output: Output) -> None
     with opener.looking(opener.project(root)) as env:
         found = env.inspect(name)
     head = (
-        f"{found['name']}: shard {found['shard']}, version {found['seqno']} of {found['versions']} kept, "
+        f"{found['name']}: shard {found['shard']}, version {found['seqno']}, versions kept {found['versions']}, "
         f"since {_frontier(found['since'])}, upper {_frontier(found['upper'])}, epoch {found['epoch']}"
     )
     output.result(found, head + (f", sorted by {', '.join(found['sort'])}" if found["sort"] else ""))

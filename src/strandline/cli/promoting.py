@@ -19,7 +19,7 @@ def prepare(opener: Opener, project: Project, wanted: Wanted, output: Output) ->
 
     ``wanted.once``: end once it has caught up.
     """
-    return until_stopped(lambda stop: _prepare(opener, project, wanted, output, stop))
+    return until_stopped(lambda stop: _prepare(opener, project, wanted, output, stop), output.note)
 
 
 def _prepare(opener: Opener, project: Project, wanted: Wanted, output: Output, stop: Stop) -> Exit:

@@ -15,6 +15,8 @@ with status 1: nothing here could go on without Spark, so a supervisor is to sta
 
 If a whole tick fails because a store refuses or does not answer, the next tick retries.  An error of one item is that
 item's problem, which `run` and `status` report, and the other items go on.
+
+Long because what `run` does at each tick and what it says of it are one subject.
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from types import FrameType
 from typing import Any, Final
@@ -44,6 +46,7 @@ from strandline.materialize.status import Status
 
 IDLE_TICKS_MAX: Final = 4
 """So many ticks are left out in a row where nothing is new: the next says that all is complete as it was."""
+FINISHING: Final = "strandline: finishing; press again to stop now"
 SIGNAL_SECONDS_MAX: Final = 5.0
 """How much later than Spark's JVM this process may get the signal that ended it."""
 
@@ -63,12 +66,15 @@ def run(opener: Opener, project: Project, wanted: Wanted, output: Output) -> Exi
 
     Raises `ConfigError` if another process holds the location, `DefinitionError` if a definition is wrong.
     """
-    return until_stopped(lambda stop: _run(opener, project, wanted, output, stop))
+    return until_stopped(lambda stop: _run(opener, project, wanted, output, stop), output.note)
 
 
-def until_stopped(call: Callable[[Stop], Exit]) -> Exit:
-    """Make a call that ends when a signal says stop, and return its status; also if the signal ended Spark first."""
-    stop = Stop()
+def until_stopped(call: Callable[[Stop], Exit], note: Callable[[str], object]) -> Exit:
+    """Make a call that ends when a signal says stop, and return its status; also if the signal ended Spark first.
+
+    ``note`` tells a person at a terminal, who has pressed Ctrl-C, that this takes a moment.
+    """
+    stop = Stop(note)
     with stop.listening():
         try:
             return call(stop)
@@ -118,7 +124,7 @@ def serve(opener: Opener, project: Project, listen: str, output: Output) -> Exit
                 stop.wait(SIGNAL_SECONDS_MAX)
         return Exit.OK
 
-    return until_stopped(listening)
+    return until_stopped(listening, output.note)
 
 
 def _ticks(env: Environment, wanted: Wanted, stop: Stop, report: Report) -> Exit:
@@ -161,10 +167,11 @@ def _idle(env: Environment, wanted: Wanted) -> bool:
 
 
 class Stop:
-    """Records whether a signal requested a stop."""
+    """Records whether a signal requested a stop; ``note``: see `until_stopped`."""
 
-    def __init__(self) -> None:
+    def __init__(self, note: Callable[[str], object] = lambda _: None) -> None:
         self._event = threading.Event()
+        self._note = note
 
     @property
     def asked(self) -> bool:
@@ -191,6 +198,9 @@ class Stop:
     def _ask(self, number: int, frame: FrameType | None) -> None:
         self._event.set()
         signal.signal(number, signal.SIG_DFL)
+        if number == signal.SIGINT:
+            with suppress(RuntimeError, OSError):  # the signal came while a line was written, or the terminal is gone
+                self._note(FINISHING)
 
 
 class Report:

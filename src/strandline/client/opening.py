@@ -51,7 +51,7 @@ def open(  # noqa: A001  # the public name is `strandline.open`
             old.
     """
     wanted = arguments.opening(mode, read_only=read_only)
-    assembly, settings = _assembled(location, spark, consensus, config, wanted)
+    assembly, settings = _assembled(location, spark, consensus, config, wanted, claims=wanted is Mode.FULL)
     seen = seen_by(project)
     return _opened(
         assembly, lambda loop: environment(loop.run(Core.open(assembly, settings, wanted, seen=seen)), assembly, loop)
@@ -111,7 +111,13 @@ def _opened(assembly: SparkAssembly, make: Callable[[LoopThread], T]) -> T:
 
 
 def _assembled(
-    location: str, spark: SparkSession | None, consensus: str | None, config: Mapping[str, Any] | None, mode: Mode
+    location: str,
+    spark: SparkSession | None,
+    consensus: str | None,
+    config: Mapping[str, Any] | None,
+    mode: Mode,
+    *,
+    claims: bool = False,
 ) -> tuple[SparkAssembly, Config]:
     arguments.text(location, "location")
     if consensus is not None:
@@ -121,4 +127,5 @@ def _assembled(
     if config is not None:
         arguments.instance(config, Mapping, "config", "a mapping of settings")
     settings = config_from(config)
-    return assemble(location, spark=spark, consensus=consensus, config=settings, mode=mode), settings
+    assembly = assemble(location, spark=spark, consensus=consensus, config=settings, mode=mode, claims=claims)
+    return assembly, settings

@@ -6,6 +6,7 @@ whatever clock, stores, engine, sources and endpoints it is given.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -69,6 +70,8 @@ class Assembly:
     """How replicas are reached."""
     answers: Answers = field(default_factory=Answers)
     """What the analyst remembers; of no authority: nothing."""
+    endpoints: Sequence[str] | None = None
+    """The names of the drivers that there are; None: any name may be one."""
     triggers: Triggers = no_triggers
     """How what is to be called after transactions is called."""
 

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 from strandline.compute.plan.scalars.remembered import Answers, RememberedAnalyst
 from strandline.controller.assembly import Assembly
 from strandline.controller.location.config import Config, Mode
-from strandline.controller.location.tenure import SystemProcesses
+from strandline.controller.location.tenure import SystemProcesses, require_free
 from strandline.engine.files.decoder import SparkFiles
 from strandline.engine.messages.decoder import SparkMessages
 from strandline.engine.session import kafka_jars
@@ -41,7 +41,7 @@ from strandline.wiring.authority import authority
 from strandline.wiring.consensuses import ConsensusPlace, consensus_of
 from strandline.wiring.locations import Location, location_of
 from strandline.wiring.loop import RunningTask, at_once, side_by_side
-from strandline.wiring.registry import Readers, driver, trigger
+from strandline.wiring.registry import DRIVERS, Readers, driver, trigger
 from strandline.wiring.replicas import dial_of
 
 if TYPE_CHECKING:
@@ -56,21 +56,32 @@ class SparkAssembly(Assembly):
 
 
 def assemble(
-    location: str, *, spark: SparkSession | None, consensus: str | None, config: Config, mode: Mode = Mode.FULL
+    location: str,
+    *,
+    spark: SparkSession | None,
+    consensus: str | None,
+    config: Config,
+    mode: Mode = Mode.FULL,
+    claims: bool = False,
 ) -> SparkAssembly:
     """Return the assembly of ``location``.
+
+    ``claims``: it will be written to at once.  So a holder that lives is met here, before Spark is started, and not
+    only by the environment.
 
     Only what is to write data (``mode``) makes a location that is not there, and sweeps it.  What is to be independent
     is given stores that cannot be changed.
 
     Raises `ConfigError`, one sentence: the location or consensus is not of a known kind, is not there or cannot be
-    used; Java is missing or too old.  `Unavailable`: a store does not answer.
+    used, or another process holds it (``claims``); Java is missing or too old.  `Unavailable`: a store does not answer.
     """
     where = location_of(location, config.storage)
     place = consensus_of(consensus, where)
     with ExitStack() as opened:  # what was opened is closed again, if the rest cannot be
         blob, parts = where.open(mode, opened)
         store = _agreed(place, where, blob, mode, opened)
+        if claims:
+            at_once(require_free(SystemClock(), SystemIds(), store, config, SystemProcesses()))
         blob = _cached(blob, where, config, opened)
         if mode is Mode.INDEPENDENT:
             blob = ReadingBlob(blob)
@@ -102,6 +113,7 @@ def assemble(
             opened.pop_all(),
             dial_of(config, None if where.push is None else where.push.parent),
             answers,
+            tuple(DRIVERS),
             trigger,
         )
 

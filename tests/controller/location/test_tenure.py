@@ -54,8 +54,9 @@ def test_a_free_location_is_taken() -> None:
 
 def test_a_living_holder_is_not_succeeded_and_is_named() -> None:
     """Else two environments would write."""
-    with pytest.raises(ConfigError, match="process 7 on host 'here', which is alive"):
+    with pytest.raises(ConfigError, match="process 7 on host 'here', which is alive") as refused:
         admit(_held(), _claim(), Host({OURS: 5000, 7: 1000}))
+    assert str(refused.value).endswith("or take over with `strandline run --take-over`"), "no other command can"
 
 
 def test_a_dead_holder_of_the_same_deployment_is_succeeded_without_an_operator() -> None:

@@ -42,6 +42,16 @@ def test_an_unknown_column_is_named_with_its_place_and_candidates(analyst: Spark
     assert refused.value.position == Position(2, 3)
 
 
+def test_columns_that_are_listed_are_all_that_there_are_or_said_to_be_some(analyst: SparkAnalyst) -> None:
+    """Damage: an author looks for a column that is there, and was left out of the list."""
+    few = Schema(tuple(Column(name, "int") for name in "abcd"))
+    with pytest.raises(DefinitionError, match=r"unknown column zzz; there is a, b, c, d \("):
+        analyst.schema_of("SELECT zzz FROM t", {"t": few})
+    many = Schema(tuple(Column(name, "int") for name in "abcdef"))
+    with pytest.raises(DefinitionError, match="unknown column zzz; there is a, b, c, d, e, among others"):
+        analyst.schema_of("SELECT zzz FROM t", {"t": many})
+
+
 def test_an_unknown_relation_is_named_with_its_place_and_candidates(analyst: SparkAnalyst) -> None:
     """Damage: likewise."""
     with pytest.raises(DefinitionError, match="unknown relation flight; did you mean flights") as refused:

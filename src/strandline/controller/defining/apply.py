@@ -20,7 +20,7 @@ from strandline.compute.plan.sql.dialect import parse, relations, words
 from strandline.controller.core import Core
 from strandline.controller.defining import definitions, instances, sources
 from strandline.controller.defining.creating import create
-from strandline.controller.defining.project import Defined, Project, in_file
+from strandline.controller.defining.project import SETTINGS_FILE, Defined, Project, in_file
 from strandline.controller.defining.relocating import differing, lasting, relocated
 from strandline.controller.language.indexes import CreateIndex
 from strandline.controller.language.instances import CreateInstance
@@ -32,6 +32,7 @@ from strandline.controller.language.statements import (
     CreateTable,
     CreateView,
 )
+from strandline.controller.location.catalog import unknown
 from strandline.controller.location.items import (
     Assigned,
     Collected,
@@ -63,6 +64,7 @@ async def apply(core: Core, project: Project) -> Applied:
     Raises `DefinitionError`, naming the file: a definition is wrong, or differs from what is there (then nothing was
     created).
     """
+    _refuse_unknown_endpoints(core.assembly.endpoints, project)
     await _relocate(core, project)
     missing, there = [], []
     for defined in project.definitions:
@@ -85,6 +87,27 @@ async def apply(core: Core, project: Project) -> Applied:
             await create(core, defined.statement)
         created.append(defined.statement.name)
     return Applied(tuple(created), tuple(present.name for present, _ in there))
+
+
+def _refuse_unknown_endpoints(drivers: Sequence[str] | None, project: Project) -> None:
+    """Raise `DefinitionError` for an endpoint without a driver that there is, whether a materialization uses it or not.
+
+    ``drivers``: those that there are; None: any may be.
+    """
+    if drivers is None:
+        return
+    for name, endpoint in project.endpoints.items():
+        if endpoint.driver not in drivers:
+            refusal = unknown("driver", endpoint.driver, drivers)
+            raise DefinitionError(f"{SETTINGS_FILE}: endpoint {name!r}: {refusal}; there are {', '.join(drivers)}")
+    for defined in project.definitions:
+        match defined.statement:
+            case CreateMaterialization(endpoint=name, at=at) if name not in drivers:
+                ours = ", ".join(project.endpoints) or "none"
+                hint = f"the project's endpoints are: {ours}; the drivers are: {', '.join(drivers)}"
+                refusal = unknown("endpoint", name, [*project.endpoints, *drivers])
+                with in_file(defined.file):
+                    raise DefinitionError(f"{refusal.message}; {hint}", at)
 
 
 async def _relocate(core: Core, project: Project) -> None:

@@ -23,10 +23,15 @@ from typing import Final, Protocol
 import msgspec
 import psutil
 
-from strandline.controller.location.catalog import Catalog, Holder
+from strandline.controller.location.catalog import KEY, Catalog, CatalogStore, Holder
+from strandline.controller.location.config import Config
 from strandline.errors import ConfigError
+from strandline.persist.handles.register import Register
+from strandline.store.clock import Clock, Ids
+from strandline.store.consensus import Consensus
 
 PROC: Final = Path("/proc")
+TAKE_OVER: Final = "`strandline run --take-over`"
 STARTED: Final = 19
 """Where the start time stands in ``/proc/PID/stat``, behind the program's name (the 22nd field of proc(5))."""
 
@@ -113,13 +118,22 @@ def admit(catalog: Catalog, claim: Claim, processes: Processes) -> Holder:
     if present is not None and not claim.take_over:
         refusal = _refusal(present, claim, processes)
         if refusal:
-            raise ConfigError(f"this location is being written by {present}, {refusal} with --take-over")
+            raise ConfigError(f"this location is being written by {present}, {refusal} with {TAKE_OVER}")
     pid, boot = processes.own(), processes.boot()
     started = processes.started_ms(pid, boot)
     assert started is not None, "this process is alive"
     holder = Holder(claim.deployment, processes.host(), pid, started, claim.opened_ms, claim.reentrant, boot)
     _abandoned.discard(holder)  # by a clock that was set back it may be the name of one before
     return holder
+
+
+async def require_free(clock: Clock, ids: Ids, consensus: Consensus, config: Config, processes: Processes) -> None:
+    """Return if an environment with ``config`` would be admitted now; it is asked again when it takes the location.
+
+    Raises `ConfigError` as `admit`.
+    """
+    catalog = await CatalogStore(Register(KEY, clock, ids, consensus)).read()
+    admit(catalog, Claim(config.deployment, config.reentrant, config.take_over, clock.now_ms()), processes)
 
 
 def released(catalog: Catalog, processes: Processes) -> Catalog:

@@ -35,6 +35,8 @@ _CLOSE: Final = "\n)"
 _PARSE_POSITION: Final = re.compile(r"\(line (\d+), pos(?:ition)? (\d+)\)")
 _STATE_AND_TRACE: Final = re.compile(r"\s*SQLSTATE:.*", re.DOTALL)
 _CANDIDATES_MAX: Final = 3
+_PROPOSED_MAX: Final = 5
+"""How many columns Spark proposes at most, of all that there are."""
 _LIKENESS_MIN: Final = 0.6
 
 
@@ -228,8 +230,9 @@ def refusal(error: PySparkException, sql: str, names: Sequence[str], *, before: 
     position = _position(error, sql, before)
     if condition.startswith("UNRESOLVED_COLUMN"):
         missing = _bare(parameters.get("objectName"))
-        near = _candidates(missing, _bare(parameters.get("proposal")).split(", "))
-        return DefinitionError(f"unknown column {missing}{near}", position)
+        proposed = _bare(parameters.get("proposal")).split(", ")
+        some = len(proposed) >= _PROPOSED_MAX
+        return DefinitionError(f"unknown column {missing}{_candidates(missing, proposed, some=some)}", position)
     if condition == "TABLE_OR_VIEW_NOT_FOUND":
         missing = _bare(parameters.get("relationName"))
         return DefinitionError(f"unknown relation {missing}{_candidates(missing, names)}", position)
@@ -250,9 +253,12 @@ def _at(sql: str, index: int) -> Position | None:
     return Position(before.count("\n") + 1, index - (before.rfind("\n") + 1) + 1)
 
 
-def _candidates(missing: str, names: Sequence[str]) -> str:
+def _candidates(missing: str, names: Sequence[str], *, some: bool = False) -> str:
+    """Return which of ``names`` may be meant by ``missing``; if none, all of them (``some``: there may be others)."""
     near = difflib.get_close_matches(missing, names, n=_CANDIDATES_MAX, cutoff=_LIKENESS_MIN)
-    return f"; did you mean {' or '.join(near)}?" if near else f"; there is {', '.join(sorted(names))}" if names else ""
+    if near:
+        return f"; did you mean {' or '.join(near)}?"
+    return f"; there is {', '.join(sorted(names))}{', among others' if some else ''}" if names else ""
 
 
 def _bare(name: str | None) -> str:

@@ -18,6 +18,8 @@ again.  So each call first looks whether the path still names the file that is o
 Warning: SQLite's locks do not hold on network file systems.
 
 Source: https://www.sqlite.org/wal.html.
+
+Long because what each failure of one file means is one subject.
 """
 
 from __future__ import annotations
