@@ -339,13 +339,20 @@ class Core:
         Raises as `hurry`.
         """
         item = self.catalog.one(name, Materialization, "materialization")
-        if self.writing is not None:
-            position = as_time(self.writing.running.report().frontiers.get(item.name.lower(), MINIMUM))
-        else:
+        position = self.reached(item)
+        if self.writing is None:
             position = await reached(log_key(item), spec_of(item, self.catalog), self.client)
             if item.scheduled and not await self._syncs.waits(item):
                 position = max(position, upto)
         return position if position >= upto else None
+
+    def reached(self, item: Materialization) -> int:
+        """Return how far an endpoint has come as the one that writes knows; 0: that is another process.
+
+        A recovery log may say less of what had nothing to commit.
+        """
+        report = None if self.writing is None else self.writing.running.report()
+        return 0 if report is None else as_time(report.frontiers.get(item.name.lower(), MINIMUM))
 
     async def maintain(self, deadline: Deadline | None = None) -> TickReport:
         """Step every stage of every view up to where its inputs are known; ``deadline``: see `tick`.

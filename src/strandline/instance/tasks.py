@@ -13,7 +13,7 @@ from strandline.instance.running.feeds import CollectionFeed
 from strandline.materialize.driver import Driver
 from strandline.materialize.feed import Feed
 from strandline.materialize.log import Record, RecoveryLog, peek, register_of
-from strandline.materialize.protocol.task import MaterializationSpec, Progress
+from strandline.materialize.protocol.task import MaterializationSpec
 from strandline.materialize.schedule.pace import Pace, Schedule
 from strandline.materialize.schedule.paced import paced
 from strandline.materialize.splits.task import Splits
@@ -50,28 +50,25 @@ async def start_task(
 
 
 async def reached(log: str, spec: MaterializationSpec, client: PersistClient) -> int:
-    """Return the time before which the endpoint equals its collections, as the recovery log says; 0: nothing yet."""
-    return min(await reached_by_splits(log, spec, client))
+    """Return the time before which the endpoint equals its collections, as it has acknowledged; 0: nothing yet.
+
+    The recovery log says it once the transaction that came last has ended (`Progress.acknowledged`).
+    """
+    return min(each.progress.acknowledged.time(spec.state_keys) for each in await records(log, client))
 
 
-async def reached_by_splits(log: str, spec: MaterializationSpec, client: PersistClient) -> list[int]:
-    """Return the same of each split; of a task without any, of the whole."""
-    return [each.position.time(spec.state_keys) for each in await _progress(log, client)]
+async def records(log: str, client: PersistClient) -> list[Record]:
+    """Return what the log of each split has, or that of the whole."""
+    record = await _peek(log, client)
+    return [await _peek(split_log(log, share.log), client) for share in record.layout] or [record]
 
 
 async def _begun(log: str, spec: MaterializationSpec, client: PersistClient) -> int:
     """Return the end of the last extent that has begun, committed or not, as the recovery log says; 0: none has."""
     found = 0
-    for each in await _progress(log, client):
+    for each in [record.progress for record in await records(log, client)]:
         found = max(found, each.position.time(spec.state_keys), 0 if each.extent is None else each.extent.upper)
     return found
-
-
-async def _progress(log: str, client: PersistClient) -> list[Progress]:
-    """Return the progress of each split, or that of the whole."""
-    record = await _peek(log, client)
-    records = [await _peek(split_log(log, share.log), client) for share in record.layout] or [record]
-    return [each.progress for each in records]
 
 
 async def _peek(log: str, client: PersistClient) -> Record:

@@ -249,7 +249,17 @@ class Task:
                 break
             else:
                 await self._answered(LOOK_S if idle else None)
+        await self._confirm()
         return self._position != before
+
+    async def _confirm(self) -> None:
+        """Have the log say that the endpoint has acknowledged what was committed last, unless a transaction follows.
+
+        Other processes learn it there.  A transaction that follows says it with its extent.
+        """
+        head = self._machine.head
+        if isinstance(head, states.Idle) and self._machine.rests and self._log.record.progress.committing:
+            await self._persist(head.progress, None)
 
     async def _settle(self, upto: int | None) -> int:
         if self._line is None:
@@ -370,8 +380,8 @@ class Task:
                 await self._persist(progress, state)
                 self._committed += self._sent
                 return states.CommitPersisted()
-            case states.PersistState(state):
-                await self._persist(self._log.record.progress, state)
+            case states.PersistState(progress, state):
+                await self._persist(progress, state)
                 return states.StatePersisted()
             case states.Hold(binding, time):
                 restart = self._log.record.restart

@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 
-from strandline.controller.asking import verification
 from strandline.controller.asking.status import status
 from strandline.controller.asking.verification import verify_endpoint
 from strandline.controller.core import Core
@@ -24,6 +23,8 @@ from strandline.controller.location.config import Config, Mode
 from strandline.controller.location.items import Table
 from strandline.errors import DefinitionError, Position, Unavailable
 from strandline.instance.tables import Change
+from strandline.materialize.drivers.sql.session import SqlSession
+from strandline.materialize.protocol.task import Checkpoint
 from strandline.store.memory import MemoryBlob, MemoryConsensus
 from strandline.testing.doubles import CountingIds, HandClock
 from strandline.testing.lists.list_assembly import list_assembly
@@ -51,13 +52,17 @@ class Place:
         await self.grown(core)
         return core
 
-    async def grown(self, core: Core) -> None:
-        """Insert rows, tick, and compare."""
+    async def insert(self, core: Core) -> None:
+        """Insert rows."""
         rows = [{"k": self._written + n, "x": f"row {n}", "__time": 0} for n in range(ROWS)]
         opened = core.table("orders")
         await core.commit([Change(opened, updates(opened.schema, rows), False, ROWS)], None)
         self._written += ROWS
         self._clock.now += 1_000
+
+    async def grown(self, core: Core) -> None:
+        """Insert rows, tick, and compare."""
+        await self.insert(core)
         await core.tick()
         assert core.health.problems() == {}
         with closing(sqlite3.connect(self.file)) as inner:
@@ -101,22 +106,27 @@ def test_a_task_gets_splits_and_loses_them_while_it_goes_on(tmp_path: Path) -> N
 
 def test_splits_that_are_at_different_times_are_not_compared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Damage: an operator is shown differences that are none, because one split was ahead of another."""
+    commit = SqlSession._commit
+
+    async def fails(self: SqlSession, checkpoint: Checkpoint) -> None:
+        assert self._held is not None
+        if self._held.range.begin == 0:
+            raise Unavailable("the endpoint is gone")
+        await commit(self, checkpoint)
 
     async def body() -> None:
         place = Place(tmp_path)
         core = await place.filled()
         await altered(core, "ALTER MATERIALIZATION out SET (splits 2)")
         await place.grown(core)
-        there = verification.task_positions
-        calls = []
-
-        async def positions(*given: Any) -> list[int]:
-            calls.append(given)
-            return [each + (len(calls) == 2) for each in await there(*given)]
-
-        monkeypatch.setattr(verification, "task_positions", positions)
-        with pytest.raises(Unavailable, match="the splits of materialization 'Out' are on their way; try again"):
-            await verify_endpoint(core, "out")
+        with monkeypatch.context() as patched:
+            patched.setattr(SqlSession, "_commit", fails)
+            await place.insert(core)
+            await core.tick()
+            with pytest.raises(Unavailable, match="a transaction of materialization 'Out' is being committed"):
+                await verify_endpoint(core, "out")
+        await place.grown(core)
+        assert (await verify_endpoint(core, "out")).ok
 
     asyncio.run(body())
 

@@ -30,7 +30,8 @@ from strandline.controller.location.items import (
 )
 from strandline.instance import error_half, live
 from strandline.instance.reports import Report
-from strandline.instance.tasks import reached_by_splits
+from strandline.instance.tasks import reached, records
+from strandline.materialize.protocol.task import Progress
 from strandline.persist.handles.read import ReadHandle
 from strandline.persist.notices.notify import Notifier
 from strandline.persist.notices.push import PushClient
@@ -249,10 +250,10 @@ async def _task_status(core: Core, report: Report | None, name: str, item: Mater
 
 
 async def task_position(core: Core, item: Materialization) -> int:
-    """Return how far a materialization's recovery log says that it has come."""
-    return min(await task_positions(core, item))
+    """Return how far an endpoint has come, as the recovery log says that it has acknowledged."""
+    return await reached(log_key(item), spec_of(item, core.catalog), core.client)
 
 
-async def task_positions(core: Core, item: Materialization) -> list[int]:
-    """Return the same of each of its splits."""
-    return await reached_by_splits(log_key(item), spec_of(item, core.catalog), core.client)
+async def task_progress(core: Core, item: Materialization) -> list[Progress]:
+    """Return the progress of each of its splits, or of the whole, that the recovery log has."""
+    return [each.progress for each in await records(log_key(item), core.client)]

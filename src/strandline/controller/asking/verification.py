@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 from functools import partial
+from typing import Final
 
 import pyarrow as pa
 from sqlglot import exp
@@ -17,17 +18,24 @@ from strandline.compute.afresh import Halves, afresh, computed
 from strandline.compute.plan.meaning import meaning
 from strandline.controller.asking.backfill import materialization
 from strandline.controller.asking.reads import complete, latest, multiset, shown_at, snapshot, updates
-from strandline.controller.asking.status import task_positions
-from strandline.controller.commanded import bindings
+from strandline.controller.asking.status import task_progress
+from strandline.controller.commanded import bindings, spec_of
 from strandline.controller.core import Core
 from strandline.controller.holding import Hold
 from strandline.controller.location.catalog import unknown
 from strandline.controller.location.items import Materialization, View
 from strandline.controller.planning import define, replanned
 from strandline.errors import AsOfError, EvaluationError, InvalidUsage, Unavailable
+from strandline.materialize.protocol.task import Binding, Checkpoint, Progress
 from strandline.persist.handles.contents import Rows
 from strandline.persist.handles.read import ReadHandle
+from strandline.persist.shard.patience import Deadline
 from strandline.plane.reading import SIGNIFICANT_DIGITS
+
+COMMITTING_S: Final = 5.0
+"""How long an endpoint is waited for that is committing a transaction."""
+AGAIN_S: Final = 0.5
+"""How long after a look it is looked at again."""
 
 
 class MissingErrorsError(EvaluationError):
@@ -192,35 +200,70 @@ async def verify_endpoint(core: Core, name: str) -> Verification:
     Raises:
         DefinitionError: there is no such materialization.
         AsOfError: the endpoint has nothing yet.
-        Unavailable: its splits are at different times just now.
+        Unavailable: a transaction is being committed there all the while.
     """
     item = materialization(core.catalog, name)
-    endpoint = core.assembly.drivers(item.endpoint, item.endpoint_options)
-    positions = await task_positions(core, item)
-    position = min(positions)
+    return _together(item.name, [await _table(core, item, binding) for binding in bindings(item, core.catalog)])
+
+
+async def _table(core: Core, item: Materialization, binding: Binding) -> Verification:
+    """Compare one table; while a transaction is being committed, wait a little and look again."""
+    if binding.delta:
+        raise InvalidUsage(
+            f"materialization {item.name!r} pushes changes to {binding.resource!r}: what is there is not to equal "
+            f"{binding.collection!r}, so it cannot be verified"
+        )
+    clock = core.assembly.clock
+    deadline = Deadline(clock, COMMITTING_S)
+    while isinstance(found := await _table_now(core, item, binding), str):
+        if deadline.left_s() <= 0:
+            raise Unavailable(f"{binding.resource!r} cannot be compared just now: {found}; ask again in a moment")
+        await clock.sleep(AGAIN_S)
+    return found
+
+
+async def _table_now(core: Core, item: Materialization, binding: Binding) -> Verification | str:
+    """Compare one table; if it differs, and that may be no mistake, return why."""
+    keys = spec_of(item, core.catalog).state_keys
+    splits = await task_progress(core, item)
+    newest = max(each.checkpoint.time(keys) for each in splits)
+    position = min(each.position.time(keys) for each in splits)
+    if newest <= (here := core.reached(item)):
+        position = max(position, here)
     if not position:
         raise AsOfError(f"materialization {item.name!r} has committed nothing yet")
-    found = []
-    for binding in bindings(item, core.catalog):
-        if binding.delta:
-            raise InvalidUsage(
-                f"materialization {item.name!r} pushes changes to {binding.resource!r}: what is there is not to equal "
-                f"{binding.collection!r}, so it cannot be verified"
-            )
-        reader = await core.readers.of(binding.collection)
-        with core.engine.aside(reader.schema, time=position - 1) as aside:
-            held = await endpoint.contents(item.name, binding)
-            async with aclosing(held.tables) as tables:
-                async for table in tables:
-                    aside.add(table)
-            reached = 0 if held.checkpoint is None else held.checkpoint.time((binding.state_key,))
-            time = max(position, reached) - 1
-            wanted = await updates(core, reader, time, Hold())
-            of = f"{item.name}/{binding.resource}"
-            if len(positions) > 1 and {*positions, *await task_positions(core, item)} != {position}:
-                raise Unavailable(f"the splits of materialization {item.name!r} are on their way; try again")
-            found.append(await _compare(core, of, reader.schema, aside.rows(), wanted, time))
-    return _together(item.name, found)
+    reader = await core.readers.of(binding.collection)
+    acknowledged = min(each.acknowledged.time(keys) for each in splits)
+    committing = f"a transaction of materialization {item.name!r} is being committed"
+    with core.engine.aside(reader.schema, time=max(0, acknowledged - 1)) as aside:
+        held = await core.assembly.drivers(item.endpoint, item.endpoint_options).contents(item.name, binding)
+        async with aclosing(held.tables) as tables:
+            async for table in tables:
+                aside.add(table)
+        behind = held.checkpoint is not None and _behind(splits, binding.state_key, held.checkpoint)
+        reached = 0 if held.checkpoint is None else held.checkpoint.time((binding.state_key,))
+        time = max(acknowledged if behind else position, reached)
+        if not time:
+            return committing
+        try:
+            wanted = await updates(core, reader, time - 1, Hold())
+        except AsOfError:
+            if await task_progress(core, item) == splits:
+                raise
+            return committing  # it has ended meanwhile, so the earlier time need not be kept any longer
+        found = await _compare(core, f"{item.name}/{binding.resource}", reader.schema, aside.rows(), wanted, time - 1)
+    if found.ok or held.checkpoint is not None:
+        return found
+    # An endpoint without a checkpoint may show half a transaction, also one that the log did not have at first.
+    if any(each.extent is not None for each in splits) or await task_progress(core, item) != splits:
+        return committing
+    return found if newest <= position else f"the splits of materialization {item.name!r} are at different times"
+
+
+def _behind(splits: Sequence[Progress], state_key: str, checkpoint: Checkpoint) -> bool:
+    """Return whether an endpoint is before what the log has, only because it is committing that."""
+    behind = [each for each in splits if checkpoint.time((state_key,)) < each.checkpoint.time((state_key,))]
+    return bool(behind) and all(each.committing for each in behind)
 
 
 def _together(name: str, tables: list[Verification]) -> Verification:

@@ -234,7 +234,8 @@ def _acknowledged_early(machine: Machine, tail: Committing, event: Acknowledged)
 
 def _acknowledged(machine: Machine, _tail: Acknowledging, event: Acknowledged) -> Step:
     if event.state is not None:
-        return replace(machine, tail=PersistingState()), (PersistState(event.state),)
+        assert isinstance(machine.head, Idle | Extending), "the head cannot be closed while the tail is busy"
+        return replace(machine, tail=PersistingState()), (PersistState(machine.head.progress, event.state),)
     return _done(machine)
 
 

@@ -386,8 +386,9 @@ class PersistCommit:
 
 @dataclass(frozen=True, slots=True)
 class PersistState:
-    """Write the log: the driver's state alone."""
+    """Write the log: the driver's state, and that nothing is under way that the endpoint has not acknowledged."""
 
+    progress: Progress
     state: StateUpdate
 
 

@@ -278,9 +278,26 @@ class Progress:
 
     ``checkpoint`` is the last one committed.  ``position`` is the same or later: nothing has changed between the two,
     so the endpoint is right there too, although no message was sent.  ``extent`` is the transaction whose first rows
-    may have been sent; it counts only while ``checkpoint == extent.base``.
+    may have been sent; it is replayed only while ``checkpoint == extent.base``.  Afterwards it is the one that led to
+    ``checkpoint``, until the endpoint has acknowledged that.
+
+    >>> from dataclasses import replace
+    >>> moved = Progress(Checkpoint((("t.v0", 9),)), Checkpoint((("t.v0", 9),)))
+    >>> begun = Extent(Checkpoint((("t.v0", 3),)), Checkpoint((("t.v0", 5),)), 9)
+    >>> moved.acknowledged.times, replace(moved, extent=begun).acknowledged.times
+    ((('t.v0', 9),), (('t.v0', 5),))
     """
 
     checkpoint: Checkpoint = NOTHING
     position: Checkpoint = NOTHING
     extent: Extent | None = None
+
+    @property
+    def committing(self) -> bool:
+        """Whether the log has committed a transaction that the endpoint may not have yet."""
+        return self.extent is not None and self.extent.base != self.checkpoint
+
+    @property
+    def acknowledged(self) -> Checkpoint:
+        """The times before which the endpoint has everything, as it has said: those before a commit under way."""
+        return self.extent.start if self.extent is not None and self.committing else self.position
