@@ -88,13 +88,13 @@ def test_the_command_line_starts_without_any_of_them() -> None:
 
 
 def test_the_modules_that_a_session_runs_in_start_without_any_of_them() -> None:
-    """Damage: the twenty lines of the README fail for whoever installed what it says."""
+    """Damage: the twenty lines of the README fail for a user who installed what it says."""
     done = without_extras("import strandline, strandline.wiring.assemble, strandline.engine.spark, strandline.testing")
     assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_every_extra_belongs_to_something_that_can_be_named() -> None:
-    """Damage: an extra that nothing asks for is never mentioned to whoever lacks it."""
+    """Damage: an extra that nothing asks for is never mentioned to a user who lacks it."""
     assert ENDPOINTS.keys() == MODULES.keys()
 
 
@@ -111,7 +111,7 @@ def test_an_endpoint_without_its_library_says_what_to_install(nothing_optional, 
 def test_a_source_without_its_library_is_refused_when_it_is_created(
     nothing_optional, extra, connector, options
 ) -> None:
-    """Damage: CREATE SOURCE succeeds, and the source fails at every tick until somebody reads the log."""
+    """Damage: CREATE SOURCE succeeds, and the source fails at every tick until an operator reads the log."""
     readers = registry.Readers(None, None, None, None)  # type: ignore[arg-type]
     schema = None if registry.READERS[connector].tables else Schema((Column("id", "int"),))
     with pytest.raises(ConfigError, match=re.escape(f"source 's' needs the library {MODULES[extra][0]}")) as told:

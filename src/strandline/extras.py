@@ -1,8 +1,9 @@
 """The extras: client libraries that only some sources, endpoints and stores need, each installed by a name of pip's.
 
-``pip install strandline`` brings none of them.  Whoever opens such a source, endpoint or store asks `require` first, so
-that a library that is missing is one sentence with the command that installs it, and never a traceback.  No module that
-is imported before a kind is opened imports one of these libraries at its top; tests/test_extras.py holds that.
+``pip install strandline`` brings none of them.  The registries call `require` before they open such a source, endpoint
+or store, so that a library that is missing is one sentence with the command that installs it, and never a traceback.
+No module that is imported before a kind is opened imports one of these libraries at its top; tests/test_extras.py
+holds that.
 
 The versions are in pyproject.toml, under the same names (a test compares).
 """

@@ -27,6 +27,8 @@ from strandline.cli import (
     verifying,
     warming,
 )
+from strandline.cli.doctor import command as doctoring
+from strandline.cli.doctor import versions
 from strandline.cli.template import create_project
 from strandline.cli.terminal.exits import TRACEBACK_VARIABLE, Exit, exit_of, sentence, wants_traceback
 from strandline.cli.terminal.opening import Opener
@@ -88,15 +90,25 @@ def main(arguments: Sequence[str] | None = None, *, spark: SparkSession | None =
     return Exit.OK
 
 
-@app.callback()
+@app.callback(invoke_without_command=True)
 def with_debug(
+    context: typer.Context,
     debug: Annotated[
         bool, typer.Option("--debug", help="Show where an error came from, and what Spark prints.")
     ] = False,
+    version: Annotated[
+        bool, typer.Option("--version", help="Show which Strandline, Python, PySpark and Java are here.")
+    ] = False,
+    json: Annotated[bool, typer.Option("--json", help="With --version: print it as a JSON document.")] = False,
 ) -> None:
     """Keep SQL views exactly right on Spark, and push them exactly once into the systems people read from."""
     if debug:
         os.environ[TRACEBACK_VARIABLE] = "1"
+    if version:
+        versions.version(Output(json))
+        raise typer.Exit
+    if json or context.invoked_subcommand is None:
+        context.fail("Missing command." if not json else "--json goes behind the command, or with --version.")
 
 
 @app.command()
@@ -369,6 +381,18 @@ def driver_check(
 def options(json: JsonOption = False) -> None:
     """Show every option of every source, endpoint and store, as Markdown."""
     endpoints.options(Output(json))
+
+
+@app.command()
+def doctor(
+    project: Annotated[
+        Path | None,
+        typer.Option("--project", metavar="DIR", help="The project's directory; default: here, if there is one."),
+    ] = None,
+    json: JsonOption = False,
+) -> None:
+    """Say what this machine, or the project, lacks: Java, jars, libraries, secrets, servers; status 1 if anything."""
+    raise typer.Exit(doctoring.doctor(project, Output(json)))
 
 
 @app.command()

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Final
 
+from strandline.connections.addresses import Address, of_url
 from strandline.connections.object_stores import StoreKeys
 from strandline.options import PLACE, TEXT, one_of, option
 from strandline.store.secret import Secret, revealed
@@ -47,6 +48,10 @@ class IcebergCatalog(StoreKeys):
     oauth2_server_uri: str | None = option(
         PLACE, "REST: the server that gives a token for `credential`; without it, the catalog.", default=None
     )
+
+    def addresses(self) -> Sequence[Address]:
+        """See `Reaching`: the catalog, if it is a server, and the object store's own."""
+        return (*of_url(self.uri), *StoreKeys.addresses(self))
 
     @property
     def properties(self) -> Mapping[str, Any]:

@@ -5,11 +5,12 @@ Source: https://github.com/confluentinc/librdkafka/blob/master/CONFIGURATION.md.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
+from strandline.connections.addresses import Address, of_hosts
 from strandline.connections.secrets import SECRET
 from strandline.options import FLAG, PLACE, TEXT, one_of, option
 from strandline.store.secret import Secret
@@ -17,6 +18,7 @@ from strandline.store.secret import Secret
 ANSWER_SECONDS_MAX: Final = 5
 """After so long without an answer a broker is unavailable."""
 CLIENT: Final = "strandline"
+PORT_DEFAULT: Final = 9092
 
 
 class Sasl(Enum):
@@ -60,6 +62,10 @@ class KafkaConnection:
         for name in ("tls_ca", "tls_certificate"):
             if getattr(self, name) is not None and not self.tls:
                 raise ValueError(f"option {name!r} needs tls = 'true'")
+
+    def addresses(self) -> Sequence[Address]:
+        """See `Reaching`: some brokers of the cluster, which say where the others are."""
+        return of_hosts(self.servers, PORT_DEFAULT)
 
 
 Settings = Mapping[str, str | Secret]

@@ -6,11 +6,12 @@ Source: PyMySQL, "Connection Object".
 from __future__ import annotations
 
 import ssl
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
+from strandline.connections.addresses import Address
 from strandline.connections.postgres import PORT
 from strandline.connections.secrets import SECRET
 from strandline.errors import ConfigError
@@ -49,6 +50,10 @@ class MariaDBConnection:
     def place(self) -> str:
         """What to call the database in a message."""
         return f"MariaDB ({self.host}:{self.port}/{self.database})"
+
+    def addresses(self) -> Sequence[Address]:
+        """See `Reaching`."""
+        return (Address(self.host) if self.host.startswith("/") else Address(self.host, self.port),)
 
     def parameters(self) -> Mapping[str, Any]:
         """Return PyMySQL's arguments.  Raises `ConfigError` if a certificate cannot be read."""

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final
 
+from strandline.connections.addresses import Address, of_url
 from strandline.options import PLACE, Kind, option
 from strandline.store.secret import Secret
 
@@ -48,6 +49,10 @@ class StoreKeys:
         "properties) by its names, as a JSON object; by reference if one of them is secret.",
         default=None,
     )
+
+    def addresses(self) -> Sequence[Address]:
+        """See `Reaching`: a server of one's own."""
+        return of_url(self.endpoint)
 
     @property
     def others(self) -> Mapping[str, Any]:

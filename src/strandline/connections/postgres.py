@@ -5,11 +5,12 @@ Source: libpq's connection parameters.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Final
 
+from strandline.connections.addresses import Address
 from strandline.connections.secrets import SECRET
 from strandline.options import PLACE, Kind, one_of, option
 from strandline.store.secret import Secret
@@ -64,6 +65,11 @@ class PostgresConnection:
     def place(self) -> str:
         """What to call the database in a message."""
         return f"PostgreSQL ({self.host}:{self.port}/{self.database})"
+
+    def addresses(self) -> Sequence[Address]:
+        """See `Reaching`."""
+        inside = f"{self.host}/.s.PGSQL.{self.port}"
+        return (Address(inside) if self.host.startswith("/") else Address(self.host, self.port),)
 
     def parameters(self, settings: Mapping[str, str]) -> Mapping[str, Any]:
         """Return libpq's parameters; ``settings`` are those of the server for the session."""

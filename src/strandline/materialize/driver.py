@@ -181,7 +181,7 @@ class DriverKind(Generic[O]):
 
     ``options`` and ``resource`` (of one table, topic, …) are dataclasses of `strandline.options`.  ``open`` touches no
     endpoint; it may raise `ConfigError`.  ``needs``: the extras whose libraries an endpoint with these options needs;
-    whoever calls ``open`` has required them.
+    the caller of ``open`` requires them first.
     """
 
     name: str

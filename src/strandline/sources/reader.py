@@ -220,7 +220,7 @@ class ReaderKind(Generic[O]):
     cannot be beside one with the second, which is there: empty if it can.  None: it always can.  ``shared`` says of a
     source with these options whether several processes may read it at once, under one epoch: what one of them has bound
     or made durable, the others find and read the same (`SharedReaderContract`).  ``needs``: the extras whose libraries
-    a source with these options needs; whoever opens, releases or asks anything else of upstream has required them.
+    a source with these options needs; the caller requires them before it opens, releases or asks upstream.
     """
 
     name: str

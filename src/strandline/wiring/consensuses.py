@@ -9,13 +9,14 @@ password.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, Final, Protocol
 from urllib.parse import SplitResult, parse_qsl, urlencode
 
+from strandline.connections.addresses import Address, of_hosts
 from strandline.controller.location.paths import path_of
 from strandline.errors import ConfigError
 from strandline.extras import POSTGRES, S3, require
@@ -31,13 +32,20 @@ from strandline.store.secret import Secret
 from strandline.wiring.locations import CONSENSUS_FILE, InBucket, InFiles, InMemory, Location, split
 from strandline.wiring.loop import outcomes
 
+LOCAL: Final = "local"
+"""What a server is called that is reached by its socket."""
+PORT_DEFAULT: Final = 5432
 _HOST: Final = re.compile(r"(?:\[[^\[\]]*\]|[^:\[\]]*)(?::\d*)?")
 
 
 class ConsensusPlace(Protocol):
-    """One kind of consensus.  ``form`` is how its texts look."""
+    """One kind of consensus.
+
+    ``form`` is how its texts look, ``needs`` the extras whose libraries opening it takes.
+    """
 
     form: ClassVar[str]
+    needs: ClassVar[Sequence[str]]
 
     @classmethod
     def read(cls, text: str, place: SplitResult, location: Location) -> ConsensusPlace:
@@ -65,6 +73,7 @@ class States:
     """States in memory."""
 
     form: ClassVar[str] = "memory://"
+    needs: ClassVar[Sequence[str]] = ()
 
     @classmethod
     def read(cls, text: str, place: SplitResult, location: Location) -> States:
@@ -92,6 +101,7 @@ class InSQLite:
 
     path: Path
     form: ClassVar[str] = "sqlite:///path/to/file.db"
+    needs: ClassVar[Sequence[str]] = ()
 
     @classmethod
     def read(cls, text: str, place: SplitResult, location: Location) -> InSQLite:
@@ -125,6 +135,7 @@ class InPostgres:
     server: str
     schema: str
     form: ClassVar[str] = "postgresql://…"
+    needs: ClassVar[Sequence[str]] = (POSTGRES,)
 
     @classmethod
     def read(cls, text: str, place: SplitResult, location: Location) -> InPostgres:
@@ -132,7 +143,7 @@ class InPostgres:
         options = dict(parse_qsl(place.query, keep_blank_values=True))
         _refuse_bare_signs(place, options)
         schema = options.pop("schema", SCHEMA_DEFAULT)
-        server = f"{place.netloc.rpartition('@')[2] or 'local'}{place.path}"
+        server = f"{place.netloc.rpartition('@')[2] or LOCAL}{place.path}"
         return cls(Secret(place._replace(query=urlencode(options)).geturl()), server, schema)
 
     def shown(self, location: Location) -> str:
@@ -144,9 +155,14 @@ class InPostgres:
         """
         return f"PostgreSQL ({self.server}, schema {self.schema})"
 
+    def addresses(self) -> Sequence[Address]:
+        """See `Reaching`; nothing of a socket of this machine."""
+        hosts, _, _ = self.server.partition("/")
+        return () if hosts == LOCAL else of_hosts(hosts, PORT_DEFAULT)
+
     def open(self, opened: ExitStack, *, existing: bool) -> Consensus:
         """See `ConsensusPlace.open`."""
-        require(f"consensus {self.form}", (POSTGRES,))
+        require(f"consensus {self.form}", self.needs)
         from strandline.store.consensus_kinds.postgres import PostgresConsensus
 
         return opened.enter_context(closing(PostgresConsensus(self.url, schema=self.schema, existing=existing)))
@@ -162,6 +178,7 @@ class InObjectStore:
 
     bucket: InBucket
     form: ClassVar[str] = "object-store"
+    needs: ClassVar[Sequence[str]] = (S3,)
 
     @classmethod
     def read(cls, text: str, place: SplitResult, location: Location) -> InObjectStore:
@@ -176,7 +193,7 @@ class InObjectStore:
 
     def open(self, opened: ExitStack, *, existing: bool) -> Consensus:
         """See `ConsensusPlace.open`."""
-        require(f"consensus {self.form}", (S3,))
+        require(f"consensus {self.form}", self.needs)
         from strandline.store.blob_kinds.objects import ObjectBlob
 
         return ObjectConsensus(ObjectBlob(self.bucket.at), together=outcomes)

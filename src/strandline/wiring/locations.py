@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from hashlib import blake2b
@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Final, Protocol
 from urllib.parse import SplitResult, urlsplit
 
+from strandline.connections.addresses import Address, of_url
 from strandline.controller.location.config import Mode
 from strandline.controller.location.paths import path_of
 from strandline.engine.parts.part_store import Parts, PartStore
@@ -43,10 +44,15 @@ CONSENSUS_FILE: Final = "consensus.db"
 
 
 class Location(Protocol):
-    """One kind of place.  ``form`` is how its texts look, ``options`` what ``storage`` may hold (None: nothing)."""
+    """One kind of place.
+
+    ``form`` is how its texts look, ``options`` what ``storage`` may hold (None: nothing), ``needs`` the extras whose
+    libraries opening it takes.
+    """
 
     form: ClassVar[str]
     options: ClassVar[type[StorageOptions] | None]
+    needs: ClassVar[Sequence[str]]
 
     @classmethod
     def read(cls, text: str, place: SplitResult, storage: Mapping[str, str]) -> Location:
@@ -96,6 +102,7 @@ class _OfThisMachine:
     """What all kinds share whose parts Spark reads as files."""
 
     options: ClassVar[type[StorageOptions] | None] = None
+    needs: ClassVar[Sequence[str]] = ()
     push: Path | None = None
     cache: str | None = None
 
@@ -183,6 +190,7 @@ class InBucket:
     at: ObjectLocation
     form: ClassVar[str] = "s3://bucket/prefix"
     options: ClassVar[type[StorageOptions] | None] = StorageOptions
+    needs: ClassVar[Sequence[str]] = (S3,)
     consensus: ClassVar[str] = "object-store"
     push: ClassVar[Path | None] = None
 
@@ -205,6 +213,11 @@ class InBucket:
         """See `Location.shown`."""
         return self.at.url
 
+    def addresses(self) -> Sequence[Address]:
+        """See `Reaching`: a server of one's own."""
+        endpoint = self.at.options.get("endpoint")
+        return of_url(endpoint) if isinstance(endpoint, str) else ()
+
     @property
     def cache(self) -> str | None:
         """See `Location.cache`."""
@@ -212,7 +225,7 @@ class InBucket:
 
     def open(self, mode: Mode, opened: ExitStack) -> tuple[Blob, Parts]:
         """See `Location.open`."""
-        require(f"location {self.shown}", (S3,))
+        require(f"location {self.shown}", self.needs)
         from strandline.engine.parts.part_objects import ObjectParts
         from strandline.store.blob_kinds.objects import ObjectBlob
 

@@ -296,14 +296,21 @@ def require_java(java: str | None) -> None:
     """Return if ``java`` can run Spark; else raise `ConfigError` of one sentence that says what to install."""
     if java is None:
         raise ConfigError(f"Spark needs Java and none is found: {_INSTALL}.")
-    found = re.search(r'version "(\d+)(?:\.(\d+))?', _ask(java, "-version"))
-    if found is None:
-        raise ConfigError(f"{java} does not say its version: {_INSTALL}.")
-    major = int(found[2] or 0) if found[1] == "1" else int(found[1])  # before 9 it called itself 1.8
+    said = java_version(java)
+    first, second = (*re.findall(r"\d+", said), "0")[:2]
+    major = int(second if first == "1" else first)  # before 9 it called itself 1.8
     if major < JAVA_MAJOR_MIN:
         raise ConfigError(f"{java} is Java {major} and Spark needs {JAVA_MAJOR_MIN}: {_INSTALL}.")
     if JAVA_MODULE not in _ask(java, "--list-modules"):
         raise ConfigError(f"{java} lacks the module {JAVA_MODULE} that Spark needs: {_INSTALL}.")
+
+
+def java_version(java: str) -> str:
+    """Return the version that ``java`` says, as "17.0.9".  Raises `ConfigError` if it says none."""
+    found = re.search(r'version "(\d[^"]*)"', _ask(java, "-version"))
+    if found is None:
+        raise ConfigError(f"{java} does not say its version: {_INSTALL}.")
+    return found[1]
 
 
 def _ask(java: str, flag: str) -> str:

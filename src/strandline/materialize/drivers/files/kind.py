@@ -12,6 +12,7 @@ from typing import Final
 
 from strandline import extras
 from strandline.algebra.types import parse
+from strandline.connections.addresses import Address, of_url
 from strandline.errors import DefinitionError
 from strandline.materialize.driver import Constraint, ConstraintKind, DriverKind
 from strandline.materialize.drivers.files import csv
@@ -50,6 +51,10 @@ class FilesEndpointOptions(StorageOptions):
         scheme, separator, _ = self.path.partition("://")
         if separator and scheme not in {"file", *SCHEMES}:
             raise ValueError(f"path is {self.path!r}: its scheme can be file, {', '.join(SCHEMES)}")
+
+    def addresses(self) -> Sequence[Address]:
+        """See `Reaching`: a server of one's own."""
+        return of_url(self.endpoint)
 
     @property
     def in_store(self) -> bool:

@@ -6,10 +6,12 @@ AS customers KEY (id)
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
+from strandline.connections.addresses import Address
 from strandline.connections.secrets import SECRET
 from strandline.options import COUNT, FLAG, PLACE, TEXT, one_of, option
 from strandline.store.secret import Secret
@@ -61,6 +63,10 @@ class RedisEndpoint:
             raise ValueError("option 'tls_ca' needs tls = 'true'")
         if not 0 < self.place[1] <= PORT_MAX:
             raise ValueError(f"option 'server' is {self.server!r}: it must be host:port, as redis:6379")
+
+    def addresses(self) -> Sequence[Address]:
+        """See `Reaching`."""
+        return (Address(*self.place),)
 
     @property
     def place(self) -> tuple[str, int]:

@@ -6,15 +6,16 @@ CREATE MATERIALIZATION alerts INTO webhook OPTIONS (url 'https://example.org/hoo
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 from urllib.parse import urlsplit
 
+from strandline.connections.addresses import PORTS, Address, of_url
 from strandline.connections.secrets import SECRET
 from strandline.options import COUNT, DURATION_MS, PLACE, TEXT, option
 from strandline.store.secret import Secret
 
-PORTS: Final = {"http": 80, "https": 443}
 REQUEST_BYTES_MIN: Final = 1_000
 
 
@@ -67,6 +68,10 @@ class WebhookEndpoint:
 
     def __repr__(self) -> str:
         return f"WebhookEndpoint({self.origin!r})"
+
+    def addresses(self) -> Sequence[Address]:
+        """See `Reaching`."""
+        return of_url(self.url)
 
     @property
     def place(self) -> tuple[str, int]:

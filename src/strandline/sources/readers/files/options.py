@@ -5,6 +5,7 @@ CREATE SOURCE flights (…) FROM FILES '/data/flights/*.csv' (header = 'true', n
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 from fnmatch import fnmatchcase
@@ -12,6 +13,7 @@ from pathlib import Path, PurePosixPath
 from typing import Final
 
 from strandline.algebra.formats import Encoding, FileFormat
+from strandline.connections.addresses import Address, of_url
 from strandline.options import ANY_TEXT, CHARACTER, DURATION_MS, FLAG, PLACE, TEXT, one_of, option
 from strandline.store.secret import Secret
 
@@ -133,6 +135,10 @@ class FileOptions:
 
     def __repr__(self) -> str:
         return f"FileOptions({self.path!r})"  # others may be secrets
+
+    def addresses(self) -> Sequence[Address]:
+        """See `Reaching`: a server of one's own."""
+        return of_url(self.endpoint)
 
     @property
     def in_s3(self) -> bool:

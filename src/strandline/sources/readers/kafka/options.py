@@ -8,12 +8,14 @@ CREATE SOURCE orders (id BIGINT, total DECIMAL(10, 2), at TIMESTAMP) FROM KAFKA 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from enum import Enum
 from pathlib import Path
 from typing import Final
 
 from strandline.algebra.messages import MessageEncoding, MessageFormat, Metadata, Shape
+from strandline.connections.addresses import Address, of_url
 from strandline.connections.kafka import KafkaConnection
 from strandline.connections.secrets import SECRET
 from strandline.errors import ConfigError
@@ -63,6 +65,10 @@ class RegistryConnection:
             raise ValueError("options 'registry_user' and 'registry_password' go together")
         if self.registry_token is not None and self.registry_user is not None:
             raise ValueError("give either 'registry_token' or 'registry_user': one login is sent")
+
+    def addresses(self) -> Sequence[Address]:
+        """See `Reaching`."""
+        return of_url(self.registry_url)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -131,6 +137,10 @@ class KafkaOptions(KafkaConnection, RegistryConnection):
         "has its Kafka connector.",
         default=SMALL_MESSAGES_DEFAULT,
     )
+
+    def addresses(self) -> Sequence[Address]:
+        """See `Reaching`: the brokers, and the registry."""
+        return (*KafkaConnection.addresses(self), *RegistryConnection.addresses(self))
 
     def __post_init__(self) -> None:
         """Raise `ValueError` if options do not go together, or one does not go with the format."""

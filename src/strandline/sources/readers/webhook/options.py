@@ -6,6 +6,7 @@ FROM WEBHOOK (listen = '127.0.0.1:8090', path = '/orders', token = 'env:ORDERS_T
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 from ipaddress import IPv4Address, IPv6Address, ip_address
@@ -14,6 +15,7 @@ from typing import Final, TypeAlias
 
 from strandline.algebra.messages import MessageEncoding, MessageFormat, Metadata, check
 from strandline.algebra.schema import Schema
+from strandline.connections.addresses import Address
 from strandline.errors import DefinitionError
 from strandline.options import ANY_TEXT, CHARACTER, DURATION_MS, PLACE, TEXT, Kind, one_of, option
 
@@ -133,6 +135,10 @@ class WebhookOptions:
 
     def __repr__(self) -> str:
         return f"WebhookOptions({self.listen!r}, {self.path!r})"  # the token is a secret
+
+    def listens(self) -> Sequence[Address]:
+        """See `Listening`."""
+        return (Address(*self.place),)
 
     @property
     def place(self) -> tuple[str, int]:
