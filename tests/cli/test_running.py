@@ -8,6 +8,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -82,13 +83,16 @@ class Opening:
 
 
 @pytest.mark.parametrize("phase", ["open", "apply", "tick"])
-def test_a_run_ends_as_documented_if_the_signal_ended_spark_first(phase: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_ends_as_documented_if_the_signal_ended_spark_first(
+    phase: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Damage: a supervisor stops a service, and finds it failed: `Connection refused`, status 1."""
     wanted = Wanted(once=False, until=None, take_over=False, tick_ms=1)
-    assert run(cast("Any", Opening(phase, signalled=True)), cast("Any", None), wanted, Output(json=True)) is Exit.OK
+    project = cast("Any", SimpleNamespace(root=tmp_path))
+    assert run(cast("Any", Opening(phase, signalled=True)), project, wanted, Output(json=True)) is Exit.OK
     monkeypatch.setattr(running, "SIGNAL_SECONDS_MAX", 0.1)
     with pytest.raises(ConfigError):  # no signal has asked it to end
-        run(cast("Any", Opening(phase, signalled=False)), cast("Any", None), wanted, Output(json=True))
+        run(cast("Any", Opening(phase, signalled=False)), project, wanted, Output(json=True))
 
 
 def test_what_a_stop_interrupted_is_no_failure_of_run_once(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""`strandline run`: apply the project, then tick until a signal or a limit.
+"""`strandline run`: apply the project, then tick until a signal or a limit; follow the project's files meanwhile.
 
 Ticks come at their interval, whatever takes longer: a view that is computed for the first time, a source that reads its
 snapshot, an endpoint that is silent.  These go on beside the ticks, and everything else keeps its freshness.  Where
@@ -27,12 +27,14 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from types import FrameType
 from typing import Any, Final
 
 from rich.text import Text
 
 from strandline.cli.terminal.exits import Exit
+from strandline.cli.terminal.following import Following
 from strandline.cli.terminal.living import Living
 from strandline.cli.terminal.moving import Pace, Pacer
 from strandline.cli.terminal.opening import Opener
@@ -103,6 +105,7 @@ def going_on(
         report.beginnings = env.beginnings
         try:
             report.applied(env.apply(project).created)
+            report.follow = partial(Following(project, report.say).look, env)
             return _ticks(env, wanted, stop, report)
         except FencedError as error:
             writer = env.written_by()
@@ -132,6 +135,7 @@ def _ticks(env: Environment, wanted: Wanted, stop: Stop, report: Report) -> Exit
     idle = 0  # ticks that were left out, one after the other
     while not stop.asked:
         begun = time.monotonic()
+        report.follow()
         idle = idle + 1 if report.quiet and idle < IDLE_TICKS_MAX and _idle(env, wanted) else 0
         if idle:
             stop.wait(wanted.tick_ms / 1000 - (time.monotonic() - begun))
@@ -222,6 +226,8 @@ class Report:
         """Whether the last tick found nothing new."""
         self.promoted: float | None = None
         """Since when a promotion is under way; None: none is."""
+        self.follow: Callable[[], object] = tuple
+        """Looks whether the project's files have changed."""
         self.beginnings: Callable[[], Sequence[Beginning]] = tuple
         """What is read or computed for the first time; any thread may ask."""
 

@@ -78,11 +78,14 @@ class Environment:
 
     # ---- definitions and writes --------------------------------------------------------------------------------------
 
-    def apply(self, project: Project) -> Applied:
-        """Create what ``project`` defines and is missing here; see `strandline.controller.defining.apply`."""
+    def apply(self, project: Project, *, whole: bool = True) -> Applied:
+        """Create what ``project`` defines and is missing here; see `strandline.controller.defining.apply`.
+
+        ``whole``: refuse all of it if a definition differs from what is here; else apply the others.
+        """
         arguments.instance(project, Project, "project", "a Project (strandline.controller.defining.project.load)")
         self._run(self._core.settle())
-        return self._run(apply(self._core, project))
+        return self._run(apply(self._core, project, whole=whole))
 
     def execute(self, sql: str | statements.Statement) -> int | None:
         """Run one statement; INSERT, UPDATE and DELETE return their commit timestamp.

@@ -1,1 +1,1 @@
-"""The terminal: how commands open a project, print, and end."""
+"""The terminal: how commands open a project, follow its files, print, and end."""

@@ -10,7 +10,8 @@ What the project does not mention is left alone.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from graphlib import CycleError, TopologicalSorter
 from typing import Final
@@ -47,46 +48,71 @@ from strandline.controller.location.items import (
     Table,
     View,
 )
-from strandline.errors import DefinitionError
+from strandline.errors import ConfigError, DefinitionError
 
 
 @dataclass(frozen=True, slots=True)
 class Applied:
-    """The names that were created, in order, and those that were there."""
+    """The names that were created, in order, and those that were there.
+
+    ``refused``: of each definition that is not applied, why, and what to do; none where all of them are.
+    """
 
     created: tuple[str, ...]
     kept: tuple[str, ...]
+    refused: tuple[str, ...] = ()
 
 
-async def apply(core: Core, project: Project) -> Applied:
+async def apply(core: Core, project: Project, *, whole: bool = True) -> Applied:
     """Create what ``project`` defines and ``core`` lacks; what is there keeps its history for as long as it says now.
 
+    ``whole``: all or nothing of what differs; else what can be applied is, and the rest is `Applied.refused`.
+
     Raises `DefinitionError`, naming the file: a definition is wrong, or differs from what is there (then nothing was
-    created).
+    created); not ``whole``: an endpoint is not known, or views read each other in a circle.
     """
     _refuse_unknown_endpoints(core.assembly.endpoints, project)
     await _relocate(core, project)
+    refused = _Refused(whole=whole)
     missing, there = [], []
     for defined in project.definitions:
         present = core.catalog.find(defined.statement.name)
         if present is None:
             missing.append(defined)
             continue
-        there.append((present, defined))
-        with in_file(defined.file):
+        with refused.noted(), in_file(defined.file):
             if change := changed(core, present, defined):
                 raise DefinitionError(
                     f"{present.name!r} was created with {change}; drop it first, or put the definition back"
                 )
+            there.append((present, defined))
     for present, defined in there:
-        with in_file(defined.file):
+        with refused.noted(), in_file(defined.file):
             await _keep(core, present, defined)
     created = []
     for defined in in_order(missing):
-        with in_file(defined.file):
+        with refused.noted(), in_file(defined.file):
             await create(core, defined.statement)
-        created.append(defined.statement.name)
-    return Applied(tuple(created), tuple(present.name for present, _ in there))
+            created.append(defined.statement.name)
+    return Applied(tuple(created), tuple(present.name for present, _ in there), tuple(refused.why))
+
+
+class _Refused:
+    """Why definitions are not applied; ``whole``: the first one ends it all."""
+
+    def __init__(self, *, whole: bool) -> None:
+        self._whole = whole
+        self.why: list[str] = []
+
+    @contextmanager
+    def noted(self) -> Iterator[None]:
+        """Take note of a refusal, or let it through."""
+        try:
+            yield
+        except (DefinitionError, ConfigError) as error:
+            if self._whole:
+                raise
+            self.why.append(str(error))
 
 
 def _refuse_unknown_endpoints(drivers: Sequence[str] | None, project: Project) -> None:

@@ -1,0 +1,95 @@
+"""Following: while `strandline run` lives, the project's files may change; it applies what needs no drop.
+
+The files are looked at between ticks, by their names, sizes and times: no file is read that did not change.  A change
+is applied once two looks in a row find the same, so that no file is read that an editor has not finished.  What cannot
+be applied is logged once for each change, with what to do: a definition that differs, a file that is gone, a setting.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Final, Protocol, TypeAlias
+
+from strandline.controller.defining.apply import Applied
+from strandline.controller.defining.project import DIRECTORIES, SETTINGS_FILE, Project, load
+from strandline.errors import ConfigError, DefinitionError, StoreError, Unavailable
+
+Files: TypeAlias = tuple[tuple[str, int, int], ...]
+"""What a look finds of each file: its name below the project, its size, and when it was modified."""
+SETTINGS_LATER: Final = f"{SETTINGS_FILE}: changed settings take effect when `strandline run` is started again"
+
+
+class Applying(Protocol):
+    """An environment that applies a project."""
+
+    def apply(self, project: Project, *, whole: bool = True) -> Applied:
+        """See `Environment.apply`."""
+        ...
+
+
+class Following:
+    """The files of a project that was applied as ``project``; ``say`` logs an event with its facts.
+
+    The first looks find what has changed since the project was read, which is before Spark was started.
+    """
+
+    def __init__(self, project: Project, say: Callable[..., object]) -> None:
+        self._project = project
+        self._say = say
+        self._applied: Files = ()
+        self._seen: Files = ()
+
+    def look(self, env: Applying) -> None:
+        """Look at the files, and apply what has changed.  Raises `FencedError`."""
+        before, self._seen = self._seen, found(self._project.root)
+        if self._seen != before or self._seen == self._applied:
+            return
+        self._applied = self._seen
+        try:
+            project = load(self._project.root)
+            applied = env.apply(project, whole=False)
+        except (DefinitionError, ConfigError) as error:
+            self._say("not applied", what=str(error))
+            return
+        except (StoreError, Unavailable) as error:
+            self._say("not applied, will be retried", what=str(error))
+            self._applied = ()
+            return
+        if applied.created:
+            self._say("applied", created=",".join(applied.created))
+        for why in (*applied.refused, *_left(self._project, project)):
+            self._say("not applied", what=why)
+        self._project = project
+
+
+def found(root: Path) -> Files:
+    """Return what a look finds of the files that say what a project is."""
+    return tuple(sorted(_found(root)))
+
+
+def _found(root: Path) -> Iterator[tuple[str, int, int]]:
+    for path in (root / SETTINGS_FILE, *(each for name in DIRECTORIES for each in (root / name).glob("*"))):
+        try:
+            state = path.stat()
+        except OSError:
+            continue  # it was deleted meanwhile
+        yield str(path.relative_to(root)), state.st_size, state.st_mtime_ns
+
+
+def _left(before: Project, now: Project) -> Iterator[str]:
+    """Yield what a project no longer says, and the environment still has; and whether its settings are others."""
+    names = {each.statement.name.lower() for each in now.definitions}
+    for each in before.definitions:
+        if each.statement.name.lower() not in names:
+            yield (
+                f"{each.file}: {each.statement.name!r} is defined here no longer, and is kept up to date all the same: "
+                "DROP it with `strandline sql`, or put the definition back"
+            )
+    if (before.config, before.location, before.consensus, before.tick_ms) != (
+        now.config,
+        now.location,
+        now.consensus,
+        now.tick_ms,
+    ):
+        yield SETTINGS_LATER

@@ -1,0 +1,137 @@
+"""`strandline run` follows the files of its project.  Over lists."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from strandline.cli.terminal.following import SETTINGS_LATER, Following
+from strandline.controller.core import Core
+from strandline.controller.defining.apply import Applied, apply
+from strandline.controller.defining.project import Project, load
+from strandline.controller.location.config import Config, Mode
+from strandline.errors import Unavailable
+from strandline.store.memory import MemoryBlob, MemoryConsensus
+from strandline.testing.doubles import CountingIds, HandClock
+from strandline.testing.lists.list_assembly import list_assembly
+from strandline.testing.simulation.kernel import run_sync
+
+FILES = {
+    "strandline.yml": "location: data",
+    "tables/t.sql": "CREATE TABLE t (k INT)",
+    "views/v.sql": "CREATE MATERIALIZED VIEW v AS SELECT k FROM t",
+}
+
+
+class Place:
+    """A project in a directory that was applied, the environment, and what is said while it is followed."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.said: list[tuple[str, str]] = []
+        self.away = 0
+        self.write(FILES)
+        assembly = list_assembly(HandClock(1_000), CountingIds(), MemoryBlob(), MemoryConsensus())
+        self.core = run_sync(Core.open(assembly, Config(), Mode.FULL))
+        project = load(root)
+        self.apply(project)
+        self._following = Following(project, self._say)
+
+    def write(self, files: Mapping[str, str]) -> None:
+        """Write files of the project."""
+        for name, text in files.items():
+            (self.root / name).parent.mkdir(exist_ok=True)
+            (self.root / name).write_text(text)
+
+    def apply(self, project: Project, *, whole: bool = True) -> Applied:
+        """See `Environment.apply`; the store is away for so many calls."""
+        if self.away:
+            self.away -= 1
+            raise Unavailable("the store is away")
+        return run_sync(apply(self.core, project, whole=whole))
+
+    def looked(self, times: int = 3) -> list[tuple[str, str]]:
+        """Look so often as ticks do, and return what was said."""
+        self.said.clear()
+        for _ in range(times):
+            self._following.look(self)
+        return list(self.said)
+
+    def _say(self, event: str, **facts: object) -> None:
+        ((_, fact),) = facts.items()
+        self.said.append((event, str(fact)))
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Place:
+    """Return a project that was applied."""
+    return Place(tmp_path)
+
+
+def test_a_view_whose_file_comes_is_created_and_said_once(place: Place) -> None:
+    """Damage: a view that is added while `run` lives is ignored without a word."""
+    assert place.looked() == []
+    place.write({"views/w.sql": "CREATE MATERIALIZED VIEW w AS SELECT k FROM v"})
+    assert place.looked(1) == [], "an editor may not have finished it"
+    assert place.looked() == [("applied", "w")]
+    assert "w" in place.core.catalog.items
+    assert place.looked() == []
+
+
+def test_what_came_while_spark_was_starting_is_applied(place: Place) -> None:
+    """Damage: a file that is written in the first minute is ignored until the next one changes."""
+    place.write({"views/w.sql": "CREATE MATERIALIZED VIEW w AS SELECT k FROM v"})
+    assert place.looked() == [("applied", "w")]
+
+
+def test_a_view_whose_file_goes_is_kept_and_that_is_said_once(place: Place) -> None:
+    """Damage: its author believes that it is gone, and it costs time at each tick for ever."""
+    (place.root / "views/v.sql").unlink()
+    ((event, what),) = place.looked()
+    assert event == "not applied"
+    assert what.startswith("views/v.sql: 'v' is defined here no longer")
+    assert "DROP it with `strandline sql`" in what
+    assert "v" in place.core.catalog.items
+    assert place.looked() == []
+
+
+def test_of_several_changes_those_that_need_no_drop_are_applied(place: Place) -> None:
+    """Damage: a changed view keeps a new one from being created; or nothing says what is left to do."""
+    place.write(
+        {
+            "views/v.sql": "CREATE MATERIALIZED VIEW v AS SELECT k + 1 AS k FROM t",
+            "views/w.sql": "CREATE MATERIALIZED VIEW w AS SELECT k FROM t",
+            "views/bad.sql": "CREATE MATERIALIZED VIEW bad AS SELECT k FROM nothing",
+        }
+    )
+    said = place.looked()
+    assert said[0] == ("applied", "w")
+    refused = sorted(what for event, what in said[1:] if event == "not applied")
+    assert len(refused) == 2
+    assert refused[0].startswith("views/bad.sql: there is no collection 'nothing'")
+    assert refused[1].startswith("views/v.sql: 'v' was created with another query; drop it first")
+
+
+def test_a_file_that_cannot_be_read_is_said_and_mended_later(place: Place) -> None:
+    """Damage: a typing error in a file ends `run`, or the correction is not seen."""
+    place.write({"views/w.sql": "CREATE MATERIALISED VIEW w AS SELECT k FROM t"})
+    ((event, what),) = place.looked()
+    assert (event, what.partition(":")[0]) == ("not applied", "views/w.sql")
+    place.write({"views/w.sql": "CREATE MATERIALIZED VIEW w AS SELECT k FROM t"})
+    assert place.looked() == [("applied", "w")]
+
+
+def test_a_changed_setting_is_said_to_wait(place: Place) -> None:
+    """Damage: an interval that was changed is believed to hold."""
+    place.write({"strandline.yml": "location: data\ntick_ms: 250"})
+    assert place.looked() == [("not applied", SETTINGS_LATER)]
+
+
+def test_a_store_that_is_away_is_asked_again(place: Place) -> None:
+    """Damage: a view that came during an outage is never created, or the outage ends `run`."""
+    place.write({"views/w.sql": "CREATE MATERIALIZED VIEW w AS SELECT k FROM t"})
+    place.away = 1
+    assert place.looked(2) == [("not applied, will be retried", "the store is away")]
+    assert place.looked() == [("applied", "w")]
