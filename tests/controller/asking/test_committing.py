@@ -18,7 +18,7 @@ from strandline.controller.asking.verification import COMMITTING_S, Verification
 from strandline.controller.commanded import log_key
 from strandline.controller.core import Core
 from strandline.controller.defining import definitions
-from strandline.controller.language.statements import Bind, CreateMaterialization
+from strandline.controller.language.statements import Bind, CreateMaterialization, Drop
 from strandline.controller.location.config import Config, Mode
 from strandline.controller.location.items import Materialization, Table
 from strandline.errors import AsOfError, Unavailable
@@ -106,6 +106,10 @@ class Place:
     async def define(self, core: Core) -> None:
         """Define the table and the materialization."""
         await definitions.add(core, Table("orders", (("k", "bigint"), ("x", "string")), "shard-orders"))
+        await self.materialize(core)
+
+    async def materialize(self, core: Core) -> None:
+        """Define the materialization."""
         made = CreateMaterialization("Out", "sqlite", self._options, (Bind("orders", "o", ("k",)),), False)
         await definitions.create_materialization(core, made)
 
@@ -368,6 +372,23 @@ def test_a_process_that_dies_while_an_endpoint_commits_is_followed_by_one_that_s
         assert not await committing(other)
         assert await task_position(other, item(other)) > before
         assert (await verify_endpoint(other, "out")).ok
+
+    asyncio.run(body())
+
+
+def test_one_that_was_dropped_says_nothing_of_its_namesake() -> None:
+    """Damage: a materialization that was just created is compared, and differs, at a time at which another one was."""
+
+    async def body() -> None:
+        place = Place()
+        core = await place.filled()
+        await definitions.drop(core, Drop("materialization", "Out", if_exists=False))
+        place.endpoint.tables.clear()
+        await place.materialize(core)
+        with pytest.raises(AsOfError, match="materialization 'Out' has committed nothing yet"):
+            await verify_endpoint(core, "out")
+        await place.grown(core)
+        assert (await verify_endpoint(core, "out")).ok
 
     asyncio.run(body())
 
