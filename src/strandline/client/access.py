@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import threading
 import weakref
+from collections import Counter
 from collections.abc import Callable, Coroutine
 from concurrent.futures import CancelledError
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from strandline.controller.core import Core
 from strandline.controller.holding import Hold
+from strandline.controller.location.items import kind_of
 from strandline.errors import InvalidUsage
 from strandline.persist.handles.contents import Rows
 from strandline.wiring.assemble import SparkAssembly
@@ -62,6 +64,15 @@ class Access:
         """Have ``call`` made beside everything else, from any thread; not once this is closed."""
         if not self._closed:
             self._loop.begin(call)
+
+    def described(self) -> str:
+        """Return what is open here, from memory alone: how, and how many items of each kind there are."""
+        if self._closed:
+            return "closed"
+        kinds = Counter(kind_of(item) for item in self.core.catalog.items.values())
+        items = ", ".join(f"{many} {kind}{'' if many == 1 else 's'}" for kind, many in sorted(kinds.items()))
+        how = "writes" if self.core.writing is not None else f"mode {self.core.mode.value}"
+        return f"{how}; {items or 'nothing is defined'}"
 
     def refuse_closed(self) -> None:
         """Raise `InvalidUsage` if the environment is closed."""

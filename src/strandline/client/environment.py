@@ -63,6 +63,9 @@ class Environment:
         self._wrong_replicas = WrongReplicas(access.core)
         self._checks = Loop(access.assembly.beside, self._check)
 
+    def __repr__(self) -> str:
+        return f"<Environment: {self._access.described()}>"
+
     def __enter__(self) -> Self:
         return self
 

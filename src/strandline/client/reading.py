@@ -29,6 +29,10 @@ class Collection:
     upper: int | None
     _access: Access
 
+    def __repr__(self) -> str:
+        times = "closed: no time changes" if self.upper is None else f"times {self.since} to before {self.upper}"
+        return f"<Collection {self.name} ({self.schema.ddl}): {times}>"
+
     def snapshot(self, as_of: int | None = None) -> DataFrame:
         """Return the contents at ``as_of`` (default: the latest complete time)."""
         time, hold = arguments.maybe_time(as_of, "as_of"), Hold()

@@ -49,6 +49,12 @@ class Transaction:
         self.timestamp: int | None = None
         """The commit's time, once the block has ended; None if it changed nothing."""
 
+    def __repr__(self) -> str:
+        count = f"{len(self._changes)} change{'' if len(self._changes) == 1 else 's'}"
+        if self._doubtful:
+            return f"<Transaction of {count}, outcome unknown>"
+        return f"<Transaction of {count}, {f'committed at {self.timestamp}' if self._committed else 'not committed'}>"
+
     def insert(self, table: str, rows: Data) -> None:
         """Insert ``rows`` into ``table`` when the transaction commits."""
         self._add(change(self._access, table, rows, deletes=False))
