@@ -3,8 +3,8 @@
 `Task.advance` moves the endpoint to the newest time that every bound collection is complete up to, or finds that there
 is nothing to do.  A loop of the instance calls it.  It returns when that transaction is acknowledged, so its rows are
 durable and readable at the endpoint.  While the endpoint commits, the next transaction is read, and its keys are asked
-for; so that one may be under way when `advance` returns, and the next call goes on with it.  If none is, the log has that
-all is acknowledged.
+for; so that one may be under way when `advance` returns, and the next call goes on with it.  If none is, the log
+has that all is acknowledged.
 
 A window is read in batches of bounded size, checked, and put aside (`Transfer`); when all are checked, the extent
 becomes durable and they are sent.  So neither side ever holds a whole first sync in memory.
