@@ -20,7 +20,7 @@ from strandline.errors import DefinitionError, FencedError, InvalidUsage, Protoc
 from strandline.frontier.antichain import Frontier
 from strandline.materialize.driver import Applied
 from strandline.materialize.feed import Batches, Changes
-from strandline.materialize.log import RecoveryLog
+from strandline.materialize.log import RecoveryLog, peek, register_of
 from strandline.materialize.protocol import fsm, states
 from strandline.materialize.protocol.fsm import QUIET_TIMES_MAX
 from strandline.materialize.protocol.messages import (
@@ -35,10 +35,11 @@ from strandline.materialize.protocol.messages import (
     Store,
 )
 from strandline.materialize.protocol.state import StateUpdate
-from strandline.materialize.protocol.task import Binding, MaterializationSpec
+from strandline.materialize.protocol.task import Binding, MaterializationSpec, Progress
 from strandline.materialize.runtime import APPLY_ROUNDS_MAX, Task
 from strandline.materialize.spool import Spool
 from strandline.materialize.status import Counts, Moving, Status
+from strandline.store.consensus import CompareAndSet
 from strandline.store.memory import MemoryConsensus
 from strandline.testing.contracts.drivers.driver_contract import DriverContract, crash_once
 from strandline.testing.contracts.drivers.world import KEYED, KEYED_TYPES, MakeEndpoint, World, row
@@ -237,6 +238,39 @@ def test_quiet_time_costs_no_transaction_and_frees_history() -> None:
         again = world.runtime()
         await again.advance()
         assert again.status.position == 2 + QUIET_TIMES_MAX
+
+    asyncio.run(body())
+
+
+@pytest.mark.parametrize("session", [KeyValueSession, StagingSession])
+def test_the_log_says_that_a_transaction_is_acknowledged_at_the_cost_of_one_write(session: type[MemorySession]) -> None:
+    """Damage: other processes never learn that rows are there; or each tick writes to the store once more."""
+    world = world_of(session)
+    orders, _ = world.feeds
+    written, logged = world.consensus.compare_and_set, list[Progress]()
+
+    async def watched(request: CompareAndSet) -> Any:
+        answer = await written(request)
+        logged.append((await peek(register_of("log/m", world.clock, CountingIds("p"), world.consensus))).progress)
+        return answer
+
+    async def body() -> None:
+        runtime = world.runtime()
+        await runtime.open()
+        world.consensus.compare_and_set = watched  # type: ignore[method-assign]
+        for time in (2, 3):
+            logged.clear()
+            orders.write(time - 1, (row(time, 1.0, "a"), 1))
+            world.seal(time)
+            await runtime.advance()
+            assert [each.committing for each in logged] == [False, True, False], "its extent, its commit, its end"
+            before = 0 if time == 2 else 2
+            assert [each.acknowledged.time(world.spec.state_keys) for each in logged] == [before, before, time]
+            assert logged[-1].extent is None
+        logged.clear()
+        world.seal(4)
+        await runtime.advance()
+        assert logged == []
 
     asyncio.run(body())
 
