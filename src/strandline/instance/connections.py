@@ -63,6 +63,13 @@ class Connectors(Protocol):
         """
         ...
 
+    def counts(self, connector: str) -> str:
+        """Return what a connector's offsets are the number of, in the plural.
+
+        Raises `DefinitionError` if there is no such connector.
+        """
+        ...
+
     def shares(self, source: RunIngestion) -> bool:
         """Return whether several processes may read ``source`` at once, and find the same there."""
         ...

@@ -219,7 +219,8 @@ class ReaderKind(Generic[O]):
     keeps still, why, and what to do: empty if that is nothing.  ``clash`` says why a source with the first options
     cannot be beside one with the second, which is there: empty if it can.  None: it always can.  ``shared`` says of a
     source with these options whether several processes may read it at once, under one epoch: what one of them has bound
-    or made durable, the others find and read the same (`SharedReaderContract`).  ``needs``: the extras whose libraries
+    or made durable, the others find and read the same (`SharedReaderContract`).  ``counts``: what an offset is the
+    number of, in the plural, for people who look how far a source is behind.  ``needs``: the extras whose libraries
     a source with these options needs; the caller requires them before it opens, releases or asks upstream.
     """
 
@@ -233,6 +234,7 @@ class ReaderKind(Generic[O]):
     ask_table: Callable[[O, str, Schema], Awaitable[None]] | None = None
     called: Callable[[str], str] = str
     discovery: Discovery[Any] | None = None
+    counts: str = "rows"
     release: Callable[[O, Surroundings, Sequence[Progress]], Awaitable[str]] | None = None
     clash: Callable[[O, O], str] | None = None
     shared: Callable[[O], bool] = one_at_a_time

@@ -170,6 +170,10 @@ class Readers:
         """See `Connectors.check_connection`."""
         understood(f"connection {name!r}", named(CONNECTIONS, "kind of connection", system).options, options)
 
+    def counts(self, connector: str) -> str:
+        """See `Connectors.counts`."""
+        return named(READERS, "connector", connector).counts
+
     def shares(self, source: RunIngestion) -> bool:
         """See `Connectors.shares`."""
         kind = named(READERS, "connector", source.connector)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any, ClassVar, cast
 
 import pytest
 
+from strandline.controller.asking.freshness import told
 from strandline.controller.asking.progress import progress
 from strandline.controller.asking.status import status
 from strandline.controller.core import Core
@@ -25,6 +27,7 @@ from strandline.testing.kinds import Kinds, TablesReader
 from strandline.testing.lists.list_assembly import list_assembly
 from strandline.testing.lists.list_source import Upstream
 from strandline.testing.simulation.kernel import run_sync
+from strandline.wiring import registry
 from strandline.wiring.registry import Readers
 
 DEFINITIONS = (
@@ -93,6 +96,21 @@ def test_a_source_snapshots_a_view_hydrates_and_then_they_follow(core: Core, ups
     assert [found(core, name)["phase"] for name in ("accounts", "v")] == ["following", "following"]
     assert found(core, "accounts")["first"] is None
     assert progress(core)["first"] == {}
+
+
+def test_what_is_not_rows_upstream_is_not_called_rows(
+    core: Core, upstream: Upstream, clock: HandClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Damage: a table is 40 000 rows behind, and it is one row: bytes of PostgreSQL's log were counted."""
+    monkeypatch.setitem(cast("Any", registry.READERS), "tables", replace(registry.READERS["tables"], counts="bytes"))
+    run_sync(core.tick())
+    upstream.produce("a", 2)
+    run_sync(core.ingest(step=False))
+    lag = found(core, "accounts")["lag"]
+    assert (lag["rows"], lag["bytes"] > 0) == (None, True)
+    assert told({**lag, "ms": None}) == f"{lag['bytes']} bytes"
+    assert "bytes" not in found(core, "v")["lag"], "what a view has not seen are rows"
+    assert [registry.READERS[name].counts for name in ("postgres", "files", "kafka")] == ["bytes", "files", "messages"]
 
 
 def test_lag_is_in_time_and_in_rows(core: Core, upstream: Upstream, clock: HandClock) -> None:

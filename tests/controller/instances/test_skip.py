@@ -27,6 +27,10 @@ class Lists:
     upstream: Upstream
     shared: bool
 
+    def counts(self, *_: object) -> str:
+        """What offsets count."""
+        return "rows"
+
     def shares(self, *_: object) -> bool:
         """See `Connectors.shares`."""
         return self.shared

@@ -117,6 +117,10 @@ class Connectors:
     def check(self, name: str, connector: str, options: object, schema: object, others: object) -> None:
         """Accept everything."""
 
+    def counts(self, connector: str) -> str:
+        """See `Connectors`."""
+        return "rows"
+
     def shares(self, source: RunIngestion) -> bool:
         """Return whether replicas read a source at the same time."""
         return self._world.shared

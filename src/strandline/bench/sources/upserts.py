@@ -179,6 +179,10 @@ class _Logs:
     def check_connection(self, name: str, system: str, options: Mapping[str, str]) -> None:
         """See `Connectors.check_connection`: there is none."""
 
+    def counts(self, connector: str) -> str:
+        """See `Connectors`."""
+        return "rows"
+
     def shares(self, source: RunIngestion) -> bool:
         """See `Connectors.shares`."""
         return False

@@ -16,15 +16,17 @@ from strandline.instance.beginnings import HYDRATING, SNAPSHOTTING
 from strandline.persist.shard.state import ShardState
 
 FOLLOWING: Final = "following"
+ROWS: Final = "rows"
 
 
 def freshness(
-    item: Collected, states: Mapping[str, ShardState | None], counted: Mapping[str, int], now_ms: int
+    item: Collected, states: Mapping[str, ShardState | None], counted: Mapping[str, int], now_ms: int, unit: str = ROWS
 ) -> dict[str, Any]:
     """Return the ``phase`` of an item, what there is of its ``first`` load or result, and its ``lag``.
 
     ``states``: of all collections, by name.  ``counted``: the live counters of the process that writes, if it can be
     asked.  ``first`` is None where it is over, or not known here; its ``about`` is None where upstream does not say.
+    ``unit``: what the offsets of a source's upstream count.
     """
     name = item.name.lower()
     state = states.get(name)
@@ -40,7 +42,7 @@ def freshness(
     return {
         "phase": FOLLOWING if begun else beginning,
         "first": first if known and not begun else None,
-        "lag": {"ms": lag_ms(state, now_ms), "rows": _lag_rows(item, state, states, counted)},
+        "lag": {"ms": lag_ms(state, now_ms), ROWS: None, unit: _lag_rows(item, state, states, counted)},
     }
 
 
@@ -76,9 +78,9 @@ def _beyond(read: ShardState, state: ShardState | None) -> int:
 def told(lag: Mapping[str, Any]) -> str:
     """Return a lag for people.
 
-    >>> told({"ms": 1_234, "rows": 0}), told({"ms": 125_000, "rows": 7}), told({"ms": None, "rows": None})
-    ('1.2 s', '2 min 5 s, 7 rows', '')
+    >>> told({"ms": 1_234, "rows": 7}), told({"ms": 125_000, "rows": None, "bytes": 0}), told({"ms": None, "files": 1})
+    ('1.2 s, 7 rows', '2 min 5 s', '1 files')
     """
-    ms, rows = lag["ms"], lag["rows"]
+    ms, counts = lag["ms"], [f"{count:,} {unit}" for unit, count in lag.items() if unit != "ms" and count]
     time = "" if ms is None else f"{ms / 1000:.1f} s" if ms < 60_000 else f"{ms // 60_000} min {ms // 1000 % 60} s"
-    return ", ".join(filter(None, (time, f"{rows:,} rows" if rows else "")))
+    return ", ".join(filter(None, (time, *counts)))

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from strandline.controller.asking.freshness import freshness, lag_ms
+from strandline.controller.asking.freshness import ROWS, freshness, lag_ms
 from strandline.controller.commanded import log_key, place_of, spec_of
 from strandline.controller.core import Core
 from strandline.controller.instances.replicas import ReplicaStatus
@@ -60,7 +60,7 @@ async def status(core: Core) -> dict[str, Any]:
     collections = {
         item.name: {
             **_collection(core, item, states[name]),
-            **freshness(item, states, counted, now_ms),
+            **freshness(item, states, counted, now_ms, _counts(core, item)),
             "errors": await _errors(core, readers[name]),
             **_source_status(item, catalog, live.of(counted, live.SOURCE, name)),
             **_sink_status(item, live.of(counted, live.SINK, name)),
@@ -107,6 +107,12 @@ async def status(core: Core) -> dict[str, Any]:
         "next": await _next(core),
         "problems": problems,
     }
+
+
+def _counts(core: Core, item: Collected) -> str:
+    """Return what an item's lag is counted in."""
+    source = core.catalog.find(item.source) if isinstance(item, SourceTable) else item
+    return core.assembly.connectors.counts(source.connector) if isinstance(source, Source | SharedSource) else ROWS
 
 
 def _said(name: str, notices: Mapping[str, list[str]], problems: Mapping[str, str]) -> dict[str, Any]:

@@ -46,4 +46,5 @@ KIND: Final = ReaderKind(
     discovery=Discovery(DeltaOptions, _find, (extras.DELTA,)),
     shared=side_by_side,
     needs=lambda _: (extras.DELTA,),
+    counts="versions",
 )

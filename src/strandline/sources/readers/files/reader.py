@@ -272,4 +272,4 @@ def _needs(options: FileOptions) -> Sequence[str]:
     return (extras.S3,) if options.in_s3 else ()
 
 
-KIND: Final = ReaderKind("files", FileOptions, _open, discovery=DISCOVERY, shared=_shared, needs=_needs)
+KIND: Final = ReaderKind("files", FileOptions, _open, discovery=DISCOVERY, shared=_shared, needs=_needs, counts="files")

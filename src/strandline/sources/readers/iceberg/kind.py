@@ -37,4 +37,5 @@ KIND: Final = ReaderKind(
     discovery=Discovery(IcebergLooked, _find, (extras.ICEBERG,)),
     shared=side_by_side,
     needs=lambda _: (extras.ICEBERG,),
+    counts="snapshots",
 )

@@ -54,4 +54,5 @@ KIND: Final = ReaderKind(
     discovery=DISCOVERY,
     shared=side_by_side,
     needs=lambda _: (extras.KAFKA,),
+    counts="messages",
 )

@@ -198,4 +198,5 @@ KIND: Final = ReaderKind(
     discovery=Discovery(PostgresOptions, _find, (extras.POSTGRES,)),
     release=_release,
     needs=lambda _: (extras.POSTGRES,),
+    counts="bytes",
 )

@@ -129,4 +129,4 @@ async def _open(options: WebhookOptions, given: Surroundings) -> WebhookReader:
     return WebhookReader(inbox, WebhookServer(inbox, options), given.messages, given.schema, options)
 
 
-KIND: Final = ReaderKind("webhook", WebhookOptions, _open, check_schema, clash=clash)
+KIND: Final = ReaderKind("webhook", WebhookOptions, _open, check_schema, clash=clash, counts="messages")
