@@ -24,7 +24,7 @@ SOURCE = Path(__file__).resolve().parent.parent / "src"
 
 #: Lowest first.  A room imports only rooms on lower floors; rooms on one floor do not know of each other.
 FLOORS = (
-    ("errors",),
+    ("errors", "protofile"),
     ("extras", "options"),
     ("frontier", "algebra", "store"),
     ("connections", "persist"),
@@ -35,6 +35,7 @@ FLOORS = (
     ("controller",),
     ("wiring",),
     ("client", "bench"),
+    ("serving",),
     ("",),  # the package itself, which only names what is public
     ("cli",),
     ("__main__",),  # `python -m strandline`
@@ -140,7 +141,7 @@ TIED = {
     "confluent_kafka": CLIENTS,
     "deltalake": (*CLIENTS, "bench.endpoints.tables"),
     "pyiceberg": (*CLIENTS, "connections"),  # reader and endpoint ask one catalog, and understand its refusals alike
-    "pyarrow.flight": ("instance.carriers",),  # pyarrow itself is the vocabulary of rows
+    "pyarrow.flight": ("instance.carriers", "serving"),  # pyarrow itself is the vocabulary of rows
 }
 
 

@@ -21,5 +21,6 @@ from strandline.client import (
     open,  # noqa: A004  # the public name
 )
 from strandline.controller.asking.verification import Verification
+from strandline.serving import connect
 
-__all__ = ["Collection", "Environment", "Progress", "Transaction", "Updates", "Verification", "open"]
+__all__ = ["Collection", "Environment", "Progress", "Transaction", "Updates", "Verification", "connect", "open"]

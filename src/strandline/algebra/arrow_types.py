@@ -6,8 +6,11 @@ from collections.abc import Mapping
 from typing import Final
 
 import pyarrow as pa
+from pyarrow import types as kinds
 
-from strandline.algebra.types import Array, Atom, Decimal, Struct, Type
+from strandline.algebra.schema import Schema
+from strandline.algebra.types import Array, Atom, Decimal, Struct, Type, parse
+from strandline.errors import DefinitionError
 
 _ARROW: Final[Mapping[str, pa.DataType]] = {
     "boolean": pa.bool_(),
@@ -23,6 +26,21 @@ _ARROW: Final[Mapping[str, pa.DataType]] = {
     "timestamp": pa.timestamp("us", tz="UTC"),
     "timestamp_ntz": pa.timestamp("us"),
 }
+
+_WIDER: Final[Mapping[pa.DataType, str]] = {
+    pa.uint8(): "smallint",
+    pa.uint16(): "int",
+    pa.uint32(): "bigint",
+    pa.uint64(): "decimal(20,0)",
+    pa.float16(): "float",
+    pa.large_string(): "string",
+    pa.string_view(): "string",
+    pa.large_binary(): "binary",
+    pa.binary_view(): "binary",
+    pa.date64(): "date",
+    pa.null(): "string",
+}
+DECIMAL_DIGITS_MAX: Final = 38
 
 
 def arrow(kind: Type) -> pa.DataType:
@@ -40,3 +58,37 @@ def arrow(kind: Type) -> pa.DataType:
             return pa.list_(pa.field("element", arrow(element)))
         case Struct(fields):
             return pa.struct([pa.field(name, arrow(field)) for name, field in fields])
+
+
+def arrow_schema(columns: Schema) -> pa.Schema:
+    """Return the schema that rows of these columns have in Arrow."""
+    return pa.schema([(column.name, arrow(parse(column.name, column.type))) for column in columns])
+
+
+def spark_type(column: str, kind: pa.DataType) -> str:
+    """Return the type that a column of a table needs for values of an Arrow type, as Spark writes it.
+
+    >>> spark_type("a", pa.uint8()), spark_type("a", pa.timestamp("ns")), spark_type("a", pa.list_(pa.large_string()))
+    ('smallint', 'timestamp_ntz', 'array<string>')
+    >>> spark_type("a", pa.struct([("x", pa.decimal128(5, 2)), ("y z", pa.date64())]))
+    'struct<`x`:decimal(5,2),`y z`:date>'
+
+    Raises `DefinitionError`: there is no such type.
+    """
+    name = next((name for name, known in _ARROW.items() if known == kind), None) or _WIDER.get(kind)
+    if name is not None:
+        return name
+    if kinds.is_dictionary(kind):
+        return spark_type(column, kind.value_type)
+    if kinds.is_timestamp(kind):
+        return "timestamp_ntz" if kind.tz is None else "timestamp"
+    if kinds.is_decimal(kind) and 0 <= kind.scale <= kind.precision <= DECIMAL_DIGITS_MAX:
+        return f"decimal({kind.precision},{kind.scale})"
+    if kinds.is_list(kind) or kinds.is_large_list(kind) or kinds.is_fixed_size_list(kind):
+        return f"array<{spark_type(column, kind.value_type)}>"
+    if kinds.is_fixed_size_binary(kind):
+        return "binary"
+    if kinds.is_struct(kind):
+        fields = (f"`{field.name.replace('`', '``')}`:{spark_type(column, field.type)}" for field in kind)
+        return f"struct<{','.join(fields)}>"
+    raise DefinitionError(f"column {column!r} is {kind} in Arrow, which no type of Spark stores")

@@ -10,13 +10,14 @@ from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final
 
-from strandline.cli.terminal.opening import Opener
+from strandline.cli.terminal.opening import Asked, Opener
 from strandline.cli.terminal.output import Output, rows_document, rows_table, table
-from strandline.client import Environment, Progress, Transaction, Updates
+from strandline.client import Progress, Transaction, Updates
 from strandline.controller.asking.freshness import told
 from strandline.controller.language import statements
 from strandline.errors import ConfigError, DefinitionError, Position
 from strandline.instance.error_half import described, remedy
+from strandline.serving import RemoteEnvironment, RemoteTransaction
 
 _COLLECTION: Final = ("kind", "phase", "lag", "since", "upper", "updates", "parts", "errors", "problem")
 
@@ -134,8 +135,8 @@ def script(opener: Opener, root: Path, file: Path, output: Output) -> None:
     if not parsed:
         output.note(f"there is no statement in {str(file)!r}")
         return
-    with opener.writing(project) if writes else opener.reading(project, output.note) as env:
-        transaction: Transaction | None = None
+    with opener.changing(project) if writes else opener.reading(project, output.note) as env:
+        transaction: Transaction | RemoteTransaction | None = None
         for each, statement in parsed:
             match statement:
                 case statements.Query():
@@ -146,10 +147,13 @@ def script(opener: Opener, root: Path, file: Path, output: Output) -> None:
                     if transaction is not None and word == "COMMIT":
                         _said("Transaction", transaction.commit(), output)
                     transaction = None
+                case _ if isinstance(transaction, RemoteTransaction):
+                    transaction.execute(each)
                 case _ if transaction is not None:
                     transaction.execute(statement)
                 case _:
-                    _said(type(statement).__name__, env.execute(statement), output)
+                    time = env.execute(each) if isinstance(env, RemoteEnvironment) else env.execute(statement)
+                    _said(type(statement).__name__, time, output)
 
 
 def _refuse_loose_ends(parsed: Sequence[tuple[str, statements.Statement]]) -> None:
@@ -183,7 +187,7 @@ def _interrupted() -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
-def _answer(env: Environment, sql: str, as_of: int | None, output: Output) -> None:
+def _answer(env: Asked, sql: str, as_of: int | None, output: Output) -> None:
     rows, time = env.answer(sql, as_of)
     output.result({"as_of": time, **rows_document(rows)}, rows_table(rows))
 

@@ -29,7 +29,7 @@ NUMBER: Final = "{n}"
 def backfill(opener: Opener, root: Path, name: str, collection: str | None, output: Output, *, apply: bool) -> None:
     """Print what refilling tables would do; with ``apply`` do it."""
     project = opener.project(root)
-    with opener.writing(project) if apply else opener.looking(project) as env:
+    with opener.changing(project) if apply else opener.looking(project) as env:
         done = env.backfill(name, collection, apply=apply)
     lines = [
         f"{each['table']}: filled again from the start of {each['collection']} (backfill {each['backfill']})"

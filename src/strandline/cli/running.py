@@ -45,10 +45,14 @@ from strandline.engine.session.start import spark_is_gone
 from strandline.errors import FencedError, StoreError, Unavailable
 from strandline.instance.beginnings import Beginning
 from strandline.materialize.status import Status
+from strandline.serving import Door
+from strandline.serving import serve as served
 
 IDLE_TICKS_MAX: Final = 4
 """So many ticks are left out in a row where nothing is new: the next says that all is complete as it was."""
 FINISHING: Final = "strandline: finishing; press again to stop now"
+NAMES_MAX: Final = 4
+"""How many names a log line has."""
 SIGNAL_SECONDS_MAX: Final = 5.0
 """How much later than Spark's JVM this process may get the signal that ended it."""
 
@@ -106,7 +110,11 @@ def going_on(
         try:
             report.applied(env.apply(project).created)
             report.follow = partial(Following(project, report.say).look, env)
-            return _ticks(env, wanted, stop, report)
+            if wanted.once:
+                return _ticks(env, wanted, stop, report, lambda: None)
+            with served(env, Door.of(env.config), stop.hurry, project.resolved) as serving:
+                report.serves(serving.flight_sql)
+                return _ticks(env, wanted, stop, report, serving.desk.ticked)
         except FencedError as error:
             writer = env.written_by()
             output.note(f"strandline: fenced: {writer or 'another environment'} has taken over ({error})")
@@ -130,7 +138,7 @@ def serve(opener: Opener, project: Project, listen: str, output: Output) -> Exit
     return until_stopped(listening, output.note)
 
 
-def _ticks(env: Environment, wanted: Wanted, stop: Stop, report: Report) -> Exit:
+def _ticks(env: Environment, wanted: Wanted, stop: Stop, report: Report, ticked: Callable[[], None]) -> Exit:
     reported: int | None = None
     idle = 0  # ticks that were left out, one after the other
     while not stop.asked:
@@ -138,7 +146,7 @@ def _ticks(env: Environment, wanted: Wanted, stop: Stop, report: Report) -> Exit
         report.follow()
         idle = idle + 1 if report.quiet and idle < IDLE_TICKS_MAX and _idle(env, wanted) else 0
         if idle:
-            stop.wait(wanted.tick_ms / 1000 - (time.monotonic() - begun))
+            stop.pause(wanted.tick_ms / 1000 - (time.monotonic() - begun))
             continue
         try:
             at = env.tick(wait=wanted.once, timeout=None if wanted.once else wanted.tick_ms / 1000)
@@ -154,11 +162,12 @@ def _ticks(env: Environment, wanted: Wanted, stop: Stop, report: Report) -> Exit
                 report.ticked(complete, time.monotonic() - begun, progress)
                 reported = complete
             report.looked(progress)
+            ticked()
             if stop.asked:  # what Spark could not finish is no problem of an item
                 break
             if wanted.once or (wanted.until is not None and complete >= wanted.until):
                 return report.ended(progress["problems"])
-        stop.wait(wanted.tick_ms / 1000 - (time.monotonic() - begun))
+        stop.pause(wanted.tick_ms / 1000 - (time.monotonic() - begun))
     return Exit.OK
 
 
@@ -175,6 +184,7 @@ class Stop:
 
     def __init__(self, note: Callable[[str], object] = lambda _: None) -> None:
         self._event = threading.Event()
+        self._awake = threading.Event()
         self._note = note
 
     @property
@@ -185,6 +195,15 @@ class Stop:
     def wait(self, seconds: float) -> None:
         """Return when a stop is requested, or after ``seconds``."""
         self._event.wait(max(0.0, seconds))
+
+    def pause(self, seconds: float) -> None:
+        """Return when a stop or a tick is asked for, or after ``seconds``."""
+        self._awake.wait(max(0.0, seconds))
+        self._awake.clear()
+
+    def hurry(self) -> None:
+        """Ask for a tick now; called on any thread."""
+        self._awake.set()
 
     @contextmanager
     def listening(self) -> Iterator[None]:
@@ -201,6 +220,7 @@ class Stop:
 
     def _ask(self, number: int, frame: FrameType | None) -> None:
         self._event.set()
+        self._awake.set()
         signal.signal(number, signal.SIG_DFL)
         if number == signal.SIGINT:
             with suppress(RuntimeError, OSError):  # the signal came while a line was written, or the terminal is gone
@@ -234,6 +254,13 @@ class Report:
     def applied(self, created: tuple[str, ...]) -> None:
         """The project was applied."""
         self.say("running", **({"created": ",".join(created)} if created else {}))
+
+    def serves(self, flight_sql: Sequence[str]) -> None:
+        """Clients are served from now on, at these places."""
+        if self._output.json:
+            self._output.result({"serving": {"flight_sql": list(flight_sql)}}, "")
+        for place in flight_sql:
+            self.say("serving", at=place)
 
     def ticked(self, complete: int, seconds: float, progress: dict[str, Any]) -> None:
         """Everything that has no problem is complete at ``complete``, which is later than it was."""
@@ -293,9 +320,12 @@ class Report:
         """
         if waits != self._overdue and self._output.json:
             self._output.result({"waiting": waits}, "")
+        news: dict[str, list[str]] = {}  # by reason: each is one line, however many items wait for the same
         for name, what in waits.items():
             if self._overdue.get(name) != what:
-                self.say("waiting", of=name, what=what)
+                news.setdefault(what, []).append(name)
+        for what, names in news.items():
+            self.say("waiting", of=listed(names), what=what)
         self._overdue = dict(waits)
         self._say_begun()
 
@@ -347,6 +377,19 @@ class TerminalReport(Report):
     def idle(self, complete: int) -> None:
         """Show the latest complete time in the status line."""
         self.living.update(Text(f"{self._title}: up to date at {complete}"))
+
+
+def listed(names: Sequence[str]) -> str:
+    """Return names as a log line has them: some, if they are many.
+
+    >>> listed(["a", "b"]), listed(["a", "b", "c", "d", "e"])
+    ('a,b', 'a,b,c and 2 more')
+    """
+    return (
+        ",".join(names)
+        if len(names) <= NAMES_MAX
+        else f"{','.join(names[: NAMES_MAX - 1])} and {len(names) - NAMES_MAX + 1} more"
+    )
 
 
 @contextmanager

@@ -13,7 +13,7 @@ from strandline.instance.error_half import described
 def skip(opener: Opener, root: Path, name: str, as_of: int | None, output: Output, *, apply: bool) -> None:
     """Print the undecodable records of a source; with ``apply`` dismiss them."""
     project = opener.project(root)
-    with opener.writing(project) if apply else opener.reading(project, output.note) as env:
+    with opener.changing(project) if apply else opener.reading(project, output.note) as env:
         found = env.skip(name, as_of, apply=apply)
     output.result(found, "\n".join(_lines(found)))
 

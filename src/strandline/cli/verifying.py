@@ -13,9 +13,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
-from strandline import Environment, Verification
+from strandline import Verification
 from strandline.cli.terminal.exits import Exit
-from strandline.cli.terminal.opening import Opener
+from strandline.cli.terminal.opening import Asked, Opener
 from strandline.cli.terminal.output import Output
 from strandline.controller.defining.project import Project
 from strandline.store.system import SystemClock
@@ -63,7 +63,7 @@ def document(found: Verification) -> dict[str, Any]:
     }
 
 
-def _wait(env: Environment, wanted: Wanted, writer: str, output: Output) -> Verification:
+def _wait(env: Asked, wanted: Wanted, writer: str, output: Output) -> Verification:
     """Compare again until the running writer has corrected the difference, or ``wait_s`` has passed."""
     output.note(f"{writer} is running: waiting up to {wanted.wait_s:g} s for its next step to correct this")
     deadline = time.monotonic() + wanted.wait_s

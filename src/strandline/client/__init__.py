@@ -12,12 +12,13 @@ from strandline.client.opening import (
 from strandline.client.preparing import NextVersion
 from strandline.client.reading import Collection
 from strandline.client.replicating import ListeningReplica
-from strandline.client.subscribing import Progress, Updates
+from strandline.client.subscribing import Events, Progress, Updates
 from strandline.client.writing import Transaction
 
 __all__ = [
     "Collection",
     "Environment",
+    "Events",
     "ListeningReplica",
     "NextVersion",
     "Progress",

@@ -5,14 +5,17 @@ Long because it is one class, with every call of the public face.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Self
 
 import pyarrow as pa
 
+from strandline.algebra.schema import Schema
 from strandline.client.access import Access
 from strandline.client.reading import Collection
 from strandline.client.subscribing import Events, Subscription
@@ -32,7 +35,8 @@ from strandline.controller.defining.project import Project
 from strandline.controller.holding import Hold
 from strandline.controller.language import arguments, statements
 from strandline.controller.language.altering import AlterMaterialization
-from strandline.controller.location.items import Item, Materialization, View
+from strandline.controller.location.config import Config
+from strandline.controller.location.items import Collected, Item, Materialization, View, kind_of
 from strandline.controller.preparing.preparation import promotion
 from strandline.errors import (
     AsOfError,
@@ -62,6 +66,7 @@ class Environment:
         self._selfcheck = SelfCheck(access.core)
         self._wrong_replicas = WrongReplicas(access.core)
         self._checks = Loop(access.assembly.beside, self._check)
+        self._reading = asyncio.Lock()
 
     def __repr__(self) -> str:
         return f"<Environment: {self._access.described()}>"
@@ -71,6 +76,17 @@ class Environment:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    @property
+    def config(self) -> Config:
+        """How it runs."""
+        return self._core.config
+
+    @property
+    def directory(self) -> Path | None:
+        """The directory of its location; None: it is not in files."""
+        address = self._access.assembly.address
+        return None if address is None else address.parent
 
     def close(self) -> None:
         """Close the location and release it.  Everything that was acknowledged is durable already.
@@ -253,21 +269,27 @@ class Environment:
         text, time, hold = arguments.query(sql), arguments.maybe_time(as_of, "as_of"), Hold()
         return self._access.hand_out(self._run(reads.query(self._core, text, time, hold)).rows, hold)
 
-    def answer(self, sql: str, as_of: int | None = None) -> tuple[pa.Table, int | None]:
+    def answer(self, sql: str, as_of: int | None = None, least: int = 0) -> tuple[pa.Table, int | None]:
         """Return the answer to ``sql``, whole, and the time at which it is true (None: it reads no collection).
 
-        Raises as `query`; `CollectionError` if an expression has no value for a row.
+        It waits for no tick that goes on.  ``least``: the time is this or a later one.
+
+        Raises as `query`; `CollectionError` if an expression has no value for a row; `reads.NotYetError`, an
+        `AsOfError`, if not everything is complete at ``least`` yet.
         """
         text, time, hold = arguments.query(sql), arguments.maybe_time(as_of, "as_of"), Hold()
 
         async def collect() -> tuple[pa.Table, int | None]:
             try:
-                found = await reads.query(self._core, text, time, hold)
+                await self._core.look()
+                async with self._reading:  # what one call holds, another would let go
+                    question = await reads.asked(self._core, text, time, hold, least)
+                found = await reads.answered(self._core, question)
                 return await self._core.engine.collect(found.rows), found.as_of
             finally:
                 hold.give_back()
 
-        return self._run(collect())
+        return self._access.wait(collect())
 
     def peek(
         self,
@@ -312,6 +334,16 @@ class Environment:
         what = arguments.text(name_or_sql, "what to subscribe to")
         start, end = arguments.maybe_time(as_of, "as_of"), arguments.maybe_time(until, "until")
         return Events(self._access, self._run(Subscription.open(self._core, what, start, end)))
+
+    def collections(self) -> dict[str, tuple[str, Schema]]:
+        """Return what kind each collection is, and its schema, by its name as its author wrote it."""
+
+        async def look() -> dict[str, tuple[str, Schema]]:
+            await self._core.look()
+            items = self._core.catalog.items.values()
+            return {item.name: (kind_of(item), item.schema) for item in items if isinstance(item, Collected)}
+
+        return self._access.wait(look())
 
     def collection(self, name: str) -> Collection:
         """Return the collection ``name`` as it is now.  Raises `DefinitionError` with candidates if there is none."""

@@ -14,18 +14,21 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, TextIO
+from typing import TYPE_CHECKING, Final, TextIO, TypeAlias
 
 import strandline
 from strandline.cli.terminal.exits import wants_traceback
 from strandline.client import Environment, ListeningReplica, NextVersion, prepare, replicate
 from strandline.controller.defining.project import Project, load
 from strandline.controller.location.config import Mode
-from strandline.errors import Determinate
+from strandline.errors import ConfigError, Determinate, Unavailable
+from strandline.serving import RemoteEnvironment, connect
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+Asked: TypeAlias = Environment | RemoteEnvironment
+"""What a command asks: an environment that it opened, or that of the process that writes."""
 STANDARD_OUTPUT: Final = 1
 STANDARD_ERROR: Final = 2
 
@@ -40,16 +43,35 @@ class Opener:
         """Return the project in ``root``; see `strandline.controller.defining.project.load`."""
         return load(root)
 
-    def reading(self, project: Project, note: Callable[[str], object]) -> Environment:
-        """Open the project's location for reading only.
+    def reading(self, project: Project, note: Callable[[str], object]) -> Asked:
+        """Connect to the process that writes the project's location; if none serves there, open it for reading only.
 
         If the store takes no writes now, not even leases, this reads without holds; ``note`` reports that.
         """
+        if (living := self.living(project)) is not None:
+            return living
         try:
             return self._open(project, Mode.READ)
         except Determinate as error:
             note(f"strandline: {error}; reading without holding what is read")
             return self.looking(project)
+
+    def changing(self, project: Project) -> Asked:
+        """Connect to the process that writes the project's location; if none serves there, open it for writing."""
+        return self.living(project) or self.writing(project)
+
+    def living(self, project: Project) -> RemoteEnvironment | None:
+        """Connect to the process that writes the project's location; None: none serves there."""
+        try:
+            found = connect(project.location)
+        except ConfigError:
+            return None
+        try:
+            found.written_by()
+        except (Unavailable, ConfigError):  # it was killed, or has just ended
+            found.close()
+            return None
+        return found
 
     def writing(self, project: Project, **settings: object) -> Environment:
         """Open the project's location for writing, with ``settings`` in place of the project's; see `strandline.open`.

@@ -61,6 +61,20 @@ class Answer:
     rows: Rows
 
 
+@dataclass(frozen=True)
+class Question:
+    """A query, and what it reads: all of that is held, so it can be answered while everything goes on."""
+
+    text: str
+    as_of: int | None
+    time: int
+    relations: Mapping[str, tuple[Schema, Rows]]
+
+
+class NotYetError(AsOfError):
+    """What is read is not complete yet at the time that the caller wants at least; it will be after a tick."""
+
+
 async def query(core: Core, sql: str, as_of: int | None, hold: Hold) -> Answer:
     """Return plain Spark's answer to ``sql`` over the collections it names, all at one time, as plain rows.
 
@@ -71,6 +85,20 @@ async def query(core: Core, sql: str, as_of: int | None, hold: Hold) -> Answer:
         CollectionError: one of them has errors then.
         DefinitionError: Spark refuses the text, or a relation is unknown.
     """
+    return await answered(core, await asked(core, sql, as_of, hold))
+
+
+async def answered(core: Core, question: Question) -> Answer:
+    """Return the answer to a question.  Raises `DefinitionError` if Spark refuses its text."""
+    schema, rows = await core.engine.query(question.text, question.relations, time=question.time)
+    return Answer(question.as_of, schema, await core.engine.multiset(rows))
+
+
+async def asked(core: Core, sql: str, as_of: int | None, hold: Hold, least: int = 0) -> Question:
+    """Return what a query reads, at ``as_of``, or at the latest complete time, which is ``least`` or later.
+
+    Raises as `query`, and `NotYetError` if that is to come.
+    """
     text, stand_ins = naming.substituted(sql)
     for shown in stand_ins.values() if as_of is not None else ():
         raise AsOfError(
@@ -78,9 +106,8 @@ async def query(core: Core, sql: str, as_of: int | None, hold: Hold) -> Answer:
         )
     names = relations_of(core, text, stand_ins)
     present = await _present(core, stand_ins)
-    time, relations = await relations_at(core, names, as_of, hold)
-    schema, rows = await core.engine.query(text, relations | present, time=time)
-    return Answer(time if names else None, schema, await core.engine.multiset(rows))
+    time, relations = await relations_at(core, names, as_of, hold, least)
+    return Question(text, time if names else None, time, relations | present)
 
 
 async def _present(core: Core, stand_ins: Mapping[str, str]) -> dict[str, tuple[Schema, Rows]]:
@@ -106,26 +133,29 @@ def edit_reads(core: Core, table: str, edit: Edit) -> list[str]:
 
 
 async def relations_at(
-    core: Core, names: Sequence[str], as_of: int | None, hold: Hold
+    core: Core, names: Sequence[str], as_of: int | None, hold: Hold, least: int = 0
 ) -> tuple[int, dict[str, tuple[Schema, Rows]]]:
     """Return the multisets of relations at one time (None: the latest complete for all), and that time.
 
-    What is read is kept by ``hold``.  Raises `AsOfError` if one cannot be read at ``as_of``.
+    What is read is kept by ``hold``.  Raises `AsOfError` if one cannot be read at ``as_of``; else as `latest`.
     """
     handles = {name: await core.readers.holding(_base(core, name)) for name in names}
-    time = as_of if as_of is not None else await latest(core, handles.values())
+    time = as_of if as_of is not None else await latest(core, handles.values(), least)
     return time, {name: await multiset(core, name, handles[name], time, hold) for name in names}
 
 
-async def latest(core: Core, handles: Iterable[ReadHandle]) -> int:
+async def latest(core: Core, handles: Iterable[ReadHandle], least: int = 0) -> int:
     """Return the latest time at which all of ``handles`` are complete (0 if there are none).
 
     Where each of them is a view with a schedule: the last refresh among theirs, for they are known beyond.
 
-    Raises `AsOfError` if one of them is not complete at any time yet.
+    Raises `AsOfError` if one of them is not complete at any time yet, `NotYetError` if one is not at ``least``.
     """
     handles = list(handles)
     time = await complete(handles)
+    late = [each.name for each in handles if not each.state.upper.empty and as_time(each.state.upper) <= least]
+    if least and late:
+        raise NotYetError(f"{late[0]!r} is not complete at {least} yet, the time of the last commit")
     shown = (shown_at(core.catalog.find(each.name), each.state, time) for each in handles)
     return max([*shown, as_time(join(each.state.since for each in handles))])
 

@@ -59,6 +59,9 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     caller, and they to it: a reference, and no token itself.  Without it, that of a file in a location in files.
     ``replica_certificate`` and ``replica_key``: the files (PEM) by which a replica that does not listen on loopback
     shows who it is; ``replica_authority``: of whose certificates it must be, for the environment.
+    ``serve_at``: an address (``host:port``) at which ``strandline run`` serves Arrow Flight SQL, beside the socket of a
+    location in files.  It wants ``serve_token``, a reference, and off loopback ``serve_certificate`` and ``serve_key``,
+    files (PEM).
     """
 
     deployment: str = DEPLOYMENT_DEFAULT
@@ -77,6 +80,10 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     replica_certificate: str | None = None
     replica_key: str | None = None
     replica_authority: str | None = None
+    serve_at: str | None = None
+    serve_token: str | None = None
+    serve_certificate: str | None = None
+    serve_key: str | None = None
 
     def __post_init__(self) -> None:
         if self.tick_ms < 1:
@@ -91,6 +98,8 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             raise ConfigError(f"cache_bytes is {self.cache_bytes}; it must not be negative (0: no cache)")
         if self.replica_token is not None and not is_reference(self.replica_token):
             raise ConfigError("replica_token is a secret: say where it is (env:NAME or file:PATH), not what it is")
+        if self.serve_token is not None and not is_reference(self.serve_token):
+            raise ConfigError("serve_token is a secret: say where it is (env:NAME or file:PATH), not what it is")
 
 
 def config_from(settings: Mapping[str, Any] | None) -> Config:

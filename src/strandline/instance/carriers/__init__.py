@@ -1,3 +1,3 @@
 """Carriers of messages between a controller and a replica: in one process, and by Arrow Flight between two."""
 
-__all__ = ["access", "flight"]
+__all__ = ["access", "exchange", "flight"]

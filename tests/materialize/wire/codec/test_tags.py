@@ -9,7 +9,7 @@ import pytest
 from google.protobuf.descriptor_pb2 import FileDescriptorSet
 
 from strandline.materialize.wire.codec.messages import FILE, Request, Response
-from strandline.materialize.wire.codec.protofile import parse
+from strandline.protofile import parse
 
 COMPILED = Path(__file__).parents[3] / "cases" / "flow.descriptor"
 #: The protocol as it is written down for people: a message, its fields' tags and names.

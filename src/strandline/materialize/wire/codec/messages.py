@@ -8,7 +8,7 @@ from typing import Any, Final, TypeAlias
 from google.protobuf import descriptor_pool, message_factory  # type: ignore[import-untyped]
 
 from strandline.errors import ProtocolViolation
-from strandline.materialize.wire.codec.protofile import parse
+from strandline.protofile import parse
 
 Message: TypeAlias = Any
 """A message: the classes are made at run time, so types cannot name them."""

@@ -1,0 +1,10 @@
+"""Serving: people and programs talk to a running environment, over Arrow Flight SQL.
+
+`serve` is the side of the process that writes, and `connect` that of everyone else on this machine, or elsewhere.  Any
+client of Flight SQL (ADBC, JDBC, ODBC) may take the place of `connect`.
+"""
+
+from strandline.serving.places import Door, Serving, serve
+from strandline.serving.remote import RemoteEnvironment, RemoteTransaction, connect
+
+__all__ = ["Door", "RemoteEnvironment", "RemoteTransaction", "Serving", "connect", "serve"]

@@ -1,0 +1,177 @@
+"""Calls: what a client of ours asks beside Flight SQL, which has no word for times, subscriptions and status.
+
+A *call* (the action `CALL`) is JSON with the name of a method of the environment, and is answered with JSON; only what
+is listed here can be called, and rows in it are an Arrow stream in base64.  The tickets `QUERY` and `SUBSCRIBE` ask for
+a stream, and the command `ROWS` brings one; JSON behind each says which.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Callable, Mapping
+from dataclasses import asdict
+from typing import Any, Final, TypeAlias, TypeVar
+
+import msgspec
+import pyarrow as pa
+
+from strandline.compute.explain import Explanation
+from strandline.controller.asking.verification import Verification
+from strandline.errors import InvalidUsage, Unavailable
+from strandline.serving.desk import Desk
+
+Arguments: TypeAlias = Mapping[str, Any]
+
+CALL: Final = "strandline.call"
+QUERY: Final = b"strandline.query "
+SUBSCRIBE: Final = b"strandline.subscribe "
+ROWS: Final = b"strandline.rows "
+TRUE_AT: Final = b"strandline.as_of"
+"""In a stream's metadata: the time at which a query's answer is true."""
+
+PLAIN: Final = (
+    "status",
+    "progress",
+    "backfill",
+    "skip",
+    "inspect",
+    "fsck",
+    "compact",
+    "gc",
+    "sync_now",
+    "promote",
+    "written_by",
+)
+"""What answers with JSON as it is."""
+
+
+class Call(msgspec.Struct, frozen=True):
+    """One call."""
+
+    method: str
+    arguments: dict[str, Any] = {}
+
+
+class Query(msgspec.Struct, frozen=True):
+    """A query, at a time, or at the latest one."""
+
+    sql: str
+    as_of: int | None = None
+
+
+class Subscribe(msgspec.Struct, frozen=True):
+    """A subscription; see `Environment.subscribe`."""
+
+    what: str
+    as_of: int | None = None
+    until: int | None = None
+
+
+class Rows(msgspec.Struct, frozen=True):
+    """Rows to insert into a table, or to delete from it, in a transaction (empty: in one of their own)."""
+
+    table: str
+    deletes: bool = False
+    token: str | None = None
+    transaction: str = ""
+
+
+S = TypeVar("S", Call, Query, Subscribe, Rows)
+
+
+def read(kind: type[S], body: bytes) -> S:
+    """Return what is asked.  Raises `InvalidUsage` if it is not that."""
+    try:
+        return msgspec.json.decode(body, type=kind)
+    except msgspec.MsgspecError as error:
+        raise InvalidUsage(f"this is no {kind.__name__.lower()}: {error}") from error
+
+
+def called(desk: Desk, body: bytes) -> bytes:
+    """Make the call that ``body`` says, and return its answer.  Raises `InvalidUsage` for one that there is not."""
+    asked = read(Call, body)
+    how = _CALLS.get(asked.method)
+    if how is None:
+        raise InvalidUsage(f"there is no call {asked.method!r}; there are {', '.join(sorted(_CALLS))}")
+    try:
+        return msgspec.json.encode(how(desk, asked.arguments))
+    except (TypeError, KeyError, AttributeError) as error:
+        raise InvalidUsage(f"{asked.method} does not take {dict(asked.arguments)}") from error
+
+
+def _plain(name: str) -> Callable[[Desk, Arguments], Any]:
+    return lambda desk, arguments: getattr(desk.env, name)(**arguments)
+
+
+def _explain(desk: Desk, arguments: Arguments) -> Any:
+    return asdict(desk.env.explain(**arguments))
+
+
+def _verify(desk: Desk, arguments: Arguments) -> Any:
+    return _shown(desk.env.verify(**arguments))
+
+
+def _shown(found: Verification) -> dict[str, Any]:
+    return {
+        "name": found.name,
+        "as_of": found.as_of,
+        "missing": found.missing,
+        "extra": found.extra,
+        "sample": rows_text(found.sample),
+        "repaired": found.repaired,
+        "tables": [_shown(table) for table in found.tables],
+    }
+
+
+def _collection(desk: Desk, arguments: Arguments) -> Any:
+    found = desk.env.collection(**arguments)
+    return {
+        "name": found.name,
+        "columns": [[column.name, column.type] for column in found.schema],
+        "since": found.since,
+        "upper": found.upper,
+    }
+
+
+def _peek(desk: Desk, arguments: Arguments) -> Any:
+    return rows_text(desk.env.peek(**arguments))
+
+
+_CALLS: Final[Mapping[str, Callable[[Desk, Arguments], Any]]] = {
+    **{name: _plain(name) for name in PLAIN},
+    "execute": lambda desk, arguments: desk.executed(arguments["sql"], arguments.get("transaction", "").encode()),
+    "commit": lambda desk, arguments: desk.commit(arguments["transaction"].encode()),
+    "tick": lambda desk, _: desk.tick(),
+    "sync": lambda desk, arguments: desk.sync(**arguments),
+    "explain": _explain,
+    "verify": _verify,
+    "collection": _collection,
+    "peek": _peek,
+}
+
+
+def explanation(found: Mapping[str, Any]) -> Explanation:
+    """Return what `explain` answered."""
+    return Explanation(**found)
+
+
+def verification(found: Mapping[str, Any]) -> Verification:
+    """Return what `verify` answered."""
+    tables = tuple(verification(each) for each in found["tables"])
+    return Verification(**{**found, "sample": rows(found["sample"]), "tables": tables})
+
+
+def rows_text(table: pa.Table) -> str:
+    """Return rows as a text: an Arrow stream in base64."""
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, table.schema) as writer:
+        writer.write_table(table)
+    return base64.b64encode(sink.getvalue().to_pybytes()).decode()
+
+
+def rows(text: str) -> pa.Table:
+    """Return the rows in a text of `rows_text`.  Raises `Unavailable` for any other text."""
+    try:
+        return pa.ipc.open_stream(base64.b64decode(text)).read_all()
+    except (ValueError, pa.ArrowException) as error:
+        raise Unavailable(f"the server sent rows that cannot be read: {error}") from error

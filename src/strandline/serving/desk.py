@@ -1,0 +1,310 @@
+"""The desk: what a server does for its clients with the environment that is open here, whatever carries the calls.
+
+Reads are strict serializable: an answer reflects every commit that any client of this desk was told of before it asked.
+So a read of a view waits for the tick that brings the view to the last commit, and asks for that tick at once.
+
+Trap: the result of a query is whole in memory, from the call that computes it until it is fetched or `RESULT_IDLE_S`
+have passed.  `RESULT_BYTES_MAX` bounds one, and `QUERIES_MAX` how many are computed at a time.
+
+Laws: S1, S2.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Final, TypeAlias
+
+import pyarrow as pa
+
+from strandline.algebra.arrow_types import arrow_schema, spark_type
+from strandline.algebra.schema import DIFF, TIME, Schema
+from strandline.client import Environment, Events, Transaction
+from strandline.controller.asking.reads import NotYetError
+from strandline.controller.language import statements
+from strandline.errors import InvalidUsage, Unavailable
+from strandline.serving import parameters
+from strandline.serving.kept import Kept
+from strandline.store.clock import Clock, Ids
+
+QUERIES_MAX: Final = 8
+"""So many queries are computed at a time; others wait for their turn."""
+TURN_S: Final = 30.0
+"""For so long a query waits for its turn."""
+CATCHING_UP_S: Final = 60.0
+"""For so long a read waits until what it reads has come to the last commit."""
+LOOK_S: Final = 0.2
+RESULT_BYTES_MAX: Final = 256 << 20
+RESULT_IDLE_S: Final = 60.0
+RESULTS_MAX: Final = 100
+ROWS_BYTES_MAX: Final = 256 << 20
+"""Bytes of rows, as Arrow has them, that one call may insert."""
+ANSWERED: Final = pa.schema([("committed_at", pa.int64())])
+"""What a statement answers with: the time of its commit; NULL if it changed definitions, or commits later."""
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A statement that was prepared, in which transaction (empty: in none), and the rows of its parameters."""
+
+    text: str
+    transaction: bytes
+    rows: tuple[tuple[object, ...], ...] = ()
+
+
+Resolve: TypeAlias = Callable[[statements.Statement], statements.Statement]
+"""Returns a statement with the names of a project's endpoints, and paths in it, as they are meant."""
+
+
+def as_it_is(statement: statements.Statement) -> statements.Statement:
+    """Return it."""
+    return statement
+
+
+class Desk:
+    """See the module.  Calls may come from any thread."""
+
+    def __init__(
+        self, env: Environment, clock: Clock, ids: Ids, hurry: Callable[[], None], resolve: Resolve = as_it_is
+    ) -> None:
+        """``hurry``: asks the loop that makes ticks for one now.  ``resolve``: see `Resolve`."""
+        self._resolve = resolve
+        self.env = env
+        self._hurry = hurry
+        self._acknowledged = 0
+        self._ticked = threading.Condition()
+        self._ticks = 0
+        self._turns = threading.BoundedSemaphore(QUERIES_MAX)
+        self._clock = clock
+        self._transactions = Kept[Transaction](clock, ids, "transaction")
+        self._prepared = Kept[Prepared](clock, ids, "prepared statement")
+        self._results = Kept[pa.Table](clock, ids, "result", idle_s=RESULT_IDLE_S, count_max=RESULTS_MAX)
+
+    def ticked(self) -> None:
+        """A tick has ended: what waited for it goes on."""
+        with self._ticked:
+            self._ticks += 1
+            self._ticked.notify_all()
+
+    def tick(self) -> int:
+        """Have a tick made now; return the time at which everything is complete then that has no problem."""
+        with self._ticked:
+            ticks = self._ticks
+            self._hurry()
+            self._ticked.wait_for(lambda: self._ticks > ticks + 1, CATCHING_UP_S)  # one may be under way
+        return int(self.env.progress()["complete"])
+
+    def sync(self, ts: int, timeout: float | None = None) -> None:
+        """Return once everything that has no problem is complete at ``ts``."""
+        begun = self._clock.now_ms()
+        while (complete := self.env.progress()["complete"]) < ts:
+            late = NotYetError(f"not everything is complete at {ts} yet, but at {complete}")
+            if timeout is not None and self._clock.now_ms() - begun > 1000 * timeout:
+                raise late
+            self._wait(late, begun)
+
+    # ---- statements --------------------------------------------------------------------------------------------------
+
+    def asked(self, text: str, transaction: bytes = b"") -> tuple[bytes, pa.Schema, int]:
+        """Run a statement; return the handle of its result, and the result's schema and number of rows."""
+        return self._put(self._run(text, transaction))
+
+    def fetched(self, handle: bytes) -> pa.Table:
+        """Return a result, once."""
+        return self._results.take(handle)
+
+    def executed(self, text: str, transaction: bytes = b"") -> int | None:
+        """Run a statement that changes something; return the time of its commit, as `ANSWERED` says."""
+        statement = self._resolve(statements.parse(text))
+        if isinstance(statement, statements.Query):
+            raise InvalidUsage("a query returns rows, and changes nothing: ask for its rows instead")
+        if isinstance(statement, statements.Bracket):
+            raise InvalidUsage(f"{statement.word} cannot be sent: the client has calls to begin and end a transaction")
+        if transaction:
+            self._transactions.get(transaction).execute(statement)
+            return None
+        return self._acknowledge(self.env.execute(statement))
+
+    def create(self, table: str, columns: pa.Schema) -> None:
+        """Make a table for rows with these columns, unless it is there."""
+        quoted = ", ".join(f"{_quoted(column.name)} {spark_type(column.name, column.type)}" for column in columns)
+        self.env.execute(f"CREATE TABLE IF NOT EXISTS {_quoted(table)} ({quoted})")
+
+    def changed(
+        self,
+        table: str,
+        rows: Iterable[pa.RecordBatch],
+        transaction: bytes = b"",
+        token: str | None = None,
+        *,
+        deletes: bool = False,
+    ) -> tuple[int, int | None]:
+        """Insert rows into a table, or delete them from it, all or nothing; return how many, and when."""
+        given = _bounded(rows)
+        together = self._transactions.get(transaction) if transaction else self.env.begin(token)
+        if given.num_rows:
+            (together.delete if deletes else together.insert)(table, given)
+        time = None if transaction else self._acknowledge(together.commit())
+        return int(given.num_rows), time
+
+    def tables(self) -> dict[str, tuple[str, Schema]]:
+        """Return the kind and the schema of every collection, by name."""
+        return self.env.collections()
+
+    def _run(self, text: str, transaction: bytes) -> pa.Table:
+        if isinstance(statements.parse(text), statements.Query):
+            return self.answer(text)[0]
+        return _answered(self.executed(text, transaction))
+
+    def _acknowledge(self, time: int | None) -> int | None:
+        if time is not None:
+            with self._ticked:
+                self._acknowledged = max(self._acknowledged, time)
+        return time
+
+    def answer(self, text: str, as_of: int | None = None) -> tuple[pa.Table, int | None]:
+        """Return the rows that a query is answered with, and the time at which they are true."""
+        with self._turn():
+            table, time = self._caught_up(text, as_of)
+        if table.nbytes > RESULT_BYTES_MAX:
+            raise InvalidUsage(
+                f"the result has {table.nbytes} bytes, and one may have {RESULT_BYTES_MAX}: ask for fewer"
+            )
+        return table, time
+
+    def _caught_up(self, text: str, as_of: int | None) -> tuple[pa.Table, int | None]:
+        least, begun = self._acknowledged if as_of is None else 0, self._clock.now_ms()
+        while True:
+            try:
+                return self.env.answer(text, as_of, least)
+            except NotYetError as error:
+                self._wait(error, begun)
+
+    def _wait(self, error: NotYetError, begun: int) -> None:
+        if self._clock.now_ms() - begun > 1000 * CATCHING_UP_S:
+            problems = "; ".join(f"{name}: {problem}" for name, problem in self.env.progress()["problems"].items())
+            raise Unavailable(f"{error}" + (f" ({problems})" if problems else "")) from error
+        with self._ticked:
+            self._hurry()
+            self._ticked.wait(LOOK_S)
+
+    @contextmanager
+    def _turn(self) -> Iterator[None]:
+        if not self._turns.acquire(timeout=TURN_S):
+            raise Unavailable(f"{QUERIES_MAX} queries are computed already, and none has ended within {TURN_S:g} s")
+        try:
+            yield
+        finally:
+            self._turns.release()
+
+    def _put(self, table: pa.Table) -> tuple[bytes, pa.Schema, int]:
+        return self._results.put(table), table.schema, table.num_rows
+
+    def followed(self, what: str, as_of: int | None, until: int | None) -> tuple[pa.Schema, Events]:
+        """Subscribe; return the columns of the updates, and what comes: see `Environment.subscribe`.  Close it."""
+        known = {name.lower(): schema for name, (_, schema) in self.tables().items()}.get(what.lower())
+        columns = self._columns(what) if known is None else arrow_schema(known)
+        updates = [*columns.remove_metadata(), pa.field(TIME, pa.int64()), pa.field(DIFF, pa.int64())]
+        return pa.schema(updates), self.env.subscribe(what, as_of, until)
+
+    def _columns(self, query: str) -> pa.Schema:
+        return self.answer(f"SELECT * FROM (\n{query}\n) LIMIT 0")[0].schema  # noqa: S608 - the author's own text
+
+    # ---- prepared statements -----------------------------------------------------------------------------------------
+
+    def prepare(self, text: str, transaction: bytes = b"") -> tuple[bytes, pa.Schema | None, int]:
+        """Keep a statement; return its handle, its result's schema, and how many parameters it has.
+
+        The schema is None where only running it shows it.
+        """
+        statement, asked = statements.parse(text), parameters.count(text)
+        schema = None if isinstance(statement, statements.Query) else ANSWERED
+        return self._prepared.put(Prepared(text, transaction)), schema, asked
+
+    def bind(self, handle: bytes, batches: Iterable[pa.RecordBatch]) -> None:
+        """Give a prepared statement its parameters: a row for each time that it is to run."""
+        table = _bounded(batches)
+        columns = [column.to_pylist() for column in table.columns]
+        rows = tuple(zip(*columns, strict=True)) if columns else ()
+        self._prepared.change(handle, lambda prepared: replace(prepared, rows=rows))
+
+    def unprepare(self, handle: bytes) -> None:
+        """Keep a prepared statement no longer."""
+        self._prepared.drop(handle)
+
+    def asked_prepared(self, handle: bytes) -> tuple[bytes, pa.Schema, int]:
+        """As `asked`, of a prepared statement."""
+        prepared = self._prepared.get(handle)
+        texts = self._texts(prepared)
+        if len(texts) == 1:
+            return self.asked(texts[0], prepared.transaction)
+        if isinstance(statements.parse(prepared.text), statements.Query):
+            return self._put(pa.concat_tables([self._run(text, prepared.transaction) for text in texts]))
+        self._changed_together(texts, prepared.transaction)
+        return self._put(_answered(None))
+
+    def changed_prepared(self, handle: bytes) -> None:
+        """As `changed`, of a prepared statement; all rows of its parameters at one time."""
+        prepared = self._prepared.get(handle)
+        self._changed_together(self._texts(prepared), prepared.transaction)
+
+    def _texts(self, prepared: Prepared) -> list[str]:
+        return [parameters.bound(prepared.text, row) for row in prepared.rows or ((),)]
+
+    def _changed_together(self, texts: Sequence[str], transaction: bytes) -> None:
+        if len(texts) == 1 or transaction:
+            for text in texts:
+                self.executed(text, transaction)
+            return
+        together = self.env.begin()
+        for text in texts:
+            together.execute(text)
+        self._acknowledge(together.commit())
+
+    # ---- transactions ------------------------------------------------------------------------------------------------
+
+    def begin(self) -> bytes:
+        """Begin a transaction; return its handle."""
+        return self._transactions.put(self.env.begin())
+
+    def commit(self, handle: bytes) -> int | None:
+        """Commit a transaction; return its time (None: it changed nothing)."""
+        time = self._acknowledge(self._transactions.get(handle).commit())
+        self._transactions.drop(handle)
+        return time
+
+    def roll_back(self, handle: bytes) -> None:
+        """Drop a transaction, with what it gathered."""
+        self._transactions.take(handle)
+
+
+def _answered(time: int | None) -> pa.Table:
+    return pa.table([[time]], schema=ANSWERED)
+
+
+def _bounded(batches: Iterable[pa.RecordBatch]) -> pa.Table:
+    """Return all rows as one table."""
+    kept: list[pa.RecordBatch] = []
+    size = 0
+    for batch in batches:
+        size += batch.nbytes
+        if size > ROWS_BYTES_MAX:
+            raise InvalidUsage(
+                f"one call may bring {ROWS_BYTES_MAX} bytes of rows, and this one brings more: use several"
+            )
+        kept.append(batch)
+    return _aligned(pa.Table.from_batches(kept)) if kept else pa.table({})
+
+
+def _aligned(table: pa.Table) -> pa.Table:
+    """Return a table whose buffers begin where Arrow's own do: those of a message begin anywhere."""
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, table.schema) as writer:
+        writer.write_table(table)
+    return pa.ipc.open_stream(sink.getvalue()).read_all()
+
+
+def _quoted(name: str) -> str:
+    return parameters.identifier(name)

@@ -1,0 +1,99 @@
+"""Failures: our errors as a client of Flight sees them, and back.
+
+Any client gets one sentence and the status of gRPC that says who must act.  A client of ours also gets the error's
+class, position and facts, in the trailer that Flight has for what an application wants to say, and raises the same.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import msgspec
+import pyarrow as pa
+from pyarrow import flight
+
+from strandline import errors
+from strandline.errors import (
+    AsOfError,
+    CollectionError,
+    ConfigError,
+    DefinitionError,
+    FencedError,
+    InvalidUsage,
+    Position,
+    StrandlineError,
+    Unavailable,
+    first_line,
+)
+
+OURS: Final = "strandline-client"
+"""The header by which a client of ours says that it is one."""
+
+
+class Said(msgspec.Struct, frozen=True, omit_defaults=True):
+    """An error as it crosses: the name of its class, and what is its own."""
+
+    kind: str
+    message: str
+    line: int = 0
+    column: int = 0
+    errors: list[dict[str, Any]] = []
+    since: int | None = None
+
+
+def as_flight(error: BaseException, *, ours: bool) -> Any:
+    """Return what a server raises in the place of ``error``; ``ours``: for a client of ours."""
+    if not isinstance(error, StrandlineError):
+        return flight.FlightInternalError(f"Strandline has failed: {first_line(error)}")
+    if ours:
+        return flight.FlightServerError(str(error), extra_info=msgspec.json.encode(_said(error)))
+    match error:
+        case DefinitionError() | InvalidUsage() | AsOfError():
+            return pa.ArrowInvalid(str(error))
+        case Unavailable():
+            return flight.FlightUnavailableError(str(error))
+        case _:
+            return flight.FlightServerError(str(error))
+
+
+def _said(error: StrandlineError) -> Said:
+    kind = type(error).__name__
+    match error:
+        case DefinitionError(message=message, position=position):
+            at = Position(0, 0) if position is None else position
+            return Said("DefinitionError", message, at.line, at.column)
+        case CollectionError(message=message, errors=rows, since=since):
+            shown = [{key: None if value is None else str(value) for key, value in row.items()} for row in rows]
+            return Said("CollectionError", message, errors=shown, since=since)
+    return Said(kind, str(error))
+
+
+def as_ours(error: BaseException, server: str) -> StrandlineError:
+    """Return the error of ours that a call has ended with; ``server``: what was called."""
+    try:
+        said = msgspec.json.decode(getattr(error, "extra_info", b"") or b"null", type=Said | None)
+    except msgspec.MsgspecError:
+        said = None
+    if said is not None:
+        return _meant(said)
+    match error:
+        case flight.FlightUnavailableError():
+            return Unavailable(f"{server} does not answer: {first_line(error)}")
+        case flight.FlightUnauthenticatedError() | flight.FlightUnauthorizedError():
+            return ConfigError(f"{server} does not let this process in: {first_line(error)}")
+        case pa.ArrowInvalid():
+            return InvalidUsage(f"{server}: {first_line(error)}")
+    return Unavailable(f"{server}: {first_line(error)}")
+
+
+def _meant(said: Said) -> StrandlineError:
+    match said.kind:
+        case "DefinitionError":
+            return DefinitionError(said.message, Position(said.line, said.column) if said.line else None)
+        case "CollectionError":
+            return CollectionError(said.message, said.errors, said.since)
+        case "FencedError":
+            return FencedError(said.message)
+    kind = getattr(errors, said.kind, Unavailable)
+    simple = isinstance(kind, type) and issubclass(kind, StrandlineError)
+    return kind(said.message) if simple else Unavailable(said.message)

@@ -1,0 +1,173 @@
+"""Places: where the process that writes a location serves, and how others learn it.
+
+Of a location in files: a Unix socket in a directory of the location that only its user may enter, and beside it a file
+that says where all servers are.  A path that is too long for a socket is replaced by one below the directory for
+temporary files.  A further address is the operator's to choose (``serve_at``), and to tell others.
+
+    {"flight_sql": ["grpc+unix:///data/strand/serving/flight.sock"], "pid": 4711}
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
+from hashlib import blake2b
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from strandline.client import Environment
+from strandline.controller.location.config import Config
+from strandline.errors import ConfigError
+from strandline.instance.carriers.access import Address
+from strandline.options import resolve_reference
+from strandline.serving.desk import Desk, Resolve, as_it_is
+from strandline.serving.server import FlightSql
+from strandline.store.secret import Secret
+from strandline.store.system import SystemClock, SystemIds
+
+DIRECTORY: Final = "serving"
+ADDRESSES: Final = "addresses"
+_SOCKET: Final = "flight.sock"
+_PATH_BYTES_MAX: Final = 100
+"""A path of a socket has 107 bytes at most (Linux; 103 elsewhere)."""
+_OWN: Final = 0o700
+
+
+class Addresses(msgspec.Struct, frozen=True):
+    """Where a process serves."""
+
+    flight_sql: list[str]
+    pid: int
+
+
+@dataclass(frozen=True, slots=True)
+class Door:
+    """An address to listen at, beside the socket.  ``certificate`` and ``key``: files (PEM), both or neither."""
+
+    address: str
+    token: Secret | None = None
+    certificate: Path | None = None
+    key: Path | None = None
+
+    @property
+    def place(self) -> str:
+        """Where to listen.  Raises `ConfigError` if that would let strangers in, or show them what crosses."""
+        at = Address.parse(self.address)
+        if (self.certificate is None) != (self.key is None):
+            raise ConfigError("TLS needs both files: set `serve_certificate` and `serve_key`, or neither")
+        if self.token is None:
+            raise ConfigError(f"serving at {at} needs a token, since others can connect there: set `serve_token`")
+        if not at.loopback and self.certificate is None:
+            raise ConfigError(
+                f"{at} is not loopback, so serving there needs TLS: set `serve_certificate` and `serve_key`, "
+                "or serve at 127.0.0.1"
+            )
+        return f"grpc+tls://{at}" if self.certificate is not None else f"grpc+tcp://{at.bound}"
+
+    @classmethod
+    def of(cls, config: Config) -> Door | None:
+        """Return what the configuration names; None: nothing.  Raises `ConfigError` if its token is not there."""
+        if config.serve_at is None:
+            return None
+        token = None if config.serve_token is None else Secret(resolve_reference(config.serve_token, base=Path()))
+        files = [None if each is None else Path(each) for each in (config.serve_certificate, config.serve_key)]
+        return cls(config.serve_at, token, *files)
+
+    def certificates(self) -> list[tuple[bytes, bytes]] | None:
+        """Return the chain and key to show; None without TLS."""
+        if self.certificate is None or self.key is None:
+            return None
+        try:
+            return [(self.certificate.read_bytes(), self.key.read_bytes())]
+        except OSError as error:
+            raise ConfigError(
+                f"`serve_certificate`, `serve_key`: {error.filename} cannot be read ({error.strerror})"
+            ) from error
+
+
+@dataclass(frozen=True, slots=True)
+class Serving:
+    """A desk that is open, and where."""
+
+    desk: Desk
+    flight_sql: tuple[str, ...]
+
+
+@contextmanager
+def serve(
+    env: Environment, door: Door | None, hurry: Callable[[], None], resolve: Resolve = as_it_is
+) -> Iterator[Serving]:
+    """Serve ``env`` as long as the context lasts.
+
+    ``door``: a further address, beside the socket of a location in files; ``hurry``, ``resolve``: as for `Desk`.
+
+    Raises `ConfigError` if one of the places cannot be had.
+    """
+    desk = Desk(env, SystemClock(), SystemIds(), hurry, resolve)
+    root = env.directory
+    with ExitStack() as opened:
+        places = []
+        if root is not None:
+            places.append(_socket(desk, root, opened))
+        if door is not None:
+            server = FlightSql(desk, door.place, token=door.token, certificates=door.certificates())
+            opened.callback(server.close)
+            at = Address.parse(door.address)
+            places.append(f"{door.place.partition('://')[0]}://{Address(at.host, server.port)}")
+        if root is not None:
+            _publish(root, Addresses(places, os.getpid()), opened)
+        yield Serving(desk, tuple(places))
+
+
+def published(root: Path) -> Addresses | None:
+    """Return where the process that writes the location in ``root`` said that it serves; None: it does not say."""
+    try:
+        return msgspec.json.decode((root / DIRECTORY / ADDRESSES).read_bytes(), type=Addresses)
+    except (OSError, msgspec.MsgspecError):
+        return None
+
+
+def _socket(desk: Desk, root: Path, opened: ExitStack) -> str:
+    directory = _private(root / DIRECTORY)
+    path = directory / _SOCKET
+    if len(os.fsencode(path)) > _PATH_BYTES_MAX:
+        digest = blake2b(os.fsencode(root.absolute()), digest_size=8).hexdigest()
+        path = _private(Path(tempfile.gettempdir(), f"strandline-serving-{os.getuid()}")) / f"{digest}.sock"
+    path.unlink(missing_ok=True)  # of a process that was killed: the location is ours now
+    place = f"grpc+unix://{path}"
+    server = FlightSql(desk, place)
+    opened.callback(path.unlink, missing_ok=True)
+    opened.callback(server.close)
+    return place
+
+
+def _private(directory: Path) -> Path:
+    """Return a directory, made if need be, that only its user may enter."""
+    try:
+        directory.mkdir(mode=_OWN, parents=True, exist_ok=True)
+        if directory.stat().st_uid != os.getuid():
+            raise ConfigError(f"{directory} is another user's, so nothing is served there: remove it")
+        directory.chmod(_OWN)
+    except OSError as error:
+        raise ConfigError(f"{directory} cannot be made, to serve there: {error.strerror}") from error
+    return directory
+
+
+def _publish(root: Path, addresses: Addresses, opened: ExitStack) -> None:
+    path = root / DIRECTORY / ADDRESSES
+    fresh = path.with_suffix(".new")
+    fresh.write_bytes(msgspec.json.encode(addresses))
+    fresh.replace(path)
+
+    def withdraw() -> None:
+        found = published(root)
+        if found is not None and found.pid == addresses.pid:  # else a successor's
+            with suppress(OSError):
+                path.unlink()
+
+    opened.callback(withdraw)

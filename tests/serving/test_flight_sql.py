@@ -1,0 +1,204 @@
+"""Clients of every kind talk to an environment that is open in another thread: an unmodified ADBC driver, and ours."""
+
+from __future__ import annotations
+
+import stat
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import adbc_driver_flightsql
+import adbc_driver_flightsql.dbapi as adbc
+import pyarrow as pa
+import pytest
+from pyarrow import flight
+from tests.serving.conftest import SECRET
+
+import strandline
+from strandline.client import Progress, Updates
+from strandline.errors import AsOfError, ConfigError, DefinitionError, InvalidUsage, Unavailable
+from strandline.serving import Door, RemoteEnvironment, Serving
+from strandline.store.secret import Secret
+
+pytestmark = pytest.mark.spark
+
+
+@pytest.fixture
+def cursor(served: Serving) -> Iterator[Any]:
+    """A cursor of an unmodified ADBC driver."""
+    with adbc.connect(served.flight_sql[0], autocommit=True) as connection, connection.cursor() as made:
+        yield made
+
+
+@pytest.fixture
+def remote(served: Serving) -> Iterator[RemoteEnvironment]:
+    """Our own client."""
+    with strandline.connect(served.flight_sql[0]) as made:
+        yield made
+
+
+def test_an_answer_has_all_that_was_acknowledged_before_it_was_asked(cursor: Any) -> None:
+    """Law S1.  Damage: a program inserts a row, reads a view, and does not find its own row in it."""
+    for n in range(5):
+        cursor.execute(f"INSERT INTO sales VALUES ('Delft', {n})")
+        cursor.execute("SELECT n FROM totals WHERE city = 'Delft'")
+        assert cursor.fetchall() == [(sum(range(n + 1)),)]
+
+
+def test_rows_come_in_bulk_and_make_their_table(cursor: Any) -> None:
+    """Damage: pandas and polars cannot write."""
+    rows = pa.table({"a b": [1.5, None], "day": pa.array([0, 1], pa.date32()), "raw": [b"\0", b""]})
+    assert cursor.adbc_ingest("bulk", rows, mode="create") == 2
+    assert cursor.adbc_ingest("bulk", rows, mode="append") == 2
+    cursor.execute("SELECT * FROM bulk WHERE `a b` IS NOT NULL")
+    assert cursor.fetch_arrow_table().num_rows == 2
+    with pytest.raises(adbc.ProgrammingError, match="table 'bulk' is there already"):
+        cursor.adbc_ingest("bulk", rows, mode="create")
+
+
+def test_parameters_are_values(cursor: Any) -> None:
+    """Damage: a text with a quote in it changes what a statement means."""
+    hostile = "x'); DROP TABLE sales; --"
+    cursor.executemany("INSERT INTO sales VALUES (?, ?)", [(hostile, 1), (hostile, None)])
+    cursor.execute("SELECT count(*), sum(n) FROM sales WHERE city = ?", (hostile,))
+    assert cursor.fetchall() == [(2, 1)]
+
+
+def test_a_transaction_is_whole_or_not_at_all(served: Serving) -> None:
+    """Law S2.  Damage: half of what a tool wrote stays when it rolls back."""
+    with adbc.connect(served.flight_sql[0]) as connection, connection.cursor() as cursor:
+        cursor.execute("INSERT INTO sales VALUES ('together', 1)")
+        cursor.execute("INSERT INTO sales VALUES ('together', 2)")
+        cursor.execute("SELECT count(*) FROM sales WHERE city = 'together'")
+        assert cursor.fetchall() == [(0,)], "a transaction sees the tables as they were before it"
+        connection.commit()
+        cursor.execute("INSERT INTO sales VALUES ('together', 3)")
+        connection.rollback()
+        cursor.execute("SELECT count(*), sum(n) FROM sales WHERE city = 'together'")
+        assert cursor.fetchall() == [(2, 3)]
+
+
+def test_what_is_wrong_is_one_sentence_with_its_position(cursor: Any, remote: RemoteEnvironment) -> None:
+    """Damage: a person sees a stack, and not which word is wrong."""
+    with pytest.raises(adbc.ProgrammingError, match=r"unknown column nope; .* \(at line 1, column 8\)"):
+        cursor.execute("SELECT nope FROM sales")
+    with pytest.raises(DefinitionError, match="unknown column nope") as caught:
+        remote.query("SELECT nope FROM sales")
+    assert str(caught.value.position) == "line 1, column 8"
+    with pytest.raises(InvalidUsage, match="a query returns rows"):
+        remote.execute("SELECT 1")
+    with pytest.raises(InvalidUsage, match="there is no call 'close'"):
+        remote.call("close")
+    with pytest.raises(AsOfError):
+        remote.query("SELECT * FROM sales", as_of=5)
+
+
+def test_a_tool_lists_what_there_is(cursor: Any) -> None:
+    """Damage: no tool shows the collections."""
+    found = cursor.connection.adbc_get_objects(depth="columns", table_name_filter="totals").read_all().to_pylist()
+    tables = [t for c in found for s in c["catalog_db_schemas"] for t in s["db_schema_tables"]]
+    assert [(t["table_name"], t["table_type"]) for t in tables] == [("totals", "VIEW")]
+    assert [column["column_name"] for column in tables[0]["table_columns"]] == ["city", "n"]
+    assert cursor.connection.adbc_get_info()["vendor_name"] == "Strandline"
+
+
+def test_our_client_has_the_face_of_an_environment(remote: RemoteEnvironment) -> None:
+    """Damage: a program has to be written anew where another process writes."""
+    first = remote.insert("sales", [{"city": "Ghent", "n": 1}, {"city": "Ghent", "n": None}])
+    second = remote.execute("INSERT INTO sales VALUES ('Ghent', 5)")
+    assert second is not None
+    assert second > first
+    rows, at = remote.answer("SELECT * FROM totals WHERE city = 'Ghent'")
+    assert rows.to_pylist() == [{"city": "Ghent", "n": 6}]
+    assert at is not None
+    assert at >= second
+    assert remote.query("SELECT count(*) AS n FROM sales WHERE city = 'Ghent'", as_of=first).collect() == [{"n": 2}]
+    with remote.transaction() as transaction:
+        transaction.delete("sales", [{"city": "Ghent", "n": 1}])
+        transaction.insert("sales", pa.table({"city": ["Ghent"], "n": pa.array([7], pa.int32())}))
+    assert str(remote.query("SELECT n FROM totals WHERE city = 'Ghent'")) == "n\n12"
+    assert remote.verify("totals").ok
+    assert remote.explain("totals").incremental
+    assert remote.collection("SALES").schema.names == ("city", "n")
+    assert remote.peek("totals", {"city": "Ghent"}).to_pylist() == [{"city": "Ghent", "n": 12}]
+    assert remote.status()["collections"]["totals"]["phase"] == "following"
+    remote.sync(remote.tick(), timeout=60)
+    token = remote.insert("sales", [{"city": "once", "n": 1}], token="t1")
+    assert remote.insert("sales", [{"city": "once", "n": 1}], token="t1") == token
+
+
+@pytest.mark.parametrize("what", ["totals", "SELECT city, n FROM sales WHERE city = 'followed'"])
+def test_a_subscription_has_every_change_once(remote: RemoteEnvironment, what: str) -> None:
+    """Damage: a client that follows a view over the network misses a change, or counts it twice."""
+    sums: dict[int, int] = {}
+    with closing(remote.subscribe(what)) as events:
+        asked = remote.insert("sales", [{"city": "followed", "n": 40}])
+        wanted = remote.insert("sales", [{"city": "followed", "n": 2}])
+        for event in events:
+            match event:
+                case Updates(rows):
+                    for row in rows.to_pylist():
+                        if row["city"] == "followed":
+                            sums[row["n"]] = sums.get(row["n"], 0) + row["__diff"]
+                case Progress(upper) if upper is not None and upper > max(asked, wanted):
+                    break
+    remote.delete("sales", [{"city": "followed", "n": 40}, {"city": "followed", "n": 2}])
+    assert {n: diff for n, diff in sums.items() if diff} == ({42: 1} if what == "totals" else {40: 1, 2: 1})
+
+
+def test_no_caller_comes_in_without_the_token(served: Serving) -> None:
+    """Damage: every local user reads and writes."""
+    socket, address = served.flight_sql
+    directory = Path(socket.removeprefix("grpc+unix://")).parent
+    assert stat.S_IMODE(directory.stat().st_mode) == 0o700
+    for token in (None, "another"):
+        with strandline.connect(address, token=token) as stranger, pytest.raises(ConfigError, match="wants its token"):
+            stranger.status()
+    with strandline.connect(address, token=SECRET) as known:
+        assert known.query("SELECT 1 AS one").collect() == [{"one": 1}]
+    header = adbc_driver_flightsql.DatabaseOptions.AUTHORIZATION_HEADER.value
+    with (
+        adbc.connect(address, db_kwargs={header: f"Bearer {SECRET}"}, autocommit=True) as connection,
+        connection.cursor() as cursor,
+    ):
+        cursor.execute("SELECT 1")
+        assert cursor.fetchall() == [(1,)]
+
+
+@pytest.mark.parametrize(
+    ("door", "why"),
+    [
+        (Door("0.0.0.0:0", Secret(SECRET)), "is not loopback, so serving there needs TLS"),
+        (Door("127.0.0.1:0"), "needs a token"),
+        (Door("127.0.0.1:0", Secret(SECRET), Path("a.pem")), "TLS needs both files"),
+        (Door("nowhere", Secret(SECRET)), "is not an address"),
+    ],
+)
+def test_an_address_that_lets_strangers_in_is_refused(door: Door, why: str) -> None:
+    """Damage: rows cross the network for every listener to read."""
+    with pytest.raises(ConfigError, match=why):
+        assert door.place
+
+
+def test_garbage_costs_other_clients_nothing(served: Serving, cursor: Any) -> None:
+    """Damage: one broken client ends the process that writes."""
+    client = flight.FlightClient(served.flight_sql[0])
+    for command in (b"", b"\xff" * 100, b"strandline.rows {", b"strandline.query 7"):
+        with pytest.raises((flight.FlightError, pa.ArrowException)):
+            client.get_flight_info(flight.FlightDescriptor.for_command(command))
+        with pytest.raises((flight.FlightError, pa.ArrowException)):
+            client.do_get(flight.Ticket(command)).read_all()
+    with pytest.raises((flight.FlightError, pa.ArrowException)):
+        list(client.do_action(flight.Action("strandline.call", b'{"method": 1}')))
+    client.close()
+    cursor.execute("SELECT 1")
+    assert cursor.fetchall() == [(1,)]
+
+
+def test_where_no_process_serves_is_said(tmp_path: Path) -> None:
+    """Damage: a program waits for a process that is not there."""
+    with pytest.raises(ConfigError, match="no process serves the location"):
+        strandline.connect(str(tmp_path))
+    with strandline.connect(f"grpc+unix://{tmp_path}/nothing.sock") as gone, pytest.raises(Unavailable):
+        gone.status()
