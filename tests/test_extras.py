@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from strandline.algebra.schema import Column, Schema
+from strandline.cli import main
 from strandline.controller.location.config import Config, Mode
 from strandline.errors import ConfigError
 from strandline.extras import MODULES, missing, require
@@ -142,6 +143,17 @@ def test_splits_without_the_hash_are_refused_when_they_are_defined(nothing_optio
     with pytest.raises(ConfigError, match=r"'m' has 2 splits, and needs the library fdb.*strandline\[flow\]"):
         require_all(MaterializationSpec("m", (binding,), {}, 2), (verdict,))
     require_all(MaterializationSpec("m", (binding,), {}, 1), (verdict,))
+
+
+def test_a_command_that_needs_a_library_says_so(monkeypatch, capsys) -> None:
+    """Damage: a benchmark of an endpoint is reported as a fault of Strandline itself."""
+    monkeypatch.setitem(sys.modules, "deltalake", None)
+    monkeypatch.delitem(sys.modules, "strandline.bench.endpoints.tables", raising=False)
+    assert main(["bench", "materialize", "--endpoint", "delta"]) == 1
+    assert (
+        capsys.readouterr().err
+        == "strandline: the library deltalake is not installed: pip install 'strandline[delta]'\n"
+    )
 
 
 def test_what_is_installed_is_not_asked_for_again() -> None:

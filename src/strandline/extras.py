@@ -48,6 +48,19 @@ def missing(extra: str) -> tuple[str, ...]:
     return tuple(module for module in MODULES[extra] if find_spec(module) is None)
 
 
+def lacking(error: ModuleNotFoundError) -> str:
+    """Return what to say of a module that could not be imported, if an extra has it; else an empty text.
+
+    >>> lacking(ModuleNotFoundError("gone", name="deltalake.fs"))
+    "the library deltalake is not installed: pip install 'strandline[delta]'"
+    >>> lacking(ModuleNotFoundError("gone", name="nonesuch"))
+    ''
+    """
+    module = (error.name or "").partition(".")[0]
+    extra = next((extra for extra, modules in MODULES.items() if module in modules), None)
+    return "" if extra is None else f"the library {module} is not installed: {command(extra)}"
+
+
 def command(extra: str) -> str:
     """Return what installs ``extra``.
 

@@ -11,6 +11,7 @@ import stat
 import sys
 import tomllib
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
@@ -19,6 +20,7 @@ import pytest
 from strandline.cli import main
 from strandline.cli.doctor import command, jars, machine, places, servers
 from strandline.cli.doctor.finding import Finding, State
+from strandline.cli.doctor.needed import needed
 from strandline.cli.template import create_project
 from strandline.connections.addresses import Address
 from strandline.controller.defining.project import load
@@ -346,6 +348,18 @@ def test_a_socket_of_this_machine_is_a_server_too(tmp_path) -> None:
         listener.bind(place.host)
         listener.listen()
         assert servers.server(["x"], place).state is State.OK
+
+
+def test_the_port_that_the_writer_serves_at_is_looked_at(project, listening) -> None:
+    """Damage: `strandline run` ends at its start, because another program has the port that is to be served at."""
+    loaded = load(project)
+    serving = replace(
+        loaded, config={**loaded.config, "serve_at": f"127.0.0.1:{listening}", "serve_token": "env:NOT_SET"}
+    )
+    settings = needed(serving)[0]
+    assert settings.listens == (Address("127.0.0.1", listening),)
+    (fault,) = settings.faults
+    assert "strandline.yml, serve_token" in fault.found
 
 
 # --- who writes -------------------------------------------------------------------------------------------------------

@@ -6,7 +6,7 @@ Everything is read from the project's files; a reference is resolved and thrown 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -70,10 +70,10 @@ def needed(project: Project) -> list[Needed]:
 
 
 def _settings(project: Project) -> Needed:
-    """Return what the references among the settings lead to; that of the location has been followed already."""
-    storage = project.config["storage"]
-    texts = {"consensus": project.consensus, "replica_token": project.config["replica_token"], **storage}
-    return _referring(SETTINGS_FILE, {name: text for name, text in texts.items() if text is not None})
+    """Return where the writer listens, and the references among the settings; that of the location is resolved."""
+    texts = {"consensus": project.consensus, **project.config, **project.config["storage"]}
+    found = _referring(SETTINGS_FILE, {name: text for name, text in texts.items() if isinstance(text, str)})
+    return replace(found, listens=of_hosts(project.config.get("serve_at") or "", 0))
 
 
 def _source(statement: CreateSource, connections: Mapping[str, CreateConnection]) -> Needed:

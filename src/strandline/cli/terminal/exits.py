@@ -9,6 +9,7 @@ from typing import Final
 
 from strandline.engine.frames.failures import is_sparks
 from strandline.errors import FencedError, StrandlineError, first_line
+from strandline.extras import lacking
 
 TRACEBACK_VARIABLE: Final = "STRANDLINE_TRACEBACK"
 """Set to 1 (``--debug`` does so) to see tracebacks, and Spark's output on standard error."""
@@ -41,6 +42,8 @@ def sentence(error: Exception) -> str:
     """
     if isinstance(error, StrandlineError):
         return str(error)
+    if isinstance(error, ModuleNotFoundError) and (said := lacking(error)):
+        return said
     first = first_line(error)
     if is_sparks(error):
         return f"Spark cannot do this: {first}"
