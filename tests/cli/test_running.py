@@ -136,3 +136,24 @@ def test_a_supervisor_gets_no_line_about_keys() -> None:
 
     assert until_stopped(terminated, said.append) is Exit.OK
     assert said == []
+
+
+def test_a_long_first_tick_is_a_line_for_each_reason_and_not_for_each_item() -> None:
+    """Damage: the first thing that a new user sees of `run` is a screen of lines that look like trouble."""
+    lines: list[tuple[str, dict[str, object]]] = []
+
+    class Heard(Report):
+        def say(self, event: str, **facts: object) -> None:
+            lines.append((event, facts))
+
+    report = Heard(Output(json=False))
+    waits = {f"v{n}": "it waits for its turn in the tick" for n in range(13)} | {"s": "what was begun has not returned"}
+    report.overdue(waits)
+    assert lines == [
+        ("waiting", {"of": "v0,v1,v2 and 10 more", "what": "it waits for its turn in the tick"}),
+        ("waiting", {"of": "s", "what": "what was begun has not returned"}),
+    ]
+    report.overdue(waits)
+    assert len(lines) == 2, "what was said is not said again"
+    report.overdue({**waits, "v3": "it waits for 's'"})
+    assert lines[2:] == [("waiting", {"of": "v3", "what": "it waits for 's'"})]
