@@ -104,9 +104,15 @@ def test_a_damaged_a_missing_and_a_leaked_part_are_each_named(kept):
     (told,) = said.documents
     by_key = {each["key"].rsplit("/", 1)[-1]: each["fault"] for each in told["found"]}
     assert by_key == {damaged.name: "damaged", missing.name: "dangling", "stray": "leaked"}
+    assert {each["of"] for each in told["found"] if each["fault"] != "leaked"} == {"orders"}
     text = kept.run("fsck")
     assert text.status == 3
     assert missing.name in text.out
+    assert "damaged in orders: part s-" in text.out
+    asked = kept.run("query", "SELECT max(k) FROM orders")
+    assert asked.status == 1
+    assert asked.err.startswith("strandline: 'orders': part s-")
+    assert asked.err.endswith("; `strandline fsck` lists all that is damaged or missing\n")
 
 
 def test_what_was_leaked_long_ago_is_removed_when_asked_and_nothing_else_is(kept):

@@ -47,7 +47,8 @@ def fsck(opener: Opener, root: Path, output: Output, *, apply: bool) -> Exit:
     output.result(found, head + (f", {len(found['removed'])} removed" if apply else ""))
     if not output.json:
         for each in found["found"]:
-            output.result({}, f"{each['fault']}: {each['what']}")
+            of = "" if each["of"] is None else f" in {each['of']}"
+            output.result({}, f"{each['fault']}{of}: {each['what']}")
     return Exit.DIFFERENCE if found["harmful"] else Exit.OK
 
 

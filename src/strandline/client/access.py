@@ -7,12 +7,14 @@ import weakref
 from collections import Counter
 from collections.abc import Callable, Coroutine
 from concurrent.futures import CancelledError
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from strandline.controller.asking.housekeeping import damage
 from strandline.controller.core import Core
 from strandline.controller.holding import Hold
 from strandline.controller.location.items import kind_of
-from strandline.errors import InvalidUsage
+from strandline.errors import CorruptionError, InvalidUsage
 from strandline.persist.handles.contents import Rows
 from strandline.wiring.assemble import SparkAssembly
 from strandline.wiring.loop import LoopThread
@@ -43,7 +45,7 @@ class Access:
             except BaseException:
                 call.close()  # it has not begun
                 raise
-            return self._loop.run(call)
+            return self._named(partial(self._loop.run, call))
 
     def wait(self, call: Coroutine[Any, Any, T]) -> T:
         """Make a call that only reads, and may wait for long: other calls may be made meanwhile.
@@ -56,9 +58,16 @@ class Access:
             call.close()
             raise
         try:
-            return self._loop.run_or_end(call)
+            return self._named(partial(self._loop.run_or_end, call))
         except CancelledError:
             raise InvalidUsage("this environment was closed") from None
+
+    def _named(self, made: Callable[[], T]) -> T:
+        """Make a call, and name what is damaged by its collection and not by its shard alone."""
+        try:
+            return made()
+        except CorruptionError as error:
+            raise damage(self.core, error) from error
 
     def soon(self, call: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """Have ``call`` made beside everything else, from any thread; not once this is closed."""

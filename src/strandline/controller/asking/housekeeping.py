@@ -22,6 +22,20 @@ from strandline.persist.upkeep.inspect import Inspection
 
 async def shards(core: Core) -> dict[str, str]:
     """Return every shard of the location with the name of its item (or its own id, where no item names it)."""
+    names = _names(core)
+    return {shard: names.get(shard, shard) for shard in await shards_of(core.client.consensus)}
+
+
+def damage(core: Core, error: CorruptionError) -> CorruptionError:
+    """Return the error with the name of the item whose object is damaged, and with what lists all damage."""
+    text = str(error)
+    found = [name for shard, name in _names(core).items() if f"{shard}/" in text]
+    whose = f"{', '.join(map(repr, found))}: " if found else ""
+    return CorruptionError(f"{whose}{text}; `strandline fsck` lists all that is damaged or missing")
+
+
+def _names(core: Core) -> dict[str, str]:
+    """Return what the shards of all items are called."""
     names: dict[str, str] = {}
     for item in core.catalog.items.values():
         match item:
@@ -35,7 +49,7 @@ async def shards(core: Core) -> dict[str, str]:
                 names[item.shard] = item.name
             case _ if hasattr(item, "shard"):
                 names[item.shard] = item.name
-    return {shard: names.get(shard, shard) for shard in await shards_of(core.client.consensus)}
+    return names
 
 
 async def named(core: Core, name: str) -> str:
@@ -63,7 +77,7 @@ async def check(core: Core, *, apply: bool) -> dict[str, Any]:
     Raises `InvalidUsage` if an independent environment is to ``apply`` anything, as all of these do.
     """
     _permit(core, apply=apply)
-    findings = await check_location(core.client, core.engine)
+    findings, names = await check_location(core.client, core.engine), _names(core)
     removed = await _sweep(core) if apply else []
     return {
         "shards": findings.shards,
@@ -71,7 +85,13 @@ async def check(core: Core, *, apply: bool) -> dict[str, Any]:
         "bytes": findings.bytes,
         "harmful": len(findings.harmful),
         "found": [
-            {"fault": each.fault.name.lower(), "shard": each.shard, "key": each.key, "what": each.what}
+            {
+                "fault": each.fault.name.lower(),
+                "of": names.get(each.shard),
+                "shard": each.shard,
+                "key": each.key,
+                "what": each.what,
+            }
             for each in findings.found
         ],
         "removed": removed,
