@@ -22,13 +22,15 @@ from strandline.cli.doctor import command, jars, machine, places, servers
 from strandline.cli.doctor.finding import Finding, State
 from strandline.cli.doctor.needed import needed
 from strandline.cli.template import create_project
-from strandline.connections.addresses import Address
+from strandline.connections.addresses import Address, Listening, Reaching
 from strandline.controller.defining.project import load
 from strandline.controller.location.catalog import KEY, CatalogStore, Holder
 from strandline.controller.location.tenure import SystemProcesses
+from strandline.options import options_of
 from strandline.persist.handles.register import Register
 from strandline.store.memory import MemoryConsensus
 from strandline.store.system import SystemClock, SystemIds
+from strandline.wiring.registry import DRIVERS, READERS
 
 ROOT = Path(__file__).resolve().parents[2]
 CANARY = "hunter2-canary"
@@ -138,8 +140,8 @@ def test_a_machine_without_java(project, monkeypatch, capsys) -> None:
     monkeypatch.setenv("PATH", "")
     status, found, _ = asked(capsys, "--project", str(project))
     assert (status, faults(found)) == (1, [("java", "missing")])
-    assert "17" in found["java"][0]["act"]
-    assert "JAVA_HOME" in found["java"][0]["act"]
+    assert found["java"][0]["found"] == "Spark needs Java and none is found"
+    assert re.match(r"install a JDK of version 17 or later .* JAVA_HOME", found["java"][0]["act"])
 
 
 @pytest.mark.parametrize(
@@ -338,6 +340,16 @@ def test_a_port_that_is_free_is_ok(project, closed_port, capsys) -> None:
 def test_a_port_is_not_taken_by_the_writer_that_should_have_it(listening) -> None:
     """Damage: while everything runs, `doctor` says that it cannot."""
     assert servers.port("source 's'", Address("127.0.0.1", listening), written=True).state is State.OK
+
+
+@pytest.mark.parametrize(
+    "kind", [*READERS.values(), *DRIVERS.values()], ids=lambda kind: f"{type(kind).__name__}-{kind.name}"
+)
+def test_options_that_name_a_server_say_where_it_is(kind) -> None:
+    """Damage: `doctor` says that all is well, because it does not know that there is a server to ask for."""
+    names = {each.name for each in options_of(kind.options)}
+    reaching = bool(names & {"host", "server", "servers", "url", "uri", "endpoint"})
+    assert (issubclass(kind.options, Reaching), issubclass(kind.options, Listening)) == (reaching, "listen" in names)
 
 
 def test_a_socket_of_this_machine_is_a_server_too(tmp_path) -> None:

@@ -64,9 +64,14 @@ class Elsewhere:
         """Run the environment's Python, and return what it printed."""
         return _run([str(self.python), *arguments], cwd or self.cwd)
 
+    @property
+    def program(self) -> str:
+        """The command that was installed."""
+        return str(self._home / "bin" / "strandline")
+
     def strandline(self, *arguments: str) -> str:
-        """Run the command that was installed, and return what it printed."""
-        return _run([str(self._home / "bin" / "strandline"), *arguments], self.cwd)
+        """Run the command, and return what it printed."""
+        return _run([self.program, *arguments], self.cwd)
 
 
 def _here(line: str, directory: Path) -> list[str]:
@@ -118,6 +123,17 @@ def test_the_package_is_the_one_of_the_wheel(elsewhere: Elsewhere) -> None:
     assert str(elsewhere.python.parent.parent) in said.splitlines()[0]
     assert str(ROOT / "src") not in said
     assert elsewhere.strandline("--version").startswith("strandline ")
+
+
+def test_doctor_on_a_machine_without_java(elsewhere: Elsewhere) -> None:
+    """Damage: the one command that could say what is missing ends in a traceback for want of it."""
+    done = subprocess.run(
+        [elsewhere.program, "doctor"], cwd=elsewhere.cwd, env={"PATH": ""}, capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stderr) == (1, "")
+    faults = [line for line in done.stdout.splitlines() if not line.startswith("ok ")]
+    assert len(faults) == 1
+    assert faults[0].startswith("missing  java: Spark needs Java and none is found; install a JDK of version 17")
 
 
 def test_the_twenty_lines_of_the_readme_run(elsewhere: Elsewhere) -> None:

@@ -12,7 +12,7 @@ from typing import Final
 from strandline.cli.doctor.finding import Finding, missing, ok, wrong
 from strandline.cli.doctor.versions import NONE, of_package
 from strandline.engine.session import class_archive
-from strandline.engine.session.start import java_path, java_version, require_java
+from strandline.engine.session.start import INSTALL_JAVA, java_path, java_version, require_java
 from strandline.errors import ConfigError
 
 PYTHON_MIN: Final = (3, 11)
@@ -62,8 +62,8 @@ def java(environment: Mapping[str, str]) -> list[Finding]:
         assert path is not None
         version = java_version(path)
     except ConfigError as error:
-        found, _, act = str(error).rstrip(".").rpartition(": ")
-        return [missing("java", found, act) if path is None else wrong("java", found, act)]
+        found = str(error).removesuffix(f": {INSTALL_JAVA}.")
+        return [missing("java", found, INSTALL_JAVA) if path is None else wrong("java", found, INSTALL_JAVA)]
     return [ok("java", f"{version} ({path})"), _archive(path)]
 
 

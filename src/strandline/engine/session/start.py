@@ -46,7 +46,7 @@ _ENDED: Final = (
     "Spark has ended, or its JVM has, and this process cannot go on without it: start it again "
     "(nothing that was acknowledged is lost)"
 )
-_INSTALL: Final = (
+INSTALL_JAVA: Final = (
     "install a JDK of version 17 or later (Debian: apt-get install openjdk-17-jdk-headless) or point JAVA_HOME at one"
 )
 
@@ -295,21 +295,21 @@ def java_path(environment: Mapping[str, str]) -> str | None:
 def require_java(java: str | None) -> None:
     """Return if ``java`` can run Spark; else raise `ConfigError` of one sentence that says what to install."""
     if java is None:
-        raise ConfigError(f"Spark needs Java and none is found: {_INSTALL}.")
+        raise ConfigError(f"Spark needs Java and none is found: {INSTALL_JAVA}.")
     said = java_version(java)
     first, second = (*re.findall(r"\d+", said), "0")[:2]
     major = int(second if first == "1" else first)  # before 9 it called itself 1.8
     if major < JAVA_MAJOR_MIN:
-        raise ConfigError(f"{java} is Java {major} and Spark needs {JAVA_MAJOR_MIN}: {_INSTALL}.")
+        raise ConfigError(f"{java} is Java {major} and Spark needs {JAVA_MAJOR_MIN}: {INSTALL_JAVA}.")
     if JAVA_MODULE not in _ask(java, "--list-modules"):
-        raise ConfigError(f"{java} lacks the module {JAVA_MODULE} that Spark needs: {_INSTALL}.")
+        raise ConfigError(f"{java} lacks the module {JAVA_MODULE} that Spark needs: {INSTALL_JAVA}.")
 
 
 def java_version(java: str) -> str:
     """Return the version that ``java`` says, as "17.0.9".  Raises `ConfigError` if it says none."""
     found = re.search(r'version "(\d[^"]*)"', _ask(java, "-version"))
     if found is None:
-        raise ConfigError(f"{java} does not say its version: {_INSTALL}.")
+        raise ConfigError(f"{java} does not say its version: {INSTALL_JAVA}.")
     return found[1]
 
 
@@ -317,5 +317,5 @@ def _ask(java: str, flag: str) -> str:
     try:
         done = subprocess.run([java, flag], capture_output=True, text=True, timeout=60, check=False)  # noqa: S603 - the operator's own Java
     except (OSError, subprocess.TimeoutExpired) as error:
-        raise ConfigError(f"{java} does not run ({error}): {_INSTALL}.") from error
+        raise ConfigError(f"{java} does not run ({error}): {INSTALL_JAVA}.") from error
     return done.stderr + done.stdout
