@@ -6,7 +6,7 @@ import os
 import signal
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -40,7 +40,7 @@ class Ticking:
 def ran(error: StrandlineError, *, once: bool = False) -> Exit:
     """Run until 7 is complete."""
     wanted = Wanted(once=once, until=7, take_over=False, tick_ms=1)
-    return _ticks(Ticking(error), wanted, Stop(), Report(Output(json=True)))  # type: ignore[arg-type]
+    return _ticks(Ticking(error), wanted, Stop(), Report(Output(json=True)), lambda: None)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("error", [Determinate("the disk is full"), Indeterminate("no answer"), Unavailable("gone")])
@@ -63,7 +63,7 @@ class Opening:
     def __init__(self, phase: str, *, signalled: bool) -> None:
         self._phase, self._signalled = phase, signalled
         apply, tick = partial(self._met, "apply"), partial(self._met, "tick")
-        self._env = SimpleNamespace(watch=print, overdue=print, beginnings=tuple, apply=apply, tick=tick)
+        self._env = SimpleNamespace(watch=print, overdue=print, beginnings=tuple, apply=apply, tick=tick, config=None)
 
     @contextmanager
     def writing(self, *_: object, **__: object) -> Iterator[SimpleNamespace]:
@@ -88,7 +88,10 @@ def test_a_run_ends_as_documented_if_the_signal_ended_spark_first(
 ) -> None:
     """Damage: a supervisor stops a service, and finds it failed: `Connection refused`, status 1."""
     wanted = Wanted(once=False, until=None, take_over=False, tick_ms=1)
-    project = cast("Any", SimpleNamespace(root=tmp_path))
+    serving = SimpleNamespace(flight_sql=(), desk=SimpleNamespace(ticked=lambda: None))
+    monkeypatch.setattr(running, "served", lambda *_: nullcontext(serving))
+    monkeypatch.setattr(running, "Door", SimpleNamespace(of=lambda _: None))
+    project = cast("Any", SimpleNamespace(root=tmp_path, resolved=None))
     assert run(cast("Any", Opening(phase, signalled=True)), project, wanted, Output(json=True)) is Exit.OK
     monkeypatch.setattr(running, "SIGNAL_SECONDS_MAX", 0.1)
     with pytest.raises(ConfigError):  # no signal has asked it to end
@@ -106,7 +109,7 @@ def test_what_a_stop_interrupted_is_no_failure_of_run_once(monkeypatch: pytest.M
 
     monkeypatch.setattr(env, "progress", interrupted)
     wanted = Wanted(once=True, until=None, take_over=False, tick_ms=1)
-    assert _ticks(cast("Any", env), wanted, stop, Report(Output(json=True))) is Exit.OK
+    assert _ticks(cast("Any", env), wanted, stop, Report(Output(json=True)), lambda: None) is Exit.OK
 
 
 def test_the_first_ctrl_c_says_what_a_second_one_does() -> None:
