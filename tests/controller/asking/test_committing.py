@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from strandline.controller.asking import verification
 from strandline.controller.asking.status import status, task_position, task_progress
 from strandline.controller.asking.verification import COMMITTING_S, Verification, verify_endpoint
 from strandline.controller.commanded import log_key
@@ -24,9 +25,11 @@ from strandline.controller.location.items import Materialization, Table
 from strandline.errors import AsOfError, Unavailable
 from strandline.instance.tables import Change
 from strandline.instance.tasks import records
+from strandline.materialize.driver import Contents
 from strandline.materialize.drivers.sql.session import SqlSession
 from strandline.materialize.protocol.fsm import QUIET_TIMES_MAX
 from strandline.materialize.protocol.messages import Acknowledge, Request, Response, StartCommit
+from strandline.materialize.protocol.task import Binding
 from strandline.store.consensus import CompareAndSet
 from strandline.store.memory import MemoryBlob, MemoryConsensus
 from strandline.testing.doubles import CountingIds, HandClock
@@ -55,7 +58,7 @@ class Place:
 
     ``answers``: while a driver commits, what it has answered is heard.
 
-    ``look`` is called each time before the endpoint does what a message of the kind ``at`` says.
+    ``look`` is called once, before the endpoint does what a message of the kind ``at`` says, or its contents are read.
     """
 
     def __init__(
@@ -64,27 +67,31 @@ class Place:
         self.clock = Clock(1_000)
         self.endpoint = Endpoint()
         self.look: Look | None = None
-        self.at: type[Request] = Acknowledge
+        self.at: type[Any] = Acknowledge
         self.answers = False
         self._options = {"splits": str(splits)} | ({} if file is None else {"path": str(file)})
         place, self._processes, self._written = self, 0, 0
 
         class Watched(session):  # type: ignore[misc, valid-type]
             async def ask(self, message: Request) -> list[Response]:
-                if isinstance(message, place.at):
-                    await place.looked()
+                await place.looked(type(message))
                 answers: list[Response] = await super().ask(message)
                 return answers
 
+        class Read(MemoryDriver):
+            async def contents(self, task: str, binding: Binding) -> Contents:
+                await place.looked(Contents)
+                return await super().contents(task, binding)
+
         self._drivers: Any = partial(driver, self.clock)
         if file is None:
-            self._drivers = lambda *_: MemoryDriver(self.endpoint, Watched)
+            self._drivers = lambda *_: Read(self.endpoint, Watched)
         self._blob, self.consensus = MemoryBlob(), MemoryConsensus()
 
-    async def looked(self) -> None:
-        """Look, once."""
-        look, self.look = self.look, None
-        if look is not None:
+    async def looked(self, at: type[Any]) -> None:
+        """Look, once, if it is the moment."""
+        if at is self.at and (look := self.look) is not None:
+            self.look = None
             await look()
 
     async def open(self, mode: Mode = Mode.FULL) -> Core:
@@ -136,6 +143,19 @@ class Place:
         await core.tick()
         assert core.health.problems() == {}
 
+    def committed(self, core: Core) -> asyncio.Event:
+        """Return what is set once the log has a transaction that the endpoint has not acknowledged."""
+        written, found = self.consensus.compare_and_set, asyncio.Event()
+
+        async def seen(request: CompareAndSet) -> Any:
+            answer = await written(request)
+            if request.key == log_key(item(core)) and await committing(core):
+                found.set()
+            return answer
+
+        self.consensus.compare_and_set = seen  # type: ignore[method-assign]
+        return found
+
 
 def item(core: Core) -> Materialization:
     """Return the materialization."""
@@ -164,25 +184,47 @@ def test_an_endpoint_that_is_yet_to_commit_is_compared_at_its_own_checkpoint(
             await committed.wait()
             found.append(await verify_endpoint(other, "out"))
 
-        written, committed = place.consensus.compare_and_set, asyncio.Event()
-
-        async def seen(request: CompareAndSet) -> Any:
-            answer = await written(request)
-            if request.key == log_key(item(other)) and await committing(other):
-                committed.set()
-            return answer
+        committed = place.committed(other)
 
         async def late(self: SqlSession, checkpoint: Any) -> None:
-            await place.looked()
+            await place.looked(Acknowledge)
             await commit(self, checkpoint)
 
         monkeypatch.setattr(SqlSession, "_commit", late)
-        monkeypatch.setattr(place.consensus, "compare_and_set", seen)
         place.look = look
         await place.grown(core)
         found.append(await verify_endpoint(other, "out"))
         assert [each.ok for each in found] == [True, True], str(found[0])
         assert found[0].as_of < found[1].as_of
+
+    asyncio.run(body())
+
+
+def test_an_endpoint_that_is_yet_to_commit_for_the_first_time_is_not_compared(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Damage: `strandline verify` right after CREATE MATERIALIZATION compares with rows from before time began."""
+
+    async def body() -> None:
+        place = Place(file=tmp_path / "out.sqlite")
+        place.answers = True
+        core = await place.open()
+        await place.define(core)
+        committed = place.committed(core)
+
+        async def fails(self: SqlSession, checkpoint: Any) -> None:
+            await committed.wait()
+            raise Unavailable("the endpoint is gone")
+
+        with monkeypatch.context() as patched:
+            patched.setattr(SqlSession, "_commit", fails)
+            await place.insert(core)
+            await core.tick()
+        assert await committing(core)
+        with pytest.raises(Unavailable, match="is being committed; ask again"):
+            await verify_endpoint(await place.open(Mode.INDEPENDENT), "out")
+        await place.grown(core)
+        assert (await verify_endpoint(core, "out")).ok
 
     asyncio.run(body())
 
@@ -275,6 +317,37 @@ def test_a_commit_that_ends_within_seconds_is_waited_for() -> None:
         await place.grown(core)
         assert found[0].ok
         assert place.clock.now < 1_000 * COMMITTING_S
+
+    asyncio.run(body())
+
+
+@pytest.mark.parametrize("forgotten", [False, True])
+def test_what_is_committed_while_the_endpoint_is_read_is_no_mistake(
+    forgotten: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Damage: `strandline verify` shows extra rows, or fails, if a transaction ends while it reads a long table."""
+    read = verification.updates
+    asked: list[int] = []
+
+    async def body() -> None:
+        place = Place()
+        core = await place.filled()
+        other = await place.open(Mode.INDEPENDENT)
+
+        async def look() -> None:
+            await place.grown(core)
+
+        async def updates_at(core: Core, reader: Any, time: int, hold: Any) -> Any:
+            asked.append(time)
+            if forgotten and len(asked) == 1:
+                raise AsOfError("that time is no longer kept")
+            return await read(core, reader, time, hold)
+
+        monkeypatch.setattr(verification, "updates", updates_at)
+        place.at, place.look = Contents, look
+        assert (await verify_endpoint(other, "out")).ok
+        assert len(asked) == 2
+        assert asked[0] < asked[1]
 
     asyncio.run(body())
 

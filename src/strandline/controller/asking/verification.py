@@ -240,9 +240,7 @@ async def _table_now(core: Core, item: Materialization, binding: Binding) -> Ver
         async with aclosing(held.tables) as tables:
             async for table in tables:
                 aside.add(table)
-        behind = held.checkpoint is not None and _behind(splits, binding.state_key, held.checkpoint)
-        reached = 0 if held.checkpoint is None else held.checkpoint.time((binding.state_key,))
-        time = max(acknowledged if behind else position, reached)
+        time = position if held.checkpoint is None else _reached(splits, keys, binding, held.checkpoint, position)
         if not time:
             return committing
         try:
@@ -260,10 +258,17 @@ async def _table_now(core: Core, item: Materialization, binding: Binding) -> Ver
     return found if newest <= position else f"the splits of materialization {item.name!r} are at different times"
 
 
-def _behind(splits: Sequence[Progress], state_key: str, checkpoint: Checkpoint) -> bool:
-    """Return whether an endpoint is before what the log has, only because it is committing that."""
-    behind = [each for each in splits if checkpoint.time((state_key,)) < each.checkpoint.time((state_key,))]
-    return bool(behind) and all(each.committing for each in behind)
+def _reached(
+    splits: Sequence[Progress], keys: Sequence[str], binding: Binding, checkpoint: Checkpoint, position: int
+) -> int:
+    """Return the time before which a table has everything, as its endpoint says; 0: nothing is committed to it yet.
+
+    It may be beyond ``position``, which the log has, and before it, while it commits what the log has.
+    """
+    reached = checkpoint.time((binding.state_key,))
+    if any(reached < each.checkpoint.time((binding.state_key,)) for each in splits):
+        position = min(each.acknowledged.time(keys) for each in splits)
+    return max(position, reached)
 
 
 def _together(name: str, tables: list[Verification]) -> Verification:
