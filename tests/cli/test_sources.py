@@ -43,3 +43,17 @@ def test_the_operator_sees_what_could_not_be_decoded_and_what_to_do_and_does_it(
     assert place.run("run", "--once").status == 0
     assert place.run("query", "SELECT * FROM v", "--json").documents[0]["rows"] == [{"n": 20}]
     assert "there is nothing to dismiss" in place.run("source", "skip", "s", "--apply").out
+
+
+def test_a_source_that_stands_still_is_tried_again_at_once(place):
+    """Damage: an operator who has mended something waits, and does not know whether it was that."""
+    path = place.root / "in"
+    assert place.sql(f"CREATE SOURCE s (id INT) USING files OPTIONS (path '{path}/*.csv', settle '0')").status == 0
+    said = place.run("source", "retry", "s")
+    assert (said.status, said.out.partition(":")[0]) == (1, "s was opened anew, and still has a problem")
+    assert "does not exist" in said.out
+    place.write({"in/a.csv": "id\n1\n"})
+    assert place.run("source", "retry", "S", "--json").documents == [{"source": "s", "problem": None}]
+    assert place.run("query", "SELECT * FROM s", "--json").documents[0]["rows"] == [{"id": 1}]
+    refused = place.run("source", "retry", "t")
+    assert (refused.status, refused.err) == (1, "strandline: there is no source 't'\n")

@@ -50,7 +50,9 @@ app.add_typer(inspect_app, name="inspect")
 driver_app = typer.Typer(help="What endpoints take.", no_args_is_help=True, rich_markup_mode=None)
 app.add_typer(driver_app, name="driver")
 
-source_app = typer.Typer(help="What sources could not decode.", no_args_is_help=True, rich_markup_mode=None)
+source_app = typer.Typer(
+    help="Sources that stand still, and what they could not decode.", no_args_is_help=True, rich_markup_mode=None
+)
 app.add_typer(source_app, name="source")
 
 app.add_typer(benching.app, name="bench")
@@ -341,6 +343,17 @@ def source_skip(
 ) -> None:
     """List the undecodable records of a source, and dismiss them, so that they are no longer errors."""
     sources.skip(_opener(context), project, name, as_of, Output(json), apply=apply)
+
+
+@source_app.command("retry")
+def source_retry(
+    context: typer.Context,
+    name: Annotated[str, typer.Argument(help="A source, or a table of one.")],
+    project: ProjectOption = HERE,
+    json: JsonOption = False,
+) -> None:
+    """Open a source that stands still anew, and ask its upstream at once; status 1 if it still has a problem."""
+    raise typer.Exit(sources.retry(_opener(context), project, name, Output(json)))
 
 
 @driver_app.command("spec")

@@ -1,10 +1,11 @@
-"""`strandline source skip`: the command for sources."""
+"""`strandline source skip` and `strandline source retry`: the commands for sources."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
 
+from strandline.cli.terminal.exits import Exit
 from strandline.cli.terminal.opening import Opener
 from strandline.cli.terminal.output import Output
 from strandline.instance.error_half import described
@@ -16,6 +17,16 @@ def skip(opener: Opener, root: Path, name: str, as_of: int | None, output: Outpu
     with opener.changing(project) if apply else opener.reading(project, output.note) as env:
         found = env.skip(name, as_of, apply=apply)
     output.result(found, "\n".join(_lines(found)))
+
+
+def retry(opener: Opener, root: Path, name: str, output: Output) -> Exit:
+    """Open a source anew, and print how it stands after that."""
+    with opener.changing(opener.project(root)) as env:
+        found = env.retry(name)
+    source, problem = found["source"], found["problem"]
+    said = f"{source} goes on" if problem is None else f"{source} was opened anew, and still has a problem: {problem}"
+    output.result(found, said)
+    return Exit.OK if problem is None else Exit.FAILED
 
 
 def _lines(found: dict[str, Any]) -> list[str]:

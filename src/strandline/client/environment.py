@@ -28,7 +28,7 @@ from strandline.controller.asking.selfcheck import SelfCheck
 from strandline.controller.asking.skip import skip
 from strandline.controller.asking.verification import Verification
 from strandline.controller.asking.wrong_replicas import WrongReplicas
-from strandline.controller.defining import altering, definitions, instances
+from strandline.controller.defining import altering, definitions, instances, sources
 from strandline.controller.defining.apply import Applied, apply
 from strandline.controller.defining.creating import create
 from strandline.controller.defining.project import Project
@@ -52,6 +52,8 @@ from strandline.persist.shard.patience import Deadline
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
+RETRY_S: Final = 10.0
+"""How long a source that is tried again may take until it is said how it stands."""
 SYNC_POLL_S: Final = 0.1
 """How often is looked whether an endpoint is where it is to come to."""
 
@@ -452,6 +454,15 @@ class Environment:
         """Return a source's undecodable records at ``as_of`` (default: the latest time); ``apply``: dismiss them."""
         time = arguments.maybe_time(as_of, "as_of")
         return self._run(skip(self._core, arguments.text(source, "the source's name"), time, apply=apply))
+
+    def retry(self, source: str) -> dict[str, Any]:
+        """Open a source anew and tick: one that stands still asks its upstream at once.
+
+        Returns the source's name and its ``problem`` after that; None: it goes on.
+        """
+        name = self._run(sources.retry(self._core, arguments.text(source, "the source's name")))
+        self.tick(timeout=RETRY_S)
+        return {"source": name, "problem": self._core.health.problems().get(name.lower())}
 
     def release(self) -> str | None:
         """Release a location whose holder died, and return that holder; None if there is none.

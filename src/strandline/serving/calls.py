@@ -34,6 +34,7 @@ PLAIN: Final = (
     "progress",
     "backfill",
     "skip",
+    "retry",
     "inspect",
     "fsck",
     "compact",

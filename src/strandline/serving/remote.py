@@ -1,5 +1,7 @@
 """Remote: the environment that another process has open, with the face of `Environment`, over Arrow Flight SQL.
 
+Long because it is one class, with every call of the face.
+
 It needs no Spark.  So a query answers with an `Answer`, which has the rows as Arrow, and the few methods of a DataFrame
 that show or convert them.
 """
@@ -229,6 +231,10 @@ class RemoteEnvironment:
     def skip(self, source: str, as_of: int | None = None, *, apply: bool = False) -> dict[str, Any]:
         """See `Environment.skip`."""
         return dict(self.call("skip", source=source, as_of=as_of, apply=apply))
+
+    def retry(self, source: str) -> dict[str, Any]:
+        """See `Environment.retry`."""
+        return dict(self.call("retry", source=source))
 
     def promote(self, *, force: bool = False, timeout: float = 60.0) -> int:
         """See `Environment.promote`."""

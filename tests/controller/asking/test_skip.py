@@ -15,6 +15,7 @@ from strandline.controller.asking import reads
 from strandline.controller.asking.skip import skip
 from strandline.controller.core import Core
 from strandline.controller.defining import definitions
+from strandline.controller.defining.sources import retry
 from strandline.controller.holding import Hold
 from strandline.controller.language.statements import parse
 from strandline.controller.location.config import Config, Mode
@@ -179,5 +180,36 @@ def test_nothing_is_dismissed_where_it_cannot_be_known_what_is_there() -> None:
             await skip(await place.open(Mode.READ), "s", None, apply=True)
         with pytest.raises(DefinitionError, match="'v'"):
             await skip(core, "v", None, apply=True)
+
+    asyncio.run(body())
+
+
+class Stale(Place):
+    """Its first reader has a connection that never answers; a reader that is opened later has another one."""
+
+    async def reader(self, *_: object) -> ListReader:
+        """See `Connectors.reader`."""
+        first, self.first = self.first, False
+        return ListReader(Upstream(down=True)) if first else ListReader(self.upstream)
+
+    first = True
+
+
+def test_a_source_is_opened_anew_where_its_reader_is_stuck() -> None:
+    """Damage: an upstream that was mended is not read until `strandline run` is started again."""
+
+    async def body() -> None:
+        place = Stale()
+        core = await place.defined()
+        place.upstream.produce("0", 10)
+        for _ in range(2):
+            await core.tick()
+        assert "s" in core.health.problems()
+        assert await retry(core, "S") == "s"
+        await core.tick()
+        assert not core.health.problems()
+        assert await read(core, "s") == [10]
+        with pytest.raises(DefinitionError, match="there is no source 'v'"):
+            await retry(core, "v")
 
     asyncio.run(body())

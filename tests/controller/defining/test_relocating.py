@@ -13,7 +13,7 @@ from strandline.controller.defining.apply import Applied, apply
 from strandline.controller.defining.project import Project, load
 from strandline.controller.defining.relocating import seen_by
 from strandline.controller.location.config import Config, Mode
-from strandline.errors import DefinitionError
+from strandline.errors import ConfigError, DefinitionError
 from strandline.materialize.driver import Driver
 from strandline.store.memory import MemoryBlob, MemoryConsensus
 from strandline.testing.doubles import CountingIds, HandClock
@@ -155,3 +155,30 @@ def test_another_project_on_the_location_moves_nothing(place: Place) -> None:
     run_sync(core.tick())
     assert there in place.opened
     run_sync(core.close())
+
+
+def test_a_default_holds_for_what_is_created_from_then_on(place: Place) -> None:
+    """Damage: a default that is set later makes each source and endpoint a changed definition: to be dropped."""
+    place.write(
+        {
+            "strandline.yml": FILES["strandline.yml"] + "\non_error: continue",
+            "sources/r.sql": FILES["sources/s.sql"]
+            .replace("SOURCE s", "SOURCE r")
+            .replace("= here", "= here, on_error = 'fail'"),
+            "sources/q.sql": FILES["sources/s.sql"].replace("SOURCE s", "SOURCE q"),
+            "materializations/o.yml": "into: memory\noptions: {path: /elsewhere/o.db}\n"
+            "collections: [{collection: q, key: [partition, offset]}]",
+        }
+    )
+    core, applied = place.run()
+    assert (applied.created, applied.kept) == (("q", "r", "o"), ("here", "s", "m", "n"))
+    said = {name: getattr(item, "options", {}).get("on_error") for name, item in core.catalog.items.items()}
+    assert said == {"here": None, "s": None, "m": None, "n": None, "r": "fail", "q": "continue", "o": "continue"}
+    run_sync(core.close())
+    place.move("second")
+    core, applied = place.run()
+    assert not applied.created
+    run_sync(core.close())
+    place.write({"strandline.yml": FILES["strandline.yml"] + "\non_error: sometimes"})
+    with pytest.raises(ConfigError, match=r"Invalid enum value 'sometimes' - at `\$.on_error`"):
+        place.project()

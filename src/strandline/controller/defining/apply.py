@@ -213,6 +213,10 @@ async def _keep(core: Core, present: Item, defined: Defined) -> None:
 
 def changed(core: Core, present: Item, defined: Defined) -> str:
     """Return, as text for a message, what differs from the definition; empty if nothing does, or it may."""
+
+    def own(options: Mapping[str, str]) -> dict[str, str]:
+        return lasting(options, defined.by_default)
+
     match defined.statement, present:
         case CreateTable(columns=columns), Table():
             return _other_columns(core.assembly.analyst.parse_ddl(columns), present)
@@ -226,7 +230,7 @@ def changed(core: Core, present: Item, defined: Defined) -> str:
         case CreateSource() as wanted, Source() | SharedSource():
             if moved := _other_instance(wanted.instance, present):
                 return moved
-            if (wanted.connector, lasting(wanted.options)) != (present.connector, lasting(present.options)):
+            if (wanted.connector, own(wanted.options)) != (present.connector, own(present.options)):
                 return f"{present.connector} and the options {_listed(present.options)}"
             schema = sources.schema_of(core, wanted)
             if schema is None or isinstance(present, SharedSource):
@@ -247,7 +251,7 @@ def changed(core: Core, present: Item, defined: Defined) -> str:
         case CreateMaterialization() as wanted, Materialization():
             if moved := _other_instance(wanted.instance, present):
                 return moved
-            if (wanted.endpoint, wanted.options) != (present.endpoint, present.options):
+            if (wanted.endpoint, own(wanted.options)) != (present.endpoint, own(present.options)):
                 return f"{present.endpoint} and the options {_listed(present.options)}"
             return _other_bindings(present, wanted)
     return f"another kind: it is {definitions.a(present)}"

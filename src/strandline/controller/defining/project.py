@@ -1,7 +1,7 @@
 """A project: a directory that says what an environment is, in files that live under version control.
 
     strandline.yml                  location, consensus, deployment, reentrant, tick_ms, keep_history, spark, endpoints,
-                                    instances, replica_token
+                                    instances, replica_token, on_error
     connections/*.sql|*.yml         CREATE CONNECTION … , or the same as YAML
     instances/*.sql                 CREATE INSTANCE …
     sources/*.sql|*.yml             CREATE SOURCE … and its tables, or a source as YAML
@@ -13,6 +13,7 @@
 A file may hold several definitions; their order, and that of the files, means nothing.  Paths are relative to the
 project.  An *endpoint* is a driver with options under a name that materializations use; secrets in it are references
 (``env:NAME``, ``file:PATH``), resolved where they are used.  ``instances`` define an instance each, as a file would.
+``on_error`` is what sources and materializations are created with that do not say it themselves.
 
 Reading a project touches nothing but its files; `apply.py` makes an environment what its project says.
 
@@ -25,7 +26,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import UnionType
-from typing import Any, Final
+from typing import Any, Final, Literal
 from urllib.parse import urlparse
 
 import msgspec
@@ -43,6 +44,7 @@ from strandline.controller.language.statements import (
     CreateTable,
     CreateView,
 )
+from strandline.controller.location import on_error
 from strandline.controller.location.config import (
     CACHE_BYTES_DEFAULT,
     DEPLOYMENT_DEFAULT,
@@ -76,11 +78,13 @@ class Defined:
     """One definition and the file (relative to the project) that it stands in.
 
     ``statement`` is resolved (`Project.resolved`); ``original`` is what the file says, where that differs.
+    ``by_default``: the options that the file does not say, and the project's settings do, for what is created now.
     """
 
     file: str
     statement: Create
     original: Create | None = None
+    by_default: frozenset[str] = frozenset()
 
     @property
     def written(self) -> Create:
@@ -110,6 +114,7 @@ class Project:
     tick_ms: int
     endpoints: Mapping[str, Endpoint]
     definitions: tuple[Defined, ...] = ()
+    on_error: str = on_error.OfSource.FAIL.value
 
     def resolved(self, statement: statements.Statement, root: Path | None = None) -> statements.Statement:
         """Return ``statement`` with paths made absolute and a named endpoint replaced by its driver and options.
@@ -155,8 +160,20 @@ def load(root: Path) -> Project:
         with in_file(each.file):
             statement = project.resolved(each.statement)
         assert isinstance(statement, Create), "to resolve a definition leaves its kind"
-        definitions.append(Defined(each.file, statement, each.statement))
+        whole = _by_default(project, statement)
+        added = () if whole is statement else (on_error.OPTION,)
+        definitions.append(Defined(each.file, whole, each.statement, frozenset(added)))
     return replace(project, definitions=tuple(definitions))
+
+
+def _by_default(project: Project, statement: Create) -> Create:
+    """Return a definition with the options that the project's settings say where it does not."""
+    continues = project.on_error == on_error.OfSource.CONTINUE.value
+    match statement:
+        case CreateSource() | CreateMaterialization() if continues and on_error.OPTION not in statement.options:
+            return replace(statement, options={**statement.options, on_error.OPTION: project.on_error})
+        case _:
+            return statement
 
 
 class in_file:  # noqa: N801  # reads like the block that it heads
@@ -204,6 +221,7 @@ class _Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     endpoints: dict[str, dict[str, Scalar]] = {}
     instances: dict[str, _Instance] = {}
     replica_token: str | None = None
+    on_error: Literal["fail", "continue"] = "fail"
 
     def __post_init__(self) -> None:
         refuse_no_interval(self.keep_history)
@@ -246,6 +264,7 @@ def _settings(root: Path) -> Project:
         settings.tick_ms,
         endpoints,
         tuple(Defined(SETTINGS_FILE, statement) for statement in _instances(settings.instances)),
+        settings.on_error,
     )
 
 

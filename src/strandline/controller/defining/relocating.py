@@ -8,6 +8,7 @@ the project is now; any other difference is a change of the definition, and stay
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from collections.abc import Set as AbstractSet
 from functools import partial
 from pathlib import Path
 
@@ -30,10 +31,9 @@ def relocated(project: Project, catalog: Catalog) -> Catalog:
     for defined in project.definitions:
         present = catalog.find(defined.statement.name)
         if isinstance(present, Source | SharedSource | Connection | Materialization):
-            was = project.resolved(defined.written, Path(before))
-            now = defined.statement
-            if lasting(present.options) == lasting(options_of(was)):
-                moved = {**present.options, **lasting(options_of(now))}
+            was, defaults = project.resolved(defined.written, Path(before)), defined.by_default
+            if lasting(present.options, defaults) == lasting(options_of(was)):
+                moved = {**present.options, **lasting(options_of(defined.statement), defaults)}
                 after = after.with_item(msgspec.structs.replace(present, options=moved))
     return after
 
@@ -54,6 +54,6 @@ def options_of(statement: object) -> Mapping[str, str]:
     return options
 
 
-def lasting(options: Mapping[str, str]) -> dict[str, str]:
-    """Return the options that cannot change while a source is there."""
-    return {name: text for name, text in options.items() if name != on_error.ERRORS_MAX}
+def lasting(options: Mapping[str, str], by_default: AbstractSet[str] = frozenset()) -> dict[str, str]:
+    """Return the options that cannot change while an item is there, without those that a default gave."""
+    return {name: text for name, text in options.items() if name != on_error.ERRORS_MAX and name not in by_default}

@@ -28,7 +28,7 @@ from strandline.controller.defining.definitions import (
 from strandline.controller.language import statements
 from strandline.controller.language.clauses import INCLUDE, INCLUDED
 from strandline.controller.location import on_error
-from strandline.controller.location.catalog import Catalog
+from strandline.controller.location.catalog import Catalog, unknown
 from strandline.controller.location.items import Connection, SharedSource, Source, SourceTable, connections_of
 from strandline.errors import DefinitionError
 
@@ -59,6 +59,25 @@ async def create_connection(core: Core, statement: statements.CreateConnection) 
         async with core.problems.of(source.name.lower()):  # it is out of ticks even if upstream does not hear of it
             await writing.stop(source)  # also if the text is the same: a reference may lead to another password now
         await writing.start(source)
+
+
+async def retry(core: Core, name: str) -> str:
+    """Open a source anew, with a fresh reader, so that the next tick asks its upstream at once; return its name.
+
+    ``name``: the source's, or that of a table of it.  Where that fails, it is the source's problem.
+
+    Raises `DefinitionError` with candidates if there is no such source, `InvalidUsage` if this environment does not
+    write.
+    """
+    writing, found = core.require_writing(), core.catalog.find(name)
+    source = core.catalog.find(found.source) if isinstance(found, SourceTable) else found
+    if not isinstance(source, Source | SharedSource):
+        known = [n for n, item in core.catalog.items.items() if isinstance(item, Source | SharedSource | SourceTable)]
+        raise unknown("source", name, known)
+    async with core.problems.of(source.name.lower()):  # it is out of ticks even if upstream does not hear of it
+        await writing.stop(source)
+    await writing.start(source)
+    return source.name
 
 
 def _check_again(core: Core, after: Catalog, name: str) -> None:
