@@ -2,7 +2,7 @@
 #
 # An image that runs one project (docs/install.md):
 #
-#     docker build --build-arg UID="$(id -u)" -t strandline .
+#     docker build --build-arg USER_ID="$(id -u)" -t strandline .
 #     docker run --rm -v "$PWD/mine:/project" strandline
 #
 # tests/install runs its commands without Docker, and holds that what it copies is there.
@@ -33,8 +33,8 @@ RUN --mount=type=bind,from=build,source=/wheels,target=/wheels \
 WORKDIR /tmp
 RUN strandline warm
 # Spark wants a user that has a name, so a project's files should belong to this one, whose id is an argument.
-ARG UID=10001
-RUN useradd --create-home --uid "$UID" strandline \
+ARG USER_ID=10001
+RUN useradd --create-home --uid "$USER_ID" strandline \
  && install -d -o strandline /project
 USER strandline
 WORKDIR /project

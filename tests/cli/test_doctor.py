@@ -302,6 +302,23 @@ def test_a_reference_that_leads_nowhere_is_named(project, listening, monkeypatch
     assert found["server"][0]["found"].endswith(f"127.0.0.1:{listening} answers")  # which is known all the same
 
 
+def test_a_consensus_that_is_a_reference_to_nothing_is_said_once(project, monkeypatch, capsys) -> None:
+    """Damage: one cause has two lines, of which the second one blames the location."""
+    monkeypatch.delenv("STRAND_CONSENSUS", raising=False)
+    write(project, "strandline.yml", "location: data\nconsensus: env:STRAND_CONSENSUS\n")
+    (project / "materializations" / "reports.yml").unlink()
+    status, found, _ = asked(capsys, "--project", str(project))
+    assert (status, faults(found)) == (1, [("reference", "missing")])
+
+
+def test_a_location_of_an_unknown_kind_is_wrong(project, capsys) -> None:
+    """Damage: a mistyped scheme is reported as sound, and refused at the first run."""
+    write(project, "strandline.yml", "location: sss://bucket/prefix\n")
+    (project / "materializations" / "reports.yml").unlink()
+    status, found, _ = asked(capsys, "--project", str(project))
+    assert (status, faults(found)) == (1, [("location", "wrong")])
+
+
 def test_an_unused_endpoint_with_an_unknown_driver_is_wrong(project, capsys) -> None:
     """Damage: a mistyped driver is found by the first user of the endpoint, months later."""
     with (project / "strandline.yml").open("a") as settings:

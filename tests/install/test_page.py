@@ -40,6 +40,13 @@ def test_the_page_makes_the_wheel_as_the_image_does() -> None:
     assert made.removeprefix("python -m ") == f"{said} --no-build-isolation"  # which a user's pip has no need of
 
 
+def test_the_arguments_of_the_build_are_those_of_the_image() -> None:
+    """Damage: the argument is ignored with a warning, and the container cannot write the project."""
+    declared = {each.text.partition("=")[0] for stage in stages() for each in stage if each.name == "ARG"}
+    assert set(re.findall(r"--build-arg (\w+)=", PAGE)) == declared
+    assert set(re.findall(r"--build-arg (\w+)=", (ROOT / "Dockerfile").read_text())) == declared
+
+
 def test_the_page_says_how_long_a_server_is_waited_for() -> None:
     """Damage: `doctor` is taken for a program that hangs."""
     assert "waits for no server longer than one" in PAGE

@@ -105,8 +105,9 @@ def _of_places(project: Project, items: list[Needed]) -> Iterator[Check]:
         where = location_of(project.location, project.config["storage"])
         place = consensus_of(project.consensus, where)
     except (ConfigError, DefinitionError) as error:
-        fault = wrong("location", str(error), f"correct {SETTINGS_FILE}")
-        yield lambda: [fault]
+        if not items[0].faults:  # else the settings refer to what is not there, which has been said
+            fault = wrong("location", str(error), f"correct {SETTINGS_FILE}")
+            yield lambda: [fault]
         return
     yield lambda: _extras([*(("location", e) for e in where.needs), *(("consensus", e) for e in place.needs)])
     yield lambda: places.location(where)

@@ -42,7 +42,7 @@ class Needed:
 
 
 def needed(project: Project) -> list[Needed]:
-    """Return what the items of a project need, each for itself."""
+    """Return what the items of a project need, each for itself: first its settings."""
     statements = [each.statement for each in project.definitions]
     connections = {each.name.lower(): each for each in statements if isinstance(each, CreateConnection)}
     found = [_settings(project)]
