@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import weakref
 from collections import Counter
 from collections.abc import Callable, Coroutine
@@ -10,6 +9,7 @@ from concurrent.futures import CancelledError
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from strandline.client.turn import Turn
 from strandline.controller.asking.housekeeping import damage
 from strandline.controller.core import Core
 from strandline.controller.holding import Hold
@@ -31,7 +31,7 @@ class Access:
     def __init__(self, core: Core, assembly: SparkAssembly, loop: LoopThread) -> None:
         self.core = core
         self.assembly = assembly
-        self.turn = threading.RLock()
+        self.turn = Turn()
         self._loop = loop
         self._closed = False
         self._holds: weakref.WeakSet[Hold] = weakref.WeakSet()

@@ -11,7 +11,7 @@ from strandline.algebra.excerpt import within
 from strandline.client.access import Access
 from strandline.controller.asking import reads
 from strandline.controller.holding import Hold
-from strandline.controller.language import arguments, statements
+from strandline.controller.language import arguments, literals, statements
 from strandline.engine.sql.edits import Edit
 from strandline.errors import (
     AsOfError,
@@ -70,7 +70,7 @@ class Transaction:
         """
         match statement := arguments.statement(sql):
             case statements.Insert():
-                self._add(_inserting(self._access, statement))
+                self._add(_inserted(self._access, statement) or _inserting(self._access, statement))
             case statements.Delete() | statements.Update():
                 self._add(_editing(self._access, statement))
             case other:
@@ -117,9 +117,23 @@ def change(access: Access, name: str, rows: Data, *, deletes: bool) -> Change:
     if arguments.is_spark(rows):
         frame = access.assembly.engine.given(cast("DataFrame", rows), table.schema, diff=diff)
         return Change(table, frame, deletes, None)
-    listed = arguments.arrow(rows, table.name, table.schema.names)
-    frame = access.run(access.core.engine.local(listed, table.schema, time=0, diff=diff))
-    return Change(table, frame, deletes, listed.num_rows)
+    return _listed(access, table, arguments.arrow(rows, table.name, table.schema.names), deletes=deletes)
+
+
+def _listed(access: Access, table: Collection, rows: pa.Table, *, deletes: bool) -> Change:
+    frame = access.wait(access.core.engine.local(rows, table.schema, time=0, diff=-1 if deletes else 1))
+    return Change(table, frame, deletes, rows.num_rows)
+
+
+def _inserted(access: Access, s: statements.Insert) -> Change | None:
+    """Return the rows of an INSERT that needs no Spark; None: it does."""
+    table = _table(access, s.table, s.at)
+    columns = {column.name.lower(): column for column in table.schema}
+    named = [name.lower() for name, _ in s.columns] or list(columns)
+    if sorted(named) != sorted(columns):
+        return None
+    rows = literals.rows(s.query.text, [columns[name] for name in named])
+    return None if rows is None else _listed(access, table, rows.select(table.schema.names), deletes=False)
 
 
 def _inserting(access: Access, s: statements.Insert) -> Statement:

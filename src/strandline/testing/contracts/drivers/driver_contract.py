@@ -199,7 +199,7 @@ async def empty_everywhere(make_endpoint: MakeEndpoint) -> None:
     world.check(world.upper)
     if world.endpoint.checkpoint(world.spec.name) is not None:  # else its Apply empties the tables of a backfill
         world.feeds[0].write(world.upper, (only, -1))
-        world.bump(0)
+        world.bump(2 * at + 2)
         await advance_through(world, world.runtime(), (world.upper + 1,))
         world.check(world.upper)
         world.check_committed()
