@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -123,6 +124,53 @@ def test_a_row_that_went_is_an_error_that_names_its_key() -> None:
             await task.advance()
 
     asyncio.run(body())
+
+
+async def recovered(first: Binding, spoil: list[list[tuple[Row, int]]], mend: list[tuple[Row, int]]) -> list[Row]:
+    """Return the table after each list of changes but the last has failed, and a backfill after ``mend``."""
+    feed, endpoint, consensus = ListFeed("v", SCHEMA, TYPES), Endpoint(), MemoryConsensus()
+
+    def task(epoch: int) -> Task:
+        log = RecoveryLog(HandClock(), CountingIds(), consensus, "log/m", epoch)
+        binding = replace(first, backfill=epoch - 1)
+        return Task(MaterializationSpec("m", (binding,)), MemoryDriver(endpoint, KeyValueSession), log, [feed])
+
+    time, failing = 0, task(1)
+    for place, changes in enumerate(spoil):
+        time += 1
+        for change in changes:
+            feed.write(time, change)
+        feed.seal(Frontier(time + 1))
+        if place < len(spoil) - 1:
+            await failing.advance()
+        else:
+            with pytest.raises(DefinitionError):
+                await failing.advance()
+    time += 1
+    for change in mend:
+        feed.write(time, change)
+    feed.seal(Frontier(time + 1))
+    with pytest.raises(DefinitionError):
+        await failing.advance()
+    await failing.close()
+    endpoint.tables.clear()  # what Apply does to a table that is filled anew
+    again = task(2)
+    await again.advance()
+    await again.advance()
+    await again.close()
+    return endpoint.rows("t")
+
+
+def test_a_backfill_begins_anew_after_a_row_was_removed() -> None:
+    """Damage: one deleted row stops a table for ever."""
+    spoil = [[(of(1, 1), 1), (of(1, 2), 1)], [(of(1, 2), -1)]]
+    assert asyncio.run(recovered(STANDARD, spoil, [(of(1, 5), 1)])) == [of(1, 6)]
+
+
+def test_a_backfill_gets_past_a_transaction_that_can_never_be_stored() -> None:
+    """Damage: a sum that overflowed once stops a table for ever, though the row that made it overflow is gone."""
+    spoil = [[(of(1, 2**63 - 1), 1)], [(of(1, 1), 1)]]
+    assert asyncio.run(recovered(STANDARD, spoil, [(of(1, 2**63 - 1), -1)])) == [of(1, 1)]
 
 
 ROUNDS = st.lists(st.lists(st.builds(of, st.integers(0, 2), st.integers(-9, 9), st.sampled_from("ab"))), max_size=4)

@@ -67,10 +67,11 @@ class Record:
         return None if named is None else Checkpoint.decode(named)
 
 
-class _ExtentForm(msgspec.Struct, forbid_unknown_fields=True):
+class _ExtentForm(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
     base: str
     start: str
     upper: int
+    keys: tuple[str, ...] = ()
 
 
 class _ShareForm(msgspec.Struct, forbid_unknown_fields=True):
@@ -106,7 +107,7 @@ def encode(record: Record) -> bytes:
         record.token,
         progress.checkpoint.encode(),
         progress.position.encode(),
-        None if extent is None else _ExtentForm(extent.base.encode(), extent.start.encode(), extent.upper),
+        None if extent is None else _ExtentForm(extent.base.encode(), extent.start.encode(), extent.upper, extent.keys),
         record.state,
         tuple(_ShareForm(each.range.begin, each.range.end, each.log) for each in record.layout),
         record.opened,
@@ -131,7 +132,7 @@ def decode(key: str, body: bytes) -> Record:
         Checkpoint.decode(form.position),
         None
         if extent is None
-        else Extent(Checkpoint.decode(extent.base), Checkpoint.decode(extent.start), extent.upper),
+        else Extent(Checkpoint.decode(extent.base), Checkpoint.decode(extent.start), extent.upper, extent.keys),
     )
     try:
         layout = tuple(Share(KeyRange(each.begin, each.end), each.log) for each in form.layout)

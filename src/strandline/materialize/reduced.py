@@ -32,9 +32,12 @@ class Reduced:
                 f"{binding.collection!r} into {binding.resource!r} cannot be reduced: {error}"
             ) from error
 
-    def stream(self) -> Combining:
-        """Return what combines the rows of one window, which come in the order of key and time."""
-        return Combining(self._rows)
+    def stream(self, *, first: bool) -> Combining:
+        """Return what combines the rows of one window, which come in the order of key and time.
+
+        ``first``: the window begins with the collection, so its rows add up to contents.
+        """
+        return Combining(self._rows, first=first)
 
     def finish(self, rows: pa.Table, loaded: Sequence[pa.Table]) -> pa.Table:
         """Return what to store, as in `messages.Store`, of combined ``rows`` and the stored rows that have their keys.

@@ -395,7 +395,7 @@ class Task:
     async def _read(self, binding: int, lower: int, upper: int) -> None:
         """Read a window batch by batch."""
         bound = self._spec.bindings[binding]
-        transfer = self._transfers[binding] = Transfer(bound, self._reduced[binding])
+        transfer = self._transfers[binding] = Transfer(bound, self._reduced[binding], first=not lower)
         if lower < upper:
             changes = await self._feeds[binding].changes(lower, upper, key=bound.key, times=bound.by_time)
             self._moved(about=changes.about)

@@ -22,9 +22,12 @@ from strandline.materialize.stores import Stores, key_ids, keys_of, with_existen
 
 
 class Transfer:
-    """Not for concurrent use, but for `keep`, which may be called while the rows are asked for."""
+    """Not for concurrent use, but for `keep`, which may be called while the rows are asked for.
 
-    def __init__(self, binding: Binding, reduced: Reduced | None) -> None:
+    ``first``: the window begins with the collection.
+    """
+
+    def __init__(self, binding: Binding, reduced: Reduced | None, *, first: bool) -> None:
         self._binding = binding
         self._reduced = reduced
         self._spool = Spool()
@@ -33,7 +36,7 @@ class Transfer:
         self.greatest: Key | None = None
         """The greatest key of all rows; None if there is none, or such keys have no order."""
         if reduced is not None:
-            self._making: Stores | Deltas | Combining = reduced.stream()
+            self._making: Stores | Deltas | Combining = reduced.stream(first=first)
         else:
             self._making = Deltas(binding) if binding.diffs or not binding.key else Stores(binding)
 

@@ -338,6 +338,60 @@ def test_a_removed_row_is_refused() -> None:
         Combining(Rows(FLAT, ["k"], SUMMED)).add(changes(1, -1))
 
 
+HISTORY = annotated("merge") | {"properties": {"n": {"type": "integer", "reduce": {"strategy": "sum"}}}}
+
+
+def history(*steps: tuple[str, int, str, int]) -> pa.Table:
+    """Return changes (key, number, last text, diff) in the order of key and time."""
+    columns = zip(*steps, strict=True)
+    return pa.table(dict(zip(("k", "n", "last", DIFF), columns, strict=True)))
+
+
+def first_window(steps: pa.Table, size: int) -> list[dict[str, Any]]:
+    """Return what the first window of a binding stores if it comes in batches of ``size`` rows."""
+    reducer = Rows(HISTORY, ["k"], steps.drop_columns([DIFF]).schema)
+    combining = Combining(reducer, first=True)
+    found = [combining.add(batch) for batch in steps.to_batches(size)]
+    return reducer.finish(None, pa.concat_tables([*found, combining.end()])).drop_columns([EXISTS, DELETE]).to_pylist()
+
+
+@pytest.mark.parametrize("size", [1, 2, 100])
+@pytest.mark.parametrize("kept", [1, 1000])
+def test_a_first_window_begins_with_the_rows_that_are_left(
+    size: int, kept: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Damage: one row that was deleted years ago keeps a collection from ever being reduced."""
+    monkeypatch.setattr(rows, "OPEN_ROWS_MAX", kept)
+    steps = history(
+        ("gone", 1, "x", 1),
+        ("gone", 1, "x", -1),
+        ("a", 1, "first", 1),
+        ("a", 2, "again", 2),
+        ("a", 4, "then", 1),
+        ("a", 2, "again", -1),
+        ("a", 2, "again", 1),
+        ("a", 8, "last", 1),
+        ("a", 8, "last", -1),
+        ("b", 5, "y", 1),
+    )
+    assert first_window(steps, size) == [{"k": "a", "n": 9, "last": "again"}, {"k": "b", "n": 5, "last": "y"}]
+
+
+@given(st.lists(st.tuples(st.sampled_from("ab"), st.integers(0, 2), st.booleans()), max_size=12), st.integers(1, 4))
+def test_a_first_window_sums_what_is_left(given_: list[tuple[str, int, bool]], size: int) -> None:
+    """Damage: a removed row is counted, or takes another one with it."""
+    there: list[tuple[str, int]] = []
+    steps: list[tuple[str, int, str, int]] = []
+    for key, number, removes in sorted(given_, key=lambda each: each[0]):
+        if removes and (key, number) not in there:
+            continue
+        (there.remove if removes else there.append)((key, number))
+        steps.append((key, number, str(number), -1 if removes else 1))
+    if steps:
+        found = {row["k"]: row["n"] for row in first_window(history(*steps), size)}
+        assert found == {key: sum(n for k, n in there if k == key) for key, _ in there}
+
+
 def test_rows_that_cannot_be_combined_are_not_tried_at_every_batch(monkeypatch: pytest.MonkeyPatch) -> None:
     """Damage: a key with many documents that are kept apart takes hours: each batch compares all of them."""
     monkeypatch.setattr(rows, "OPEN_ROWS_MAX", 10)

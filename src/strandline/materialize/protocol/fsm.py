@@ -114,6 +114,8 @@ def _opened(machine: Machine, head: Opening, event: Opened) -> Step:
     named = event.checkpoint if event.checkpoint is not None else head.restart
     base = logged.checkpoint if named is None else named
     begun = logged.extent if logged.extent is not None and logged.extent.base == base else None
+    if begun is not None and not begun.concerns(machine.state_keys):
+        begun = None  # its rows are gone with the backfills, and it may be one that could never be stored
     reached = logged.position if logged.checkpoint == base else base
     position = reached if begun is None else begun.start
     replay = begun if named is None else None  # an endpoint whose checkpoint is known has kept nothing else
@@ -177,7 +179,7 @@ def _loaded(machine: Machine, head: Extending | Flushing, event: Loaded) -> Step
 
 
 def _flushed(machine: Machine, head: Flushing, event: Flushed) -> Step:
-    extent = Extent(head.progress.checkpoint, head.position, head.upper)
+    extent = Extent(head.progress.checkpoint, head.position, head.upper, machine.state_keys)
     progress = replace(head.progress, extent=extent)
     return (
         replace(machine, head=PersistingExtent(progress, extent, head.filled)),

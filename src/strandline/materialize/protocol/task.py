@@ -265,11 +265,22 @@ class Extent:
 
     It follows the checkpoint ``base``, and nothing changed from there to ``start``.  (``start`` is kept because since
     holds may have moved there, so earlier times may no longer be readable.)
+
+    ``keys``: the state keys of these bindings; none in a log that an earlier version wrote.
     """
 
     base: Checkpoint
     start: Checkpoint
     upper: int
+    keys: tuple[str, ...] = ()
+
+    def concerns(self, state_keys: Iterable[str]) -> bool:
+        """Return whether a task with these bindings has anything of it to replay: not if each is filled anew.
+
+        >>> [Extent(NOTHING, NOTHING, 9, ("t.v0", "u.v0")).concerns(keys) for keys in (("t.v1", "u.v0"), ("t.v1",))]
+        [True, False]
+        """
+        return not self.keys or not frozenset(self.keys).isdisjoint(state_keys)
 
 
 @dataclass(frozen=True, slots=True)

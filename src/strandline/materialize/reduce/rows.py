@@ -121,6 +121,30 @@ class Rows:
                 deletes.append(gone)
         return flagged(self._table(stored), np.array(exists, bool), np.array(deletes, bool))
 
+    def settled(self, changes: pa.Table) -> pa.Table:
+        """Return ``changes`` without the additions that later ones took back, and without these; the latest goes first.
+
+        ``changes`` hold all changes of each of their keys, in the order of time.
+        """
+        diffs = changes[DIFF].to_numpy()
+        if (diffs > 0).all():
+            return changes
+        ids = key_ids([changes[name] for name in self.columns.names])
+        left = diffs.copy()
+        added: dict[int, list[int]] = {}
+        for row in np.flatnonzero(np.isin(ids, ids[diffs < 0])).tolist():
+            earlier = added.setdefault(int(ids[row]), [])
+            if left[row] > 0:
+                earlier.append(row)
+            while left[row] < 0 and earlier:
+                taken = min(-left[row], left[earlier[-1]])
+                left[row] += taken
+                left[earlier[-1]] -= taken
+                if not left[earlier[-1]]:
+                    earlier.pop()
+        changes = changes.set_column(changes.schema.get_field_index(DIFF), DIFF, pa.array(left))
+        return changes.filter(pa.array(left != 0))
+
     def expanded(self, changes: pa.Table) -> pa.Table:
         """Return a row for each time that ``changes`` add it.
 
@@ -132,7 +156,7 @@ class Rows:
             row = int(np.flatnonzero(diffs < 1)[0])
             raise DefinitionError(
                 f"a row with the key ({self._key_text(changes, row)}) was removed or changed: only rows of an "
-                f"append-only collection can be reduced"
+                f"append-only collection can be reduced; `strandline backfill` begins anew with the rows that are left"
             )
         return self._taken(changes).take(pa.array(np.repeat(np.arange(len(diffs)), diffs)))
 
@@ -220,10 +244,14 @@ class Combining:
 
     Of the rows of a key that may go on in the next batch `OPEN_ROWS_MAX` are kept, and one batch; or twice as many as
     they can be combined to, if these are more.
+
+    ``first``: the batches are all that there ever was, so what was removed again is left out (`Rows.settled`).  Until a
+    key has ended, all of its rows may be removed again, so all are kept.
     """
 
-    def __init__(self, rows: Rows) -> None:
+    def __init__(self, rows: Rows, *, first: bool = False) -> None:
         self._rows = rows
+        self._first = first
         self._open: list[pa.Table] = []
         self._open_rows = 0
         self._open_rows_max = OPEN_ROWS_MAX
@@ -233,34 +261,43 @@ class Combining:
 
         Raises as `Rows.combine` and `Rows.expanded`.
         """
-        new = self._rows.expanded(pa.Table.from_batches([batch]))
+        changes = pa.Table.from_batches([batch])
+        new = changes if self._first else self._rows.expanded(changes)
         if not new.num_rows:
-            return new
+            return self._nothing
         before = [self._open[-1].slice(len(self._open[-1]) - 1)] if self._open else []
         ids = self._rows.ids(pa.concat_tables([*before, new]))
         others = np.flatnonzero(ids != ids[-1])
         if not len(others):
             self._keep(new)
-            return new.slice(0, 0)
+            return self._nothing
         ended = int(others[-1]) + 1 - len(before)
-        combined = self._rows.combine(pa.concat_tables([*self._open, new.slice(0, ended)]))
-        self._open, self._open_rows, self._open_rows_max = [], 0, OPEN_ROWS_MAX
+        self._open.append(new.slice(0, ended))
+        combined = self.end()
         self._keep(new.slice(ended))
         return combined
 
     def end(self) -> pa.Table:
-        """Return the combined rows of the last key, if there is one.  Raises as `Rows.combine`."""
-        rows = pa.concat_tables([self._rows.columns.empty_table(), *self._open])
-        self._open, self._open_rows, self._open_rows_max = [], 0, OPEN_ROWS_MAX
-        return self._rows.combine(rows)
+        """Return the combined rows of the last keys, if there are any.  Raises as `add`."""
+        kept, self._open = self._open, []
+        self._open_rows, self._open_rows_max = 0, OPEN_ROWS_MAX
+        if not kept:
+            return self._nothing
+        rows = pa.concat_tables(kept)
+        return self._rows.combine(self._rows.expanded(self._rows.settled(rows)) if self._first else rows)
+
+    @property
+    def _nothing(self) -> pa.Table:
+        return self._rows.columns.empty_table()
 
     def _keep(self, rows: pa.Table) -> None:
         self._open.append(rows)
         self._open_rows += rows.num_rows
         if self._open_rows > self._open_rows_max:
-            combined = self._rows.combine(pa.concat_tables(self._open))
-            self._open, self._open_rows = [combined], combined.num_rows
-            self._open_rows_max = max(OPEN_ROWS_MAX, 2 * combined.num_rows)
+            together = pa.concat_tables(self._open)
+            fewer = self._rows.settled(together) if self._first else self._rows.combine(together)
+            self._open, self._open_rows = [fewer] if fewer.num_rows else [], fewer.num_rows
+            self._open_rows_max = max(OPEN_ROWS_MAX, 2 * fewer.num_rows)
 
 
 def _text(value: Value) -> str:
