@@ -228,18 +228,19 @@ class SQLiteConsensus(SQLiteVersions):
             raise Indeterminate(f"{self._path}: a commit may have failed: {_reason(error, self._path)}") from error
         try:
             self._require_file()
-        except Determinate as error:
+        except ConfigError as error:
             raise Indeterminate(str(error)) from error
         return result
 
     def _require_file(self) -> None:
-        """Return if the path names the file that was opened first.  Raises `Determinate`: it was deleted, or replaced.
+        """Return if the path names the file that was opened first.  Raises `ConfigError`: it was deleted, or replaced.
 
-        What this process knows may be newer than what another file holds, so only a process that begins may use that.
+        No retry could mend that.  What this process knows may be newer than what another file holds, so only a process
+        that begins may use that.
         """
         if self._file not in (None, _identity(self._path)):
             self._drop()
-            raise Determinate(
+            raise ConfigError(
                 f"{self._path} was deleted or replaced while it was in use, so nothing more is stored: end this "
                 "process; put the location back from a backup, or begin it anew"
             )
