@@ -34,8 +34,9 @@ FLOORS = (
     ("instance",),
     ("controller",),
     ("wiring",),
-    ("client", "bench"),
+    ("client",),
     ("serving",),
+    ("bench",),
     ("",),  # the package itself, which only names what is public
     ("cli",),
     ("__main__",),  # `python -m strandline`
@@ -141,7 +142,7 @@ TIED = {
     "confluent_kafka": CLIENTS,
     "deltalake": (*CLIENTS, "bench.endpoints.tables"),
     "pyiceberg": (*CLIENTS, "connections"),  # reader and endpoint ask one catalog, and understand its refusals alike
-    "pyarrow.flight": ("instance.carriers", "serving"),  # pyarrow itself is the vocabulary of rows
+    "pyarrow.flight": ("instance.carriers", "serving", "bench.served"),  # pyarrow itself is the vocabulary of rows
 }
 
 

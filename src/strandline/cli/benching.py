@@ -227,6 +227,22 @@ def peek(
 
 
 @app.command()
+def serving(
+    context: typer.Context,
+    seconds: SecondsOption = 300.0,
+    directory: DirectoryOption = None,
+    json: JsonOption = True,
+) -> None:
+    """Measure clients of a running environment; two of them are killed, one stalls and one sends garbage."""
+    from strandline.bench.served.serving import measure_serving
+
+    def measure(session: SparkSession, place: Path) -> dict[str, Any]:
+        return measure_serving(session, place / "location", seconds=seconds)
+
+    _bench(context, "serving", directory, measure, json=json)
+
+
+@app.command()
 def failover(
     context: typer.Context,
     rate: RateOption = 200,
