@@ -163,7 +163,7 @@ def log_key(item: Materialization) -> str:
 def bindings(item: Materialization, catalog: Catalog) -> tuple[Binding, ...]:
     """Return what the task binds, with the collections' schemas."""
     collections = [catalog.collection(bound.collection) for bound in item.bindings]
-    how = item.common_options
+    how, location = item.common_options, f"@{item.location}" if item.location else ""
     return tuple(
         Binding(
             collected.name,
@@ -171,7 +171,7 @@ def bindings(item: Materialization, catalog: Catalog) -> tuple[Binding, ...]:
             bound.key,
             collected.schema,
             backfill=bound.backfill,
-            incarnation=f"{item.id}-{collected.shard}",
+            incarnation=f"{item.id}-{collected.shard}{location}",
             delta=how.delta,
             times=how.times,
             diffs=how.diffs,

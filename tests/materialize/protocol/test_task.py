@@ -78,8 +78,8 @@ def test_a_removed_binding_is_remembered_and_a_bumped_one_forgets() -> None:
     """Damage: a table that is bound again counts as another program's; or old rows count as new."""
     checkpoint = NOTHING.advance(("a.v0", "b.v0"), 3).advance(("b.v1",), 9)
     assert checkpoint.times == (("a.v0", 3), ("b.v1", 9))
-    assert checkpoint.mentions("a")
-    assert not checkpoint.mentions("a.v0")
+    assert checkpoint.mentions(Binding("v", "a", ("a",), SCHEMA))
+    assert not checkpoint.mentions(Binding("v", "a.v0", ("a",), SCHEMA))
 
 
 @pytest.mark.parametrize(("begin", "end"), [(-1, 3), (4, 3), (0, 2**32)])

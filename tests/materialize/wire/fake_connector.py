@@ -77,7 +77,8 @@ def session(lines: object, request: dict) -> None:
         threading.Event().wait()
     if fails("fenced"):
         die('{"level":"fatal","msg":"opening","error":"this instance was Fenced Off by another"}')
-    say(opened={"later": 1})
+    elsewhere = {"sources": {"strandline;t.v0-m-1@l-b": {"readThrough": "5"}}}
+    say(opened={"runtimeCheckpoint": elsewhere} if fails("holds rows of elsewhere") else {"later": 1})
     writes: dict = {}
     for line in lines:
         message = json.loads(line)

@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import threading
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ import pytest
 from strandline.algebra.schema import Column, Schema
 from strandline.errors import (
     ConfigError,
+    DefinitionError,
     FencedError,
     InvalidUsage,
     ProtocolViolation,
@@ -259,6 +261,18 @@ def test_a_connector_that_is_fenced_off_says_so(tmp_path: Path) -> None:
 
     async def run() -> None:
         with pytest.raises(FencedError, match="opening: this instance was Fenced Off by another"):
+            await fill(world)
+
+    asyncio.run(run())
+
+
+def test_a_namesake_of_another_location_is_refused(tmp_path: Path) -> None:
+    """Damage: two installations with a materialization of one name write to one table in turn."""
+    world = World(tmp_path, "holds rows of elsewhere")
+    world.spec = replace(SPEC, bindings=(replace(SPEC.bindings[0], incarnation="m-1@l-a"),))
+
+    async def run() -> None:
+        with pytest.raises(DefinitionError, match="'t' is filled by materialization '.*' of another location: choose"):
             await fill(world)
 
     asyncio.run(run())

@@ -153,8 +153,8 @@ async def create_materialization(core: Core, statement: statements.CreateMateria
     with within(statement.at):
         require_trigger(core, statement.name, how.trigger)
     bound = tuple(_bound(core, bind, delta=how.delta) for bind in statement.bindings)
-    fresh = core.assembly.ids.fresh("m")
-    made = Materialization(statement.name, statement.endpoint, statement.options, bound, fresh, instance)
+    fresh, location = core.assembly.ids.fresh("m"), core.require_writing().running.hello.location
+    made = Materialization(statement.name, statement.endpoint, statement.options, bound, fresh, instance, location)
     spec = spec_of(made, core.catalog)
     _refuse_shared(core, made)
     answers = await endpoint.validate(spec)
@@ -162,7 +162,7 @@ async def create_materialization(core: Core, statement: statements.CreateMateria
         require_all(spec, answers)
         for binding in spec.bindings:
             if binding.reduce:
-                Reduced(binding)
+                Reduced(binding).require_columns()
     await add(core, made)
 
 

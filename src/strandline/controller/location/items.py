@@ -148,7 +148,8 @@ class BoundTable(msgspec.Struct, frozen=True):
 class Materialization(msgspec.Struct, frozen=True, tag_field="kind", tag="materialization"):
     """A task that keeps an endpoint's tables equal to collections.
 
-    Secrets in ``options`` are references, never values.
+    Secrets in ``options`` are references, never values.  ``location``: the id of the location that it was created in,
+    by which endpoints tell it from one of the same name elsewhere; the first versions did not note it.
     """
 
     name: str
@@ -157,6 +158,7 @@ class Materialization(msgspec.Struct, frozen=True, tag_field="kind", tag="materi
     bindings: tuple[BoundTable, ...]
     id: str
     instance: str = ""
+    location: str = ""
 
     @property
     def endpoint_options(self) -> dict[str, str]:

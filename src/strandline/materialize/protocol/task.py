@@ -7,13 +7,14 @@ counter was raised, is not in it and starts from nothing, while the others conti
 
 Trap: times of one collection say nothing about another.  If a collection or a materialization is created again under
 its old name, its bindings must get another `Binding.incarnation`; otherwise the old checkpoint would apply to the new
-data.
+data.  Two installations may give materializations the same name, so the incarnation also holds the location's id: an
+endpoint lets a materialization replace what another one of its name and of the same location filled, and nothing else.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any, Final
@@ -25,7 +26,7 @@ from strandline.errors import CorruptionError, DefinitionError, FencedError, Inv
 
 U32_MAX: Final = 2**32 - 1
 SPLITS_MAX: Final = 64
-_INCARNATION: Final = re.compile(r"(?:[a-z0-9-]*[a-z0-9])?")
+_INCARNATION: Final = re.compile(r"(?:[a-z0-9-]*[a-z0-9])?(?:@[a-z0-9-]*[a-z0-9])?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +70,8 @@ class Binding:
     """One collection, the resource that is kept equal to it, and the columns that identify its rows.
 
     ``incarnation`` (``[a-z0-9-]*``) identifies the data behind the names, ``backfill`` counts the requested backfills:
-    if either changes, the resource is emptied and filled from the start.
+    if either changes, the resource is emptied and filled from the start.  Behind an ``@`` the incarnation ends with the
+    id of the location that the task belongs to, if it is known.
 
     A ``delta`` binding is given what changed, and nothing of it is ever loaded.  With a key: the last row of each key
     that changed in a transaction, or that it is gone.  With ``diffs``, or without a key: the net changes themselves, in
@@ -83,6 +85,8 @@ class Binding:
     't.v2'
     >>> Binding("v", "t", ("a",), Schema((Column("a", "int"),)), incarnation="shard-7").state_key
     't.v0-shard-7'
+    >>> Binding("v", "t", ("a",), Schema((Column("a", "int"),)), incarnation="m-1@l-1").elsewhere("t.v0-m-1@l-2")
+    True
     """
 
     collection: str
@@ -116,7 +120,7 @@ class Binding:
                     f"{self.collection!r} has no column {name!r} to be its KEY; it has {', '.join(self.schema.names)}"
                 )
         if _INCARNATION.fullmatch(self.incarnation) is None:
-            raise InvalidUsage(f"{self.incarnation!r} cannot be an incarnation: a-z, 0-9 and - only, no - at its end")
+            raise InvalidUsage(f"{self.incarnation!r} cannot be an incarnation: a-z, 0-9 and -, no - at its end")
         if len(set(self.key)) != len(self.key):
             raise DefinitionError(f"{self.collection!r}: a column is twice in KEY ({', '.join(self.key)})")
 
@@ -135,6 +139,11 @@ class Binding:
     def state_key(self) -> str:
         """The key of this binding's progress; it changes with the data and with the counter."""
         return "-".join((f"{self.resource}.v{self.backfill}", self.incarnation)).removesuffix("-")
+
+    def elsewhere(self, state_key: str) -> bool:
+        """Return whether a state key belongs to another location; False if one of the two locations is not known."""
+        ours, theirs = location_of(self.state_key), location_of(state_key)
+        return bool(ours and theirs) and ours != theirs
 
     def require_newest(self, held: Iterable[str]) -> None:
         """Check that no later backfill of the same data is among the state keys that an endpoint holds.
@@ -229,9 +238,13 @@ class Checkpoint:
         """
         return Checkpoint(tuple(sorted(frozenset.intersection(*(frozenset(each.times) for each in checkpoints)))))
 
-    def mentions(self, resource: str) -> bool:
-        """Return whether anything was committed to ``resource``, under any backfill."""
-        return any(resource_of(key) == resource for key, _ in self.times)
+    def mentions(self, binding: Binding) -> bool:
+        """Return whether anything was committed to the binding's resource from its location, under any backfill."""
+        return any(resource_of(key) == binding.resource and not binding.elsewhere(key) for key, _ in self.times)
+
+    def lacking(self, state_keys: Collection[str]) -> Checkpoint:
+        """Return the checkpoint without some entries."""
+        return Checkpoint(tuple((key, time) for key, time in self.times if key not in state_keys))
 
     def encode(self) -> str:
         """Return the JSON text that endpoints and the recovery log keep: an object of times by state key."""
@@ -257,6 +270,15 @@ def resource_of(state_key: str) -> str:
     ('a.v1', 'a')
     """
     return state_key.rpartition(".v")[0]
+
+
+def location_of(state_key: str) -> str:
+    """Return the id of the location that a state key belongs to; empty: it is not known.
+
+    >>> location_of("a@b.v0-shard-7@l-1"), location_of("a@b.v0-shard-7")
+    ('l-1', '')
+    """
+    return state_key.rpartition(".v")[2].partition("@")[2]
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ from typing import Any, Final, TypeAlias
 
 import msgspec
 
-from strandline.errors import ProtocolViolation, StrandlineError, Unavailable
+from strandline.errors import DefinitionError, ProtocolViolation, StrandlineError, Unavailable
 from strandline.materialize.protocol.grammar import Conversation, Place
 from strandline.materialize.protocol.messages import (
     Acknowledge,
@@ -36,7 +36,7 @@ from strandline.materialize.protocol.messages import (
     Store,
 )
 from strandline.materialize.protocol.state import StateUpdate
-from strandline.materialize.protocol.task import MaterializationSpec
+from strandline.materialize.protocol.task import Checkpoint, MaterializationSpec, resource_of
 from strandline.materialize.wire import rows
 from strandline.materialize.wire.codec.messages import Message, said
 from strandline.materialize.wire.codec.messages import Request as WireRequest
@@ -151,12 +151,23 @@ class ConnectorSession:
             await self._child.send(batch)
             self._attend()
 
+    def _require_ours(self, checkpoint: Checkpoint | None) -> None:
+        """Raise `DefinitionError` if the endpoint's checkpoint is one of another location's materialization."""
+        assert self._task is not None, "a connector answers Open"
+        for state_key, _ in () if checkpoint is None else checkpoint.times:
+            if self._task.bindings[0].elsewhere(state_key):
+                raise DefinitionError(
+                    f"{resource_of(state_key)!r} is filled by materialization {self._task.name!r} of another location: "
+                    "choose another name, or drop what it has filled and its checkpoint"
+                )
+
     def _answer(self, message: Message) -> Response:
         match said(message):
             case "opened":
                 opened = message.opened
                 there = opened.HasField("runtime_checkpoint")
                 checkpoint = from_wire(opened.runtime_checkpoint) if there else None
+                self._require_ours(checkpoint)
                 return Opened(checkpoint, loads_all=opened.disable_load_optimization)
             case "loaded":
                 return self._loaded(message.loaded)

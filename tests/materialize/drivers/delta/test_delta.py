@@ -233,6 +233,20 @@ def test_a_table_of_another_task_is_not_taken(endpoint: DeltaEndpoint) -> None:
         apply(endpoint, replace(SPEC, name="other"))
 
 
+def test_a_namesake_of_another_location_touches_nothing(endpoint: DeltaEndpoint) -> None:
+    """Damage: two installations with a materialization of one name empty each other's table in turn."""
+    here, there, again = (
+        replace(SPEC, bindings=(replace(SPEC.bindings[0], incarnation=data),))
+        for data in ("m-1@l-a", "m-1@l-b", "m-2@l-a")
+    )
+    apply(endpoint, here)
+    with pytest.raises(DefinitionError, match="is filled by materialization 'm' of another location: choose another n"):
+        apply(endpoint, there)
+    assert not asyncio.run(endpoint.driver().preview(here))
+    apply(endpoint, again)
+    assert not asyncio.run(endpoint.driver().preview(again))
+
+
 def test_what_is_staged_is_applied_before_columns_change(endpoint: DeltaEndpoint) -> None:
     """Damage: files of a committed transaction do not fit the table when their turn comes."""
     world = World(endpoint, SPEC, TYPES)

@@ -403,6 +403,27 @@ def test_a_large_table_is_handed_over_some_rows_at_a_time(tmp_path: Path) -> Non
     endpoint.kept.close()
 
 
+class FullDisk:
+    """A connection whose COMMIT finds no space, in DuckDB's words."""
+
+    def __init__(self, path: str) -> None:
+        self._inner = duckdb.connect(path)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    def commit(self) -> None:
+        raise duckdb.TransactionException("TransactionContext Error: Failed to commit: No space left on device")
+
+
+def test_a_full_disk_is_called_a_full_disk(tmp_path: Path) -> None:
+    """Damage: an operator looks for a lock that no one holds."""
+    endpoint = DuckDBEndpoint(tmp_path / "a.duckdb", connect=FullDisk)
+    with pytest.raises(Unavailable, match=r"DuckDB file .*a.duckdb cannot be written, for its disk is full: make room"):
+        asyncio.run(endpoint.driver().apply(SPEC, {}))
+    endpoint.kept.close()
+
+
 READ: dict[str, Any] = {"check": True, "capture_output": True, "text": True}
 HOLD = """
 import duckdb, sys

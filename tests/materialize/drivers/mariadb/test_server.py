@@ -151,6 +151,24 @@ def test_a_wrong_password_and_no_server_are_named(make_endpoint: Make) -> None:
         assert "wrong word" not in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("made", "said"),
+    [
+        ("CREATE TABLE t (k bigint, x int) ENGINE = MyISAM", "a table of the engine MyISAM, whose changes are no part"),
+        ("CREATE TABLE t (k bigint, x int) ENGINE = MEMORY", "a table of the engine MEMORY"),
+        ("CREATE TABLE t (k bigint, x int) ENGINE = Aria TRANSACTIONAL = 0", "a table of the engine Aria"),
+        ("CREATE TABLE t (k bigint, x int) ENGINE = InnoDB WITH SYSTEM VERSIONING", "a system-versioned table"),
+        ("CREATE SEQUENCE t ENGINE = InnoDB", "a sequence"),
+    ],
+)
+def test_what_is_no_table_with_transactions_is_named(made: str, said: str, make_endpoint: Make) -> None:
+    """Damage: the server is said to be busy for ever; or rows are there without the checkpoint that speaks of them."""
+    endpoint = make_endpoint()
+    endpoint.run(made)
+    with pytest.raises(DefinitionError, match=f"'t' cannot be filled, for it is {said}"):
+        asyncio.run(endpoint.driver().apply(SPEC, {}))
+
+
 def test_a_number_that_mariadb_cannot_store_is_named_with_its_column(make_endpoint: Make) -> None:
     """Damage: NaN becomes NULL, or the task stops with words that name nothing."""
     spec = MaterializationSpec(

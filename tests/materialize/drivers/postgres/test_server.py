@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import psycopg
@@ -13,12 +14,17 @@ from tests.materialize.drivers.sql.claims import NEW, SPEC, commit, contents, op
 from tests.materialize.drivers.sql.cutting_proxy import CuttingProxy
 
 from strandline.algebra.schema import Column, Schema
-from strandline.errors import ConfigError, DefinitionError, FencedError, Unavailable
+from strandline.errors import ConfigError, CorruptionError, DefinitionError, FencedError, Unavailable
+from strandline.materialize.driver import DriverSpec
 from strandline.materialize.drivers.postgres import database
+from strandline.materialize.drivers.postgres.dialect import PostgresDialect
 from strandline.materialize.drivers.sql import evolution
+from strandline.materialize.drivers.sql.driver import SqlDriver
 from strandline.materialize.drivers.sql.text import Sql
-from strandline.materialize.protocol.task import NOTHING, Binding, MaterializationSpec
+from strandline.materialize.protocol.messages import Open
+from strandline.materialize.protocol.task import NOTHING, WHOLE, Binding, MaterializationSpec
 from strandline.testing.contracts.drivers.world import World, advance_through, write_history
+from strandline.testing.doubles import HandClock
 
 pytestmark = pytest.mark.server
 
@@ -183,6 +189,114 @@ def test_a_missing_privilege_is_named(make_endpoint: Make) -> None:
         asyncio.run(missing.driver().apply(SPEC, {}))
     reader.close()
     endpoint.run("DROP ROLE reader")
+
+
+@pytest.mark.parametrize("delta", [False, True])
+@pytest.mark.parametrize("on", ["INSERT", "INSERT OR UPDATE OR DELETE"])
+def test_rows_that_a_trigger_swallows_are_missed(on: str, delta: bool, make_endpoint: Make) -> None:
+    """Damage: rows are missing for good, and the transaction that should have stored them is committed."""
+    endpoint, spec = make_endpoint(), MaterializationSpec("m", (replace(SPEC.bindings[0], delta=delta),))
+
+    async def body() -> None:
+        session, _ = await opened(endpoint, spec=spec)
+        table, function = (endpoint.dialect.qualified(name).text for name in ("t", "g"))
+        endpoint.run(
+            f"CREATE FUNCTION {function}() RETURNS trigger LANGUAGE plpgsql AS "
+            "$$ BEGIN IF new.k = 2 THEN RETURN NULL; END IF; RETURN new; END $$"
+        )
+        endpoint.run(f"CREATE TRIGGER g BEFORE {on} ON {table} FOR EACH ROW EXECUTE FUNCTION {function}()")
+        with pytest.raises(CorruptionError, match="'t': of 2 rows to insert 1 were stored: another program's trigger"):
+            await commit(session, 2, rows_of((1, "one", NEW), (2, "two", NEW)), spec)
+        assert endpoint.checkpoint("m") == NOTHING
+        assert endpoint.rows("t") == []
+
+    asyncio.run(body())
+
+
+@pytest.mark.parametrize(
+    ("made", "said"),
+    [
+        ("CREATE MATERIALIZED VIEW {t} AS SELECT 1 AS k", "a materialized view"),
+        ("CREATE SEQUENCE {t}", "a sequence"),
+        ("CREATE TYPE {t} AS ENUM ('a')", "a type"),
+        ("CREATE UNLOGGED TABLE {t} (k bigint, x text)", "an UNLOGGED table, which PostgreSQL empties after a crash"),
+        (
+            "CREATE FOREIGN DATA WRAPPER w; CREATE SERVER w FOREIGN DATA WRAPPER w; "
+            "CREATE FOREIGN TABLE {t} (k int) SERVER w",
+            "a foreign table",
+        ),
+    ],
+)
+def test_what_is_no_lasting_table_is_named(made: str, said: str, make_endpoint: Make) -> None:
+    """Damage: the server is said to be busy for ever; or a crash of it empties the table, and no one notices."""
+    endpoint = make_endpoint()
+    for statement in made.split("; "):
+        endpoint.run(statement.format(t=endpoint.dialect.qualified("t").text))
+    try:
+        with pytest.raises(DefinitionError, match=f"'t' cannot be filled, for it is {said}"):
+            asyncio.run(endpoint.driver().apply(SPEC, {}))
+    finally:
+        endpoint.run("DROP FOREIGN DATA WRAPPER IF EXISTS w CASCADE")
+
+
+def test_the_table_of_the_checkpoints_must_last_too(make_endpoint: Make) -> None:
+    """Damage: a crash of the server takes the checkpoints, and the task's own rows count as another program's."""
+    endpoint = make_endpoint()
+
+    async def body() -> None:
+        await opened(endpoint)
+        endpoint.run(f"ALTER TABLE {endpoint.dialect.qualified('strandline_checkpoints').text} SET UNLOGGED")
+        with pytest.raises(DefinitionError, match="'strandline_checkpoints' cannot be filled, for it is an UNLOGGED"):
+            await endpoint.driver().apply(SPEC, {})
+
+    asyncio.run(body())
+
+
+def test_a_schema_of_temporary_tables_is_refused(make_endpoint: Make) -> None:
+    """Damage: the tables are gone with the session that made them."""
+    driver = SqlDriver(DriverSpec({}, {}, ""), PostgresDialect("pg_temp"), make_endpoint().database)
+    with pytest.raises(
+        DefinitionError, match="'t' cannot be filled in schema 'pg_temp': its tables end with a session"
+    ):
+        asyncio.run(driver.validate(SPEC))
+
+
+def test_another_user_needs_what_the_page_says(make_endpoint: Make) -> None:
+    """Damage: the second user of a schema gets words about a privilege, and the page does not say which."""
+    endpoint = make_endpoint()
+    schema, kept = (f'"{endpoint.schema}"', endpoint.dialect.qualified("strandline_checkpoints").text)
+    asyncio.run(_open_and_close(endpoint, SPEC))
+    endpoint.run("CREATE ROLE second LOGIN")
+    try:
+        endpoint.run(f"GRANT USAGE, CREATE ON SCHEMA {schema} TO second")
+        options = replace(endpoint.options, user="second")
+        driver = SqlDriver(
+            DriverSpec({}, {}, ""), endpoint.dialect, lambda: database.PostgresDatabase(HandClock(), options)
+        )
+        spec = MaterializationSpec("n", (replace(SPEC.bindings[0], resource="u"),))
+        with pytest.raises(ConfigError, match="permission denied for table strandline_checkpoints"):
+            asyncio.run(driver.apply(spec, {}))
+        endpoint.run(f"GRANT SELECT, INSERT, UPDATE, DELETE ON {kept} TO second")
+
+        async def body() -> None:
+            await driver.apply(spec, {})
+            session = await driver.open()
+            await session.send(Open(spec, "1", WHOLE, {}))
+            await session.receive()
+            await session.receive()
+            await commit(session, 2, rows_of((1, "one", NEW)), spec)
+            await session.close()
+
+        asyncio.run(body())
+        assert endpoint.rows("u") == [{"k": 1, "x": "one"}]
+    finally:
+        endpoint.run("DROP OWNED BY second CASCADE")
+        endpoint.run("DROP ROLE second")
+
+
+async def _open_and_close(endpoint: PostgresEndpoint, spec: MaterializationSpec) -> None:
+    session, _ = await opened(endpoint, spec=spec)
+    await session.close()
 
 
 def test_an_old_server_and_no_server_are_named(make_endpoint: Make, monkeypatch: pytest.MonkeyPatch) -> None:

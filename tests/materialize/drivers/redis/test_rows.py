@@ -243,7 +243,7 @@ def test_keys_of_another_program_or_materialization_are_not_touched(hashes: Redi
         with closing(hashes.client()) as client:
             client.delete("t:1")
         await driver.apply(SPEC, {})
-        with pytest.raises(DefinitionError, match="are filled by materialization 'm': choose another name"):
+        with pytest.raises(DefinitionError, match="are filled by materialization 'm': choose another name, or delete"):
             await driver.apply(replace(SPEC, name="other"), {})
         inner = replace(SPEC.bindings[0], resource="t:x")
         with pytest.raises(DefinitionError, match="would share keys with 't' of materialization 'm'"):
@@ -252,6 +252,29 @@ def test_keys_of_another_program_or_materialization_are_not_touched(hashes: Redi
             await driver.validate(MaterializationSpec("m", (*SPEC.bindings, inner)))
         with pytest.raises(DefinitionError, match="keeps its own keys there"):
             await driver.validate(MaterializationSpec("m", (replace(inner, resource="strandline"),)))
+
+    asyncio.run(body())
+
+
+def test_a_namesake_of_another_location_touches_nothing(hashes: RedisDatabase) -> None:
+    """Damage: two installations with a materialization of one name empty each other's keys in turn."""
+    here, there, again = (
+        replace(SPEC, bindings=(replace(SPEC.bindings[0], incarnation=data),))
+        for data in ("m-1@l-a", "m-1@l-b", "m-2@l-a")
+    )
+    inner = replace(there, bindings=(replace(there.bindings[0], resource="t:x"),))
+    driver = hashes.driver()
+
+    async def body() -> None:
+        await driver.apply(here, {})
+        with pytest.raises(DefinitionError, match="are filled by materialization 'm' of another location: choose ano"):
+            await driver.apply(there, {})
+        with pytest.raises(DefinitionError, match="would share keys with 't' of materialization 'm'"):
+            await driver.apply(inner, {})
+        assert "emptied the keys t:*" in (await driver.apply(again, {})).action
+        with closing(hashes.client()) as client:  # what the message advises
+            client.hdel("strandline:owners", "t")
+        assert (await driver.apply(there, {})).action == "took the keys t:*"
 
     asyncio.run(body())
 

@@ -9,6 +9,7 @@ import asyncio
 import threading
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
@@ -37,6 +38,10 @@ Make = Callable[..., SqlEndpoint]
 
 ONE = Schema((Column("k", "bigint"), Column("x", "string")))
 SPEC = MaterializationSpec("m", (Binding("v", "t", ("k",), ONE),))
+HERE, THERE, AGAIN = (  # the same name in two locations, and created again in the first one
+    MaterializationSpec("m", (replace(SPEC.bindings[0], incarnation=data),))
+    for data in ("m-1@l-a", "m-1@l-b", "m-2@l-a")
+)
 TWO_KEYS = MaterializationSpec(
     "m", (Binding("v", "t", ("a", "b"), Schema((Column("a", "bigint"), Column("x", "string"), Column("b", "string")))),)
 )
@@ -371,7 +376,8 @@ class SqlClaims:
             await commit(session, 3, rows_of((2, 2**40, NEW), spec=wide), wide)
             assert sorted(await contents(endpoint, wide)) == [(1, 1), (2, 2**40)]
             with pytest.raises(
-                DefinitionError, match=r"table 't' has the columns \(k .*, x .*\), but 'v' needs \(k .*"
+                DefinitionError,
+                match=r"table 't' has the columns \(k .*, x .*\), but 'v' needs \(k .*: `strandline backfill` of 'v' m",
             ):
                 await endpoint.driver().apply(other, {})
             assert len(endpoint.rows("t")) == 2
@@ -399,6 +405,86 @@ class SqlClaims:
             assert endpoint.rows("t") == []
 
         run(body())
+
+    def test_a_namesake_of_another_location_touches_nothing(self, endpoint: SqlEndpoint) -> None:
+        """Damage: two installations with a materialization of one name empty or drop each other's table in turn."""
+        elsewhere = MaterializationSpec("m", (replace(THERE.bindings[0], resource="u"),))
+        wider = replace(THERE.bindings[0], schema=Schema((Column("k", "bigint"), Column("y", "bigint"))))
+
+        async def body() -> None:
+            session, _ = await opened(endpoint, spec=HERE)
+            await commit(session, 2, rows_of((1, "one", NEW)), HERE)
+            for spec in (THERE, elsewhere, MaterializationSpec("m", (wider,))):
+                for call in (endpoint.driver().apply(spec, {}), endpoint.driver().preview(spec)):
+                    with pytest.raises(DefinitionError, match="'t' is filled by materialization 'm' of another locat"):
+                        await call
+            await commit(session, 3, rows_of((2, "two", NEW)), HERE)
+            assert not await endpoint.driver().preview(HERE)
+            assert sorted(await contents(endpoint)) == [(1, "one"), (2, "two")]
+
+        run(body())
+
+    def test_a_namesake_of_the_same_location_replaces_its_forerunner(self, endpoint: SqlEndpoint) -> None:
+        """Damage: who drops a materialization and creates it again must empty its tables by hand."""
+
+        async def body() -> None:
+            await commit((await opened(endpoint, spec=HERE))[0], 2, rows_of((1, "one", NEW)), HERE)
+            await commit((await opened(endpoint, spec=AGAIN))[0], 2, rows_of((2, "two", NEW)), AGAIN)
+            assert await contents(endpoint) == [(2, "two")]
+
+        run(body())
+
+    def test_a_table_that_was_dropped_may_be_filled_from_another_location(self, endpoint: SqlEndpoint) -> None:
+        """Damage: what the message advises does not help; or the first location goes on writing among the new rows."""
+
+        async def body() -> None:
+            former, _ = await opened(endpoint, spec=HERE)
+            await commit(former, 2, rows_of((1, "one", NEW)), HERE)
+            endpoint.run(f"DROP TABLE {endpoint.dialect.qualified('t').text}")
+            assert (await endpoint.driver().apply(THERE, {})).action == "created table 't'"
+            with pytest.raises(FencedError, match="fenced off by another"):
+                await commit(former, 3, rows_of((2, "two", NEW)), HERE)
+            session, base = await opened(endpoint, spec=THERE)
+            assert base == NOTHING
+            await commit(session, 2, rows_of((3, "three", NEW)), THERE)
+            with pytest.raises(DefinitionError, match="'t' is filled by materialization 'm' of another location"):
+                await endpoint.driver().apply(HERE, {})
+            assert await contents(endpoint) == [(3, "three")]
+
+        run(body())
+
+    def test_rows_that_others_wrote_after_the_table_was_adopted_stay(self, endpoint: SqlEndpoint) -> None:
+        """Damage: the first transaction, hours later, deletes rows that another program has stored meanwhile."""
+
+        async def body() -> None:
+            session, _ = await opened(endpoint)
+            endpoint.run(f"INSERT INTO {endpoint.dialect.qualified('t').text} (k, x) VALUES (9, 'theirs')")
+            with pytest.raises(DefinitionError, match="'t' holds rows that this materialization did not write"):
+                await commit(session, 2, rows_of((1, "one", NEW)))
+            assert await contents(endpoint) == [(9, "theirs")]
+
+        run(body())
+
+    def test_what_splits_filled_to_different_times_may_be_filled_anew(self, endpoint: SqlEndpoint) -> None:
+        """Damage: a materialization with splits is created again with one, and its own rows count as another's."""
+
+        async def body() -> None:
+            await commit((await opened(endpoint, spec=HERE))[0], 2, rows_of((1, "one", NEW)), HERE)
+            halves = [(await opened(endpoint, half, HERE))[0] for half in (HALF, REST)]
+            await commit(halves[0], 3, spec=HERE)
+            await opened(endpoint, spec=AGAIN)  # its process dies before it commits
+            session, _ = await opened(endpoint, spec=AGAIN)
+            await commit(session, 4, rows_of((2, "two", NEW)), AGAIN)
+            assert await contents(endpoint) == [(2, "two")]
+            assert endpoint.checkpoint("m") == NOTHING.advance(AGAIN.state_keys, 4)
+
+        run(body())
+
+    def test_a_view_in_the_place_of_a_table_is_named(self, endpoint: SqlEndpoint) -> None:
+        """Damage: the endpoint is said to be busy, for ever."""
+        endpoint.run(f"CREATE VIEW {endpoint.dialect.qualified('t').text} AS SELECT 1 AS k")
+        with pytest.raises(DefinitionError, match="'t' cannot be filled, for it is a view: drop it, or choose another"):
+            run(endpoint.driver().apply(SPEC, {}))
 
     def test_the_database_itself_has_one_row_per_key(self, endpoint: SqlEndpoint) -> None:
         """Damage: another program adds a second row of a key, and nothing says so."""

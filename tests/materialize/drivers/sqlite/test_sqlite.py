@@ -6,6 +6,7 @@ import asyncio
 import math
 import sqlite3
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -15,11 +16,11 @@ from tests.materialize.drivers.sql.claims import NEW, SPEC, SqlClaims, commit, c
 from tests.materialize.drivers.sql.endpoint import SqlEndpoint, driver_of
 
 from strandline.algebra.schema import Column, Schema
-from strandline.errors import ConfigError, DefinitionError, FencedError, Unavailable
+from strandline.errors import ConfigError, CorruptionError, DefinitionError, FencedError, Unavailable
 from strandline.materialize.drivers.sql.session import SqlSession
 from strandline.materialize.drivers.sqlite.dialect import SQLiteDialect
 from strandline.materialize.drivers.sqlite.file import SQLiteFile
-from strandline.materialize.protocol.task import Binding, MaterializationSpec
+from strandline.materialize.protocol.task import NOTHING, Binding, MaterializationSpec
 from strandline.testing.contracts.drivers.driver_contract import DriverContract
 from strandline.testing.contracts.drivers.fencing_contract import FencingContract
 from strandline.testing.contracts.drivers.splits_contract import SplitsContract, SplitsUnderFaultsContract
@@ -152,6 +153,22 @@ def test_readers_do_not_hold_the_writer_up(make_endpoint: Callable[..., SQLiteEn
         assert endpoint.run("SELECT count(*) FROM t")[1] == [(1,)], "a reader sees one moment"
         endpoint.run("COMMIT")
         assert len(await contents(endpoint)) == 2
+
+    asyncio.run(body())
+
+
+@pytest.mark.parametrize("delta", [False, True])
+def test_rows_that_a_trigger_swallows_are_missed(delta: bool, make_endpoint: Callable[..., SQLiteEndpoint]) -> None:
+    """Damage: rows are missing for good, and the transaction that should have stored them is committed."""
+    endpoint, spec = make_endpoint(), MaterializationSpec("m", (replace(SPEC.bindings[0], delta=delta),))
+
+    async def body() -> None:
+        session, _ = await opened(endpoint, spec=spec)
+        endpoint.run("CREATE TRIGGER g BEFORE INSERT ON t WHEN new.k = 2 BEGIN SELECT raise(IGNORE); END")
+        with pytest.raises(CorruptionError, match="'t': of 2 rows to insert 1 were stored: another program's trigger"):
+            await commit(session, 2, rows_of((1, "one", NEW), (2, "two", NEW)), spec)
+        assert endpoint.checkpoint("m") == NOTHING
+        assert endpoint.rows("t") == []
 
     asyncio.run(body())
 

@@ -69,11 +69,11 @@ class DuckDBConnection:
         self._unstage()
         self._staged = staged.table.text.strip('"'), rows
 
-    def append(self, table: Sql, columns: Sequence[Sql], types: Sequence[Type], rows: Spool) -> None:
+    def append(self, table: Sql, columns: Sequence[Sql], types: Sequence[Type], rows: Spool) -> int:
         """See `Connection.append`."""
         self._inner.register(_APPENDED, rows.relation())
         try:
-            self._run(
+            return self.change(
                 compose(
                     "INSERT INTO {t} ({c}) SELECT * FROM {r}",
                     t=table,

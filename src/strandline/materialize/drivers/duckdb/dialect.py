@@ -15,6 +15,7 @@ from strandline.materialize.drivers.sql.dialect import Dialect, Found
 from strandline.materialize.drivers.sql.text import Sql, compose
 
 _TABLES = Sql("SELECT table_name FROM duckdb_tables() WHERE schema_name = 'main' AND NOT temporary AND NOT internal")
+_VIEWS = Sql("SELECT view_name FROM duckdb_views() WHERE schema_name = 'main' AND NOT temporary AND NOT internal")
 _COLUMNS: LiteralString = """
 SELECT column_name, data_type, NOT is_nullable AND column_default IS NULL FROM duckdb_columns()
 WHERE table_name = {1} AND schema_name = 'main' AND database_name = {d}
@@ -37,6 +38,11 @@ class DuckDBDialect(Dialect):
     def tables(self, connection: Connection) -> list[str]:
         """See `Dialect.tables`."""
         return [str(name) for (name,) in connection.query(_TABLES)]
+
+    def other(self, connection: Connection, name: str) -> str | None:
+        """See `Dialect.other`."""
+        views = (self.fold(str(there)) for (there,) in connection.query(_VIEWS))
+        return "a view" if self.fold(name) in views else None
 
     def guard(self, connection: Connection, checkpoints: Sql, materialization: str) -> None:
         """Change one row: two transactions that do so conflict, though they add different ranges.  No name is empty."""

@@ -33,6 +33,8 @@ PAUSE_MAX_S: Final = 1.0
 LOCK_WAIT_S: Final = 15.0
 assert PAUSE_FIRST_S < PAUSE_MAX_S < LOCK_WAIT_S
 
+_FULL: Final = "No space left"
+"""What the system says of a full disk; DuckDB's own error is the same for all commits that fail."""
 _HOLDER: Final = re.compile(r"lock is held in (?P<program>.*?) ?\(PID (?P<pid>\d+)\)")
 
 
@@ -44,10 +46,14 @@ class _Done(Generic[T]):
 
 
 @dataclass(frozen=True, slots=True)
-class _Locked:
-    """Another process has the file open; the work was not begun."""
+class _Undone:
+    """The work was not begun, or was not committed as far as is known; ``why``: what a message says of the file."""
 
-    holder: str
+    why: str
+
+
+def _locked(holder: str) -> _Undone:
+    return _Undone(f"is locked by {holder}; close it there and try again")
 
 
 class DuckDBFile:
@@ -86,35 +92,37 @@ class DuckDBFile:
             if isinstance(outcome, _Done):
                 return outcome.value
             if waited >= self._lock_wait_s:
-                raise Unavailable(f"{self} is locked by {outcome.holder}; close it there and try again")
+                raise Unavailable(f"{self} {outcome.why}")
             await self._clock.sleep(pause)
             waited, pause = waited + pause, min(2 * pause, PAUSE_MAX_S)
 
     async def close(self) -> None:
         """Do nothing: no connection is kept."""
 
-    def _attempt(self, work: Callable[[Connection], T], again: bool) -> _Done[T] | _Locked:
+    def _attempt(self, work: Callable[[Connection], T], again: bool) -> _Done[T] | _Undone:
         try:
             connection = self._connect(str(self._path))
         except duckdb.ConnectionException:
-            return _Locked("another connection of this process that opened it in another mode")
+            return _locked("another connection of this process that opened it in another mode")
         except duckdb.IOException as error:
             holder = _HOLDER.search(str(error))
             if holder is not None:
-                return _Locked(f"process {holder['pid']} ({holder['program']})")
+                return _locked(f"process {holder['pid']} ({holder['program']})")
             if "lock" in str(error).lower():
-                return _Locked("another process")
+                return _locked("another process")
             raise ConfigError(f"{self} cannot be opened: {sentence(error)}") from error
         except duckdb.Error as error:
             if "Unique file handle conflict" in str(error):  # the class of this error depends on DuckDB's version
-                return _Locked("another connection of this process, which is about to close")
+                return _locked("another connection of this process, which is about to close")
             raise
         try:
             return _Done(work(DuckDBConnection(connection)))
-        except OutcomeUnknownError:
+        except OutcomeUnknownError as error:
             if not again:
                 raise
-            return _Locked("another transaction of this process")
+            if _FULL in str(error):
+                return _Undone(f"cannot be written, for its disk is full: make room there and try again ({error})")
+            return _locked("another transaction of this process")
         except (duckdb.ProgrammingError, duckdb.DataError, duckdb.IntegrityError) as error:
             raise DefinitionError(f"{self} refused what it was given: {sentence(error)}") from error
         except duckdb.Error as error:

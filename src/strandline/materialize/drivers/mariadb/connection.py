@@ -85,13 +85,15 @@ class MariaDBConnection:
         self.change(compose("DELETE FROM {t}", t=staged.table))
         self.append(staged.table, [identifier(name) for name in staged.names], staged.types, rows)
 
-    def append(self, table: Sql, columns: Sequence[Sql], types: Sequence[Type], rows: Spool) -> None:
+    def append(self, table: Sql, columns: Sequence[Sql], types: Sequence[Type], rows: Spool) -> int:
         """See `Connection.append`."""
         head = compose("INSERT INTO {t} ({c}) VALUES ", t=table, c=joined(", ", columns)).text
+        taken = 0
         with self._failing(), self._inner.cursor() as cursor:
             for part in rows.tables():
                 for values in _written(cursor, part):
-                    cursor.execute(head + values)
+                    taken += int(cursor.execute(head + values))
+        return taken
 
     @contextmanager
     def _failing(self) -> Iterator[None]:

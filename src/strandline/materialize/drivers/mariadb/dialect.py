@@ -44,7 +44,10 @@ _LONG: Final = (Atom("string"), Atom("binary"))
 _TABLES: Final = Sql("""
 SELECT table_name FROM information_schema.tables
 WHERE table_schema = DATABASE() AND table_type = 'BASE TABLE' AND engine = 'InnoDB'""")
-"""Another engine has no transactions: to make a table over its table is refused by the server."""
+"""Those that can be filled; `MariaDBDialect.other` says what else there is."""
+_OTHER: LiteralString = """
+SELECT table_name, table_type, engine FROM information_schema.tables
+WHERE table_schema = DATABASE() AND table_name = {1}"""
 _INDEXES: LiteralString = """
 SELECT DISTINCT index_name FROM information_schema.statistics WHERE table_schema = DATABASE() AND table_name = {1}"""
 
@@ -116,6 +119,16 @@ class MariaDBDialect(Dialect):
             )
             for name, kind, collation, null, _, default, extra, *_ in rows
         ]
+
+    def other(self, connection: Connection, name: str) -> str | None:
+        """See `Dialect.other`."""
+        rows: list[Any] = connection.query(self.statement(_OTHER), name)
+        for there, kind, engine in rows:  # they are compared without case
+            if there == name and kind != "BASE TABLE":
+                return f"a {kind.lower().replace('system versioned', 'system-versioned table')}"
+            if there == name and engine != "InnoDB":
+                return f"a table of the engine {engine}, whose changes are no part of a transaction as InnoDB's are"
+        return None
 
     def indexes(self, connection: Connection, table: str) -> list[str]:
         """See `Dialect.indexes`."""

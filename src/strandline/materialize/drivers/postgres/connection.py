@@ -94,12 +94,14 @@ class PostgresConnection:
         if rows.rows >= ANALYZED_ROWS_MIN:  # the other columns are as many again, and decide nothing
             self.change(compose("ANALYZE {t} ({k})", t=staged.table, k=joined(", ", map(identifier, staged.key))))
 
-    def append(self, table: Sql, columns: Sequence[Sql], types: Sequence[Type], rows: Spool) -> None:
+    def append(self, table: Sql, columns: Sequence[Sql], types: Sequence[Type], rows: Spool) -> int:
         """See `Connection.append`."""
         statement = compose("COPY {t} ({c}) FROM STDIN (FORMAT csv)", t=table, c=joined(", ", columns))
-        with self._failing(), self._inner.cursor() as cursor, cursor.copy(statement.text.encode()) as copy:
-            for part in written_ahead(rows.tables()):
-                copy.write(part)
+        with self._failing(), self._inner.cursor() as cursor:
+            with cursor.copy(statement.text.encode()) as copy:
+                for part in written_ahead(rows.tables()):
+                    copy.write(part)
+            return cursor.rowcount
 
     def _run(self, statement: Sql, values: Sequence[Value]) -> psycopg.RawCursor[tuple[Any, ...]]:
         return psycopg.RawCursor(self._inner).execute(statement.text.encode(), list(values) if values else None)

@@ -46,6 +46,25 @@ FROM pg_catalog.pg_attribute a JOIN pg_catalog.pg_class c ON c.oid = a.attrelid
 WHERE c.relname = {1} AND a.attnum > 0 AND NOT a.attisdropped AND c.relnamespace = """
 _OF_SCHEMA: Final = "(SELECT oid FROM pg_catalog.pg_namespace WHERE nspname = {2}) ORDER BY a.attnum"
 _TEMPORARY: Final = "pg_catalog.pg_my_temp_schema() ORDER BY a.attnum"
+_OTHER: Final = """
+SELECT c.relkind::text, c.relpersistence::text
+FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+WHERE n.nspname = {1} AND c.relname = {2}
+UNION ALL SELECT 'c', 'p' FROM pg_catalog.pg_type t JOIN pg_catalog.pg_namespace n ON n.oid = t.typnamespace
+WHERE n.nspname = {3} AND t.typname = {4} AND t.typrelid = 0 AND t.typelem = 0"""
+_KINDS: Final = {
+    "v": "a view",
+    "m": "a materialized view",
+    "S": "a sequence",
+    "f": "a foreign table",
+    "c": "a type",
+    "i": "an index",
+    "I": "an index",
+}
+_PASSING: Final = {
+    "u": "an UNLOGGED table, which PostgreSQL empties after a crash (or make it one by ALTER TABLE … SET LOGGED)",
+    "t": "a temporary table, which ends with its session",
+}
 _INDEXES: Final = """
 SELECT indexname FROM pg_catalog.pg_indexes WHERE tablename = {1} AND schemaname = {2}"""
 _GUARD: Final = "SELECT pg_advisory_xact_lock(hashtextextended('strandline ' || {1}, 0))"
@@ -81,6 +100,10 @@ class PostgresDialect(Dialect):
 
     def check_table(self, name: str, columns: Sequence[str]) -> None:
         """See `Dialect.check_table`."""
+        if self._schema.startswith("pg_temp"):
+            raise DefinitionError(
+                f"{name!r} cannot be filled in schema {self._schema!r}: its tables end with a session; choose another"
+            )
         for column in columns:
             if column in _OF_THE_SYSTEM:
                 raise DefinitionError(f"a column of {name!r} is called {column!r}, which every table of PostgreSQL has")
@@ -123,6 +146,12 @@ class PostgresDialect(Dialect):
         else:
             rows = connection.query(self.statement(_COLUMNS + _OF_SCHEMA), table, self._schema)
         return [Found(str(name), str(kind), bool(required)) for name, kind, required in rows]
+
+    def other(self, connection: Connection, name: str) -> str | None:
+        """See `Dialect.other`."""
+        found = connection.query(self.statement(_OTHER), self._schema, name, self._schema, name)
+        whats = (_KINDS.get(str(kind), _PASSING.get(str(lasts))) for kind, lasts in found)
+        return next((what for what in whats if what is not None), None)
 
     def indexes(self, connection: Connection, table: str) -> list[str]:
         """See `Dialect.indexes`."""

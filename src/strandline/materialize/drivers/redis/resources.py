@@ -68,7 +68,8 @@ def fits(server: Server, spec: MaterializationSpec) -> list[Fit]:
 def _fit(server: Server, task: str, binding: Binding, owners: Mapping[str, Owner]) -> Fit:
     resource, owner = binding.resource, owners.get(binding.resource)
     for other, its in owners.items():
-        if other != resource and its.task != task and nested(other, resource):
+        ours = its.task == task and not binding.elsewhere(its.state_key)
+        if other != resource and not ours and nested(other, resource):
             raise DefinitionError(
                 f"resource {resource!r} would share keys with {other!r} of materialization {its.task!r}: "
                 "choose another name"
@@ -80,9 +81,12 @@ def _fit(server: Server, task: str, binding: Binding, owners: Mapping[str, Owner
                 f"write: delete the keys {prefix(resource)}*, or choose another name than {resource!r}"
             )
         return Fit(binding, f"took the keys {prefix(resource)}*", owner)
-    if owner.task != task:
+    elsewhere = binding.elsewhere(owner.state_key)
+    if owner.task != task or elsewhere:
         raise DefinitionError(
-            f"the keys {prefix(resource)}* are filled by materialization {owner.task!r}: choose another name"
+            f"the keys {prefix(resource)}* are filled by materialization {owner.task!r}"
+            f"{' of another location' if elsewhere else ''}: choose another name, or delete these keys and the field "
+            f"{resource!r} of the hash {OWNERS}"
         )
     binding.require_newest([owner.state_key])
     if owner.state_key != binding.state_key or owner.emptying:

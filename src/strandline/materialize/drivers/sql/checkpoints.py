@@ -14,12 +14,15 @@ Every function works inside the caller's transaction.  How two transactions that
 | SQLite | BEGIN IMMEDIATE: one at a time | the same |
 | DuckDB | they conflict if both change the fence to another value, so a commit raises it, too | a row that all change |
 
+A session that takes ranges which disagree on bindings that are gone cannot keep a time of these.  It keeps that their
+tables were filled (`_REMEMBERED`), so that a backfill may still empty them.
+
 Law: M3.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -28,7 +31,7 @@ from strandline.materialize.drivers.sql.connection import Connection
 from strandline.materialize.drivers.sql.dialect import Dialect
 from strandline.materialize.drivers.sql.text import Sql
 from strandline.materialize.drivers.tiles import checkpoint_of, left_of
-from strandline.materialize.protocol.task import Checkpoint, KeyRange
+from strandline.materialize.protocol.task import Checkpoint, KeyRange, location_of, resource_of
 
 TABLE: Final = "strandline_checkpoints"
 
@@ -55,6 +58,11 @@ WHERE materialization = {2} AND key_begin = {3} AND key_end = {4} AND fence = {5
 _LOOK: Final = """
 SELECT fence, checkpoint FROM {table}
 WHERE materialization = {1} AND key_begin = {2} AND key_end = {3}"""
+_REPLACE: Final = """
+UPDATE {table} SET checkpoint = {1}, fence = fence + 1
+WHERE materialization = {2} AND key_begin = {3} AND key_end = {4}"""
+_REMEMBERED: Final = ".v0-gone"
+"""Makes a state key that no binding has of a resource; a time of it means nothing."""
 _OF_TASK: Final = "SELECT key_begin, key_end, checkpoint FROM {table} WHERE materialization = {1}"
 
 
@@ -103,7 +111,7 @@ def claim(
     rows: list[Any] = connection.query(_locking(dialect, dialect.statement(_OVERLAPPING, table=table)), *overlap)
     fences = {KeyRange(begin, end): fence for begin, end, fence, _ in rows}
     held = {KeyRange(begin, end): Checkpoint.decode(text) for begin, end, _, text in rows}
-    base = checkpoint_of(materialization, wanted, held, state_keys)
+    base = _remembering(checkpoint_of(materialization, wanted, held, state_keys), held.values())
     if wanted in held:
         return Claim(materialization, wanted, fences[wanted]), base
     connection.change(dialect.statement(_REMOVE, table=table), *overlap)
@@ -149,6 +157,23 @@ def of_task(connection: Connection, dialect: Dialect, materialization: str) -> M
     statement = dialect.statement(_OF_TASK, table=dialect.qualified(TABLE))
     rows: list[Any] = connection.query(statement, materialization)
     return {KeyRange(begin, end): Checkpoint.decode(text) for begin, end, text in rows}
+
+
+def forget(connection: Connection, dialect: Dialect, materialization: str, state_keys: Collection[str]) -> None:
+    """Take state keys out of the checkpoints of all ranges, and fence the sessions that would write them again."""
+    statement = dialect.statement(_REPLACE, table=dialect.qualified(TABLE))
+    for range_, held in of_task(connection, dialect, materialization).items():
+        left = held.lacking(state_keys)
+        if left != held:
+            connection.change(statement, left.encode(), materialization, range_.begin, range_.end)
+
+
+def _remembering(base: Checkpoint, held: Iterable[Checkpoint]) -> Checkpoint:
+    """Return ``base`` with a mention of every resource that one of ``held`` mentions."""
+    known = {resource_of(key) for key, _ in base.times}
+    keys = {key for each in held for key, _ in each.times if resource_of(key) not in known}
+    lost = (f"{resource_of(key)}{_REMEMBERED}@{location_of(key)}".removesuffix("@") for key in keys)
+    return Checkpoint(tuple(sorted({**dict(base.times), **dict.fromkeys(lost, 0)}.items())))
 
 
 def _locking(dialect: Dialect, query: Sql) -> Sql:

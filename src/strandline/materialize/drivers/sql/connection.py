@@ -81,8 +81,11 @@ class Connection(Protocol):
         """
         ...
 
-    def append(self, table: Sql, columns: Sequence[Sql], types: Sequence[Type], rows: Spool) -> None:
-        """Add ``rows``, which are not empty, to a table, whose ``columns`` are in the order of theirs."""
+    def append(self, table: Sql, columns: Sequence[Sql], types: Sequence[Type], rows: Spool) -> int:
+        """Add ``rows``, which are not empty, to a table, whose ``columns`` are in the order of theirs.
+
+        Returns how many rows the table took: a trigger may have it take fewer.
+        """
         ...
 
 

@@ -97,6 +97,10 @@ class Dialect(ABC):
     def columns(self, connection: Connection, table: str, *, temporary: bool = False) -> list[Found]:
         """Return the columns of a table, in its order."""
 
+    @abstractmethod
+    def other(self, connection: Connection, name: str) -> str | None:
+        """Return what has the name of a table and cannot be filled, as "a view"; None: nothing, or a table that can."""
+
     def indexes(self, connection: Connection, table: str) -> list[str]:
         """Return the names of a table's indexes, if this dialect makes any."""
         return []

@@ -63,7 +63,8 @@ class SqlDriver:
             connection.begin()
             try:
                 done = []
-                before = evolution.beforehand(connection, self._dialect, spec.name)
+                before = evolution.beforehand(connection, self._dialect, spec)
+                checkpoints.forget(connection, self._dialect, spec.name, before.forgotten)
                 for binding in spec.bindings:
                     changes = evolution.plan(connection, self._target(binding), before)
                     for change in changes:
@@ -86,7 +87,7 @@ class SqlDriver:
         def work(connection: Connection) -> list[Change]:
             connection.begin()
             try:
-                before = evolution.beforehand(connection, self._dialect, spec.name)
+                before = evolution.beforehand(connection, self._dialect, spec)
                 targets = map(self._target, spec.bindings)
                 return [change for target in targets for change in evolution.plan(connection, target, before)]
             finally:

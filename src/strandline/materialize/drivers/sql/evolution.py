@@ -1,7 +1,9 @@
 """What Apply does to the table of a binding: it is planned by looking, so a preview changes nothing.
 
 A table that this task never filled is adopted if it is empty and can store the rows; else it is refused, with the
-difference.  In a table of ours a column is added, a type is widened and a NOT NULL is dropped in place.  Any other
+difference.  A table that a materialization of the same name fills from another location is refused: once that table was
+dropped, the other location's checkpoints are forgotten.
+In a table of ours a column is added, a type is widened and a NOT NULL is dropped in place.  Any other
 difference is said, and made up for by a backfill, which makes the table again.
 """
 
@@ -13,12 +15,12 @@ from dataclasses import dataclass
 from typing import Final
 
 from strandline.errors import DefinitionError
-from strandline.materialize.drivers.sql import checkpoints
+from strandline.materialize.drivers.sql import checkpoints, tables
 from strandline.materialize.drivers.sql.connection import Connection
 from strandline.materialize.drivers.sql.dialect import Dialect, Found
 from strandline.materialize.drivers.sql.target import INDEX_PREFIX, Target
 from strandline.materialize.drivers.sql.text import Sql, compose, identifier, joined
-from strandline.materialize.protocol.task import Checkpoint, MaterializationSpec
+from strandline.materialize.protocol.task import Checkpoint, MaterializationSpec, resource_of
 
 SCRATCH: Final = "strandline_scratch"
 _TYPE: Final = re.compile(r"([a-z]+(?: [a-z]+)*)(?:\((\d+)(?:,\s*(\d+))?\))?")
@@ -40,10 +42,12 @@ class Beforehand:
     """What the database holds before an Apply changes anything: no two of its bindings have one table.
 
     ``tables``: the name of each table, by `Dialect.fold` of it.  ``committed``: the checkpoints of the task.
+    ``forgotten``: the state keys in them of another location, whose tables are gone.
     """
 
     tables: Mapping[str, str]
     committed: Sequence[Checkpoint]
+    forgotten: Sequence[str] = ()
 
     @property
     def state_keys(self) -> list[str]:
@@ -51,10 +55,24 @@ class Beforehand:
         return [state_key for checkpoint in self.committed for state_key, _ in checkpoint.times]
 
 
-def beforehand(connection: Connection, dialect: Dialect, materialization: str) -> Beforehand:
-    """Look once, for all bindings: a catalog may have many thousands of tables."""
-    tables = {dialect.fold(name): name for name in dialect.tables(connection)}
-    return Beforehand(tables, [*checkpoints.of_task(connection, dialect, materialization).values()])
+def beforehand(connection: Connection, dialect: Dialect, spec: MaterializationSpec) -> Beforehand:
+    """Look once, for all bindings: a catalog may have many thousands of tables.
+
+    Raises:
+        DefinitionError: a materialization of the same name, but of another location, fills tables here; or what is
+            called as the table of the checkpoints is none that can be used.
+    """
+    there = {dialect.fold(name): name for name in dialect.tables(connection)}
+    _refuse_other(connection, dialect, checkpoints.TABLE)
+    held = Beforehand(there, [*checkpoints.of_task(connection, dialect, spec.name).values()])
+    elsewhere = sorted(key for key in set(held.state_keys) if spec.bindings[0].elsewhere(key))
+    for name in map(resource_of, elsewhere):
+        if dialect.fold(name) in there:
+            raise DefinitionError(
+                f"table {name!r} is filled by materialization {spec.name!r} of another location: "
+                "choose another name, or drop the table"
+            )
+    return Beforehand(there, [each.lacking(elsewhere) for each in held.committed], elsewhere)
 
 
 def require_newest(connection: Connection, dialect: Dialect, spec: MaterializationSpec) -> None:
@@ -73,14 +91,16 @@ def plan(connection: Connection, target: Target, before: Beforehand) -> list[Cha
     A table that one of the task's checkpoints mentions belongs to this task.
 
     Raises:
-        DefinitionError: the table was filled and is gone; or it has other columns; or it holds rows of another program.
+        DefinitionError: the table was filled and is gone; or it has other columns; or it holds rows of another program;
+            or it is none that keeps the promises of this driver, as a view or an unlogged table.
         FencedError: a later backfill has filled it.
     """
     binding, dialect = target.binding, target.dialect
     binding.require_newest(before.state_keys)
     name = binding.resource
     filled = any(checkpoint.of(binding.state_key) is not None for checkpoint in before.committed)
-    ours = any(checkpoint.mentions(name) for checkpoint in before.committed)
+    ours = any(checkpoint.mentions(binding) for checkpoint in before.committed)
+    _refuse_other(connection, dialect, name)
     found = before.tables.get(dialect.fold(name))
     if found is None:
         if filled:
@@ -93,18 +113,14 @@ def plan(connection: Connection, target: Target, before: Beforehand) -> list[Cha
     if not ours:
         changes = None if _missing(there, wanted) else _in_place(target, there, wanted)
         if changes is None:
-            raise _unfit(target, there, wanted)
-        if connection.query(compose("SELECT 1 FROM {t} LIMIT 1", t=target.table)):
-            raise DefinitionError(
-                f"table {name!r} holds rows that this materialization did not write: "
-                "drop the table, or choose another name"
-            )
+            raise _unfit(target, there, wanted, "drop the table, or choose another name")
+        tables.refuse_rows(connection, target)
         return changes + _indexed(connection, target, found)
     left_over = not filled and not {each.name for each in there} <= {each.name for each in wanted}
     changes = None if left_over else _in_place(target, there, wanted)
     if changes is None:
         if filled:
-            raise _unfit(target, there, wanted)
+            raise _unfit(target, there, wanted, f"`strandline backfill` of {binding.collection!r} makes it anew")
         dropped = compose("DROP TABLE {t}", t=target.table)
         return [
             Change(
@@ -186,10 +202,16 @@ def _indexed(connection: Connection, target: Target, found: str) -> list[Change]
     return changes
 
 
-def _unfit(target: Target, there: Sequence[Found], wanted: Sequence[Found]) -> DefinitionError:
+def _refuse_other(connection: Connection, dialect: Dialect, name: str) -> None:
+    what = dialect.other(connection, name)
+    if what is not None:
+        raise DefinitionError(f"{name!r} cannot be filled, for it is {what}: drop it, or choose another name")
+
+
+def _unfit(target: Target, there: Sequence[Found], wanted: Sequence[Found], advice: str) -> DefinitionError:
     return DefinitionError(
         f"table {target.binding.resource!r} has the columns ({_text(there)}), "
-        f"but {target.binding.collection!r} needs ({_text(wanted)}): drop the table, or choose another name"
+        f"but {target.binding.collection!r} needs ({_text(wanted)}): {advice}"
     )
 
 

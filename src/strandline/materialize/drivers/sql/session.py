@@ -6,7 +6,8 @@ rows can be read.  If the outcome of COMMIT is not known, the session reads the 
 its fence, so the row shows the outcome.
 
 A binding that is not in the committed checkpoint begins from nothing, so the transaction that stores its first rows
-also empties its table: readers see the old contents until they see the new ones.
+also empties its table: readers see the old contents until they see the new ones.  A table that this task has never
+filled must be empty then: other programs may have written to it since it was adopted.
 
 Laws: M2, M3.
 """
@@ -169,6 +170,9 @@ class SqlSession:
         before = [self._committed, *(each for key_range, each in splits.items() if key_range != held.range)]
         for target in self._targets:
             if all(each.of(target.binding.state_key) is None for each in before):
-                tables.empty(connection, target, held.range)
+                if any(each.mentions(target.binding) for each in before):
+                    tables.empty(connection, target, held.range)
+                else:
+                    tables.refuse_rows(connection, target)
         for binding, pending in stores.items():
             tables.store(connection, self._targets[binding], pending)

@@ -47,6 +47,15 @@ def load(connection: Connection, target: Target, keys: pa.Table, take: Take) -> 
             connection.read(text, target.names, target.types, take)
 
 
+def refuse_rows(connection: Connection, target: Target) -> None:
+    """Raise `DefinitionError` if the table, which this task has never filled, has rows."""
+    if connection.query(compose("SELECT 1 FROM {t} LIMIT 1", t=target.table)):
+        raise DefinitionError(
+            f"table {target.binding.resource!r} holds rows that this materialization did not write: "
+            "drop the table, or choose another name"
+        )
+
+
 def empty(connection: Connection, target: Target, held: KeyRange) -> None:
     """Remove the rows of a key range.
 
@@ -66,14 +75,16 @@ def store(connection: Connection, target: Target, pending: Pending) -> None:
 
     Raises:
         DefinitionError: a key that should be new exists already; the message names it.
-        CorruptionError: rows that should exist are missing: another program changed the table.
+        CorruptionError: rows that should exist are missing: another program changed the table.  Or the database did not
+            take all rows: a trigger swallows them.
     """
     rows = pending.spool
     if not rows.rows:
         return
     if not target.standard:
         columns = (*target.columns, *((target.deleted,) if target.deleted is not None else ()))
-        connection.append(target.table, columns, target.staged.types[: len(columns)], rows)
+        taken = connection.append(target.table, columns, target.staged.types[: len(columns)], rows)
+        _require_all(target, rows.rows, taken)
         return
     connection.stage(target.staged, rows)
     every = target.pairs(target.staged, pending.patterns)
@@ -92,7 +103,15 @@ def store(connection: Connection, target: Target, pending: Pending) -> None:
         for pairs in every:
             new = compose("NOT r.{p} AND t.{d}", p=PRESENT, d=target.deleted)
             connection.change(target.dialect.delete(pairs, new))
-    connection.change(_insert(target))
+    _require_all(target, pending.staying, connection.change(_insert(target)))
+
+
+def _require_all(target: Target, rows: int, taken: int) -> None:
+    if taken != rows:
+        raise CorruptionError(
+            f"table {target.binding.resource!r}: of {rows} rows to insert {taken} were stored: another program's "
+            "trigger keeps the others out; drop it"
+        )
 
 
 def _merged(connection: Connection, target: Target, every: list[Pairs], rows: int) -> bool:

@@ -192,6 +192,8 @@ class Pending:
         self.spool = Spool()
         self.present = 0
         """How many of them replace or delete a row."""
+        self.staying = 0
+        """How many of them are rows that the table has afterwards."""
         self.patterns: set[NullPattern] = set()
         self._target = target
 
@@ -208,6 +210,7 @@ class Pending:
             # A row that was never there need not go.
             rows = rows.filter(pc.or_(rows[EXISTS], pc.invert(rows[DELETE])))
             self.present += int(pc.sum(rows[EXISTS]).as_py() or 0)
+            self.staying += int(pc.sum(pc.invert(rows[DELETE])).as_py() or 0)
             if target.dialect.same is None and len(rows):
                 self.patterns |= null_patterns(rows[name] for name in target.binding.key)
             flags = {EXISTS: "present", DELETE: "gone"}

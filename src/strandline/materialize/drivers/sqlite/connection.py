@@ -62,12 +62,11 @@ class SQLiteConnection:
         self.change(compose("DELETE FROM {t}", t=staged.table))
         self.append(staged.table, [identifier(name) for name in staged.names], staged.types, rows)
 
-    def append(self, table: Sql, columns: Sequence[Sql], types: Sequence[Type], rows: Spool) -> None:
+    def append(self, table: Sql, columns: Sequence[Sql], types: Sequence[Type], rows: Spool) -> int:
         """See `Connection.append`."""
         places = joined(", ", (Sql("?") for _ in columns))
         statement = compose("INSERT INTO {t} ({c}) VALUES ({p})", t=table, c=joined(", ", columns), p=places)
-        for part in rows.tables():
-            self._inner.executemany(statement.text, _rows(part))
+        return sum(self._inner.executemany(statement.text, _rows(part)).rowcount for part in rows.tables())
 
 
 def _rows(table: pa.Table) -> Iterator[tuple[Any, ...]]:

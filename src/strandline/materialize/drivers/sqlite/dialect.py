@@ -29,6 +29,7 @@ _ROW_IDS: Final = ("rowid", "_rowid_", "oid")
 _TABLES: Final = Sql("SELECT name FROM sqlite_schema WHERE type = 'table' AND substr(name, 1, 7) <> 'sqlite_'")
 _COLUMNS: LiteralString = """
 SELECT name, type, "notnull" AND dflt_value IS NULL FROM pragma_table_info({1}, {2}) ORDER BY cid"""
+_OTHER: Final = Sql("SELECT name, type FROM sqlite_schema WHERE type IN ('view', 'index')")
 _INDEXES: LiteralString = "SELECT name FROM sqlite_schema WHERE type = 'index' AND tbl_name = {1}"
 
 
@@ -75,6 +76,12 @@ class SQLiteDialect(Dialect):
         """See `Dialect.columns`."""
         rows = connection.query(self.statement(_COLUMNS), table, "temp" if temporary else "main")
         return [Found(str(name), str(kind), bool(required)) for name, kind, required in rows]
+
+    def other(self, connection: Connection, name: str) -> str | None:
+        """See `Dialect.other`."""
+        found = {self.fold(str(there)): kind for there, kind in connection.query(_OTHER)}
+        kind = found.get(self.fold(name))
+        return None if kind is None else f"{'an' if kind == 'index' else 'a'} {kind}"
 
     def indexes(self, connection: Connection, table: str) -> list[str]:
         """See `Dialect.indexes`."""

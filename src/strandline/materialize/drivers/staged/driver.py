@@ -133,24 +133,31 @@ def _difference(table: Table, seen: Snapshot, binding: Binding, owner: str, want
     """Return what has to be done to a table that is there, as a sentence and as a call; no call: nothing.
 
     Raises:
-        DefinitionError: it is another program's, or has other columns.
+        DefinitionError: it is another program's, or another materialization's, which may have this one's name and be of
+            another location; or it has other columns.
         FencedError: a later backfill fills it.
     """
-    resource, ours, filled = binding.resource, task_of(seen.owner) == task, seen.owner == owner
+    resource, by, filled = binding.resource, task_of(seen.owner), seen.owner == owner
+    elsewhere = by is not None and binding.elsewhere(state_key_of(seen.owner))
+    ours = by == task and not elsewhere
     lacks = missing(seen.shape, wanted)
     if ours:
         binding.require_newest([state_key_of(seen.owner)])
-    if not ours and task_of(seen.owner) is not None:
-        raise DefinitionError(f"{table.name} is filled by materialization {task_of(seen.owner)!r}: choose another name")
+    if not ours and by is not None:
+        raise DefinitionError(
+            f"{table.name} is filled by materialization {by!r}{' of another location' if elsewhere else ''}: "
+            "choose another name, or drop the table"
+        )
     if not ours and any(piece.rows for piece in seen.pieces):
         raise DefinitionError(
             f"{table.name} holds rows that this materialization did not write: drop the table, or choose another name"
         )
     if lacks is None:
         if filled or not ours:
+            anew = f"`strandline backfill` of {binding.collection!r} makes it anew"
             raise DefinitionError(
                 f"{table.name} has the columns ({written(seen.shape)}), but {binding.collection!r} needs "
-                f"({written(wanted)}): drop the table, or choose another name"
+                f"({written(wanted)}): {anew if filled else 'drop the table, or choose another name'}"
             )
         return (
             f"recreated table {resource!r} for its new columns, to be filled from the start",

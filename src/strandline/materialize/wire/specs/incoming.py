@@ -22,7 +22,7 @@ from strandline.materialize.wire.codec.messages import Message
 from strandline.materialize.wire.specs.names import path_of, untoken
 from strandline.materialize.wire.specs.schemas import KEY, column_type
 
-_STATE_KEY: Final = re.compile(r".*\.v(?P<backfill>\d+)(?:-(?P<incarnation>[a-z0-9-]*))?", re.DOTALL)
+_STATE_KEY: Final = re.compile(r".*\.v(?P<backfill>\d+)(?:-(?P<incarnation>[a-z0-9@-]*))?", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
