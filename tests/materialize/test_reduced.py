@@ -215,3 +215,28 @@ def test_what_is_reduced_has_a_key_and_no_diffs(how: dict[str, Any]) -> None:
     make = partial(Binding, "v", "t", schema=SCHEMA, reduce=SUM, **{"key": ("k",), "delta": True, **how})
     with pytest.raises(DefinitionError, match="what is reduced has a key, and neither times nor diffs"):
         make()
+
+
+@pytest.mark.parametrize(
+    ("schema", "said"),
+    [
+        (
+            {**MERGE, "properties": {"lsat": {}}},
+            "/properties/lsat: the collection has no column 'lsat'; did you mean 'last'",
+        ),
+        ({**MERGE, "properties": {"other": {}}}, "/properties/other: .* no column 'other'; it has k, n, last"),
+        ({**MERGE, "if": {"properties": {"op": {"const": "d"}}}}, "/if/properties/op"),
+        ({**MERGE, "$ref": "#/$defs/a", "$defs": {"a": {"properties": {"N": {}}}}}, "/\\$defs/a/properties/N"),
+    ],
+)
+def test_a_property_that_is_no_column_is_refused(schema: dict[str, Any], said: str) -> None:
+    """Damage: a mistyped column is not summed, and nothing says so."""
+    reduced = Reduced(replace(STANDARD, reduce=json.dumps(schema)))
+    with pytest.raises(DefinitionError, match=said):
+        reduced.require_columns()
+
+
+def test_properties_below_a_column_may_have_any_name() -> None:
+    """Damage: a column that holds JSON or a struct cannot be reduced."""
+    schema = {**MERGE, "properties": {"last": {"type": "object", "properties": {"anything": {}}}}}
+    Reduced(replace(STANDARD, reduce=json.dumps(schema))).require_columns()

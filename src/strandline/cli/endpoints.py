@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 from collections.abc import Callable
 from functools import partial
 from importlib import import_module
@@ -108,10 +109,14 @@ def driver_serve(endpoint: str) -> int:
 
 
 def _kind(name: str) -> DriverKind[Any]:
-    """Return the driver of an endpoint's name, or that of ``package.module:ATTRIBUTE``."""
+    """Return the driver of an endpoint's name, or that of ``package.module:ATTRIBUTE``.
+
+    The module may be in the current directory, where a console script does not look by itself.
+    """
     module, _, attribute = name.partition(":")
     if not attribute:
         return named(DRIVERS, "endpoint", name)
+    sys.path.insert(0, str(Path.cwd()))
     try:
         found = getattr(import_module(module), attribute)
     except (ImportError, AttributeError) as error:

@@ -26,11 +26,14 @@ from strandline.controller.location.catalog import unknown
 from strandline.controller.location.items import Materialization, View
 from strandline.controller.planning import define, replanned
 from strandline.errors import AsOfError, EvaluationError, InvalidUsage, Unavailable
+from strandline.frontier.antichain import as_time
 from strandline.materialize.protocol.task import Binding, Checkpoint, Progress
+from strandline.materialize.reduced import Reduced
 from strandline.persist.handles.contents import Rows
 from strandline.persist.handles.read import ReadHandle
 from strandline.persist.shard.patience import Deadline
 from strandline.plane.reading import SIGNIFICANT_DIGITS
+from strandline.plane.staging import Aside
 
 COMMITTING_S: Final = 5.0
 """How long an endpoint is waited for that is committing a transaction."""
@@ -235,7 +238,8 @@ async def _table_now(core: Core, item: Materialization, binding: Binding) -> Ver
     reader = await core.readers.of(binding.collection)
     acknowledged = min(each.acknowledged.time(keys) for each in splits)
     committing = f"a transaction of materialization {item.name!r} is being committed"
-    with core.engine.aside(reader.schema, time=max(0, acknowledged - 1)) as aside:
+    at = max(0, acknowledged - 1)
+    with core.engine.aside(reader.schema, time=at) as aside, core.engine.aside(reader.schema, time=at) as reduced:
         held = await core.assembly.drivers(item.endpoint, item.endpoint_options).contents(item.name, binding)
         async with aclosing(held.tables) as tables:
             async for table in tables:
@@ -244,18 +248,43 @@ async def _table_now(core: Core, item: Materialization, binding: Binding) -> Ver
         if not time:
             return committing
         try:
-            wanted = await updates(core, reader, time - 1, Hold())
+            if binding.reduce:
+                sure = await _reduce(core, reader, binding, time, reduced)
+                wanted = reduced.rows()
+            else:
+                sure, wanted = True, await updates(core, reader, time - 1, Hold())
         except AsOfError:
             if await task_progress(core, item) == splits:
                 raise
             return committing  # it has ended meanwhile, so the earlier time need not be kept any longer
         found = await _compare(core, f"{item.name}/{binding.resource}", reader.schema, aside.rows(), wanted, time - 1)
-    if found.ok or held.checkpoint is not None:
+    if found.ok:
+        return found
+    if not sure:
+        raise InvalidUsage(
+            f"{found.name!r} differs from what {binding.collection!r} reduces to now, but cannot be verified: the "
+            f"result depends on the order of the rows, which compaction has removed; `strandline backfill` fills the "
+            f"table again"
+        )
+    if held.checkpoint is not None:
         return found
     # An endpoint without a checkpoint may show half a transaction, also one that the log did not have at first.
     if any(each.extent is not None for each in splits) or await task_progress(core, item) != splits:
         return committing
     return found if newest <= position else f"the splits of materialization {item.name!r} are at different times"
+
+
+async def _reduce(core: Core, reader: ReadHandle, binding: Binding, time: int, into: Aside) -> bool:
+    """Put into ``into`` what a table of reduced rows must hold of the collection before ``time``.
+
+    Return whether it must hold just that: False if compaction has removed the order of rows, which decides it.
+    """
+    contents = await reader.changes(0, time)
+    whole = Reduced(binding).whole(as_time(reader.state.since))
+    async with aclosing(whole.tables(core.engine.net(contents, key=binding.key, times=True))) as tables:
+        async for table in tables:
+            into.add(table)
+    return not whole.mixed
 
 
 def _reached(

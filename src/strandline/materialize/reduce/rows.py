@@ -30,6 +30,8 @@ OPEN_ROWS_MAX: Final = 65_536
 """How many rows of one key are kept between two batches; more are combined at once."""
 _KEEPS_KEYS: Final = frozenset({Strategy.FIRST, Strategy.LAST, Strategy.MAXIMIZE, Strategy.MINIMIZE})
 
+_ORDERLESS: Final = frozenset({Strategy.SUM, Strategy.MAXIMIZE, Strategy.MINIMIZE})
+
 
 class Rows:
     """Reduces rows of ``columns`` by the annotations of ``schema``, of which the columns are the properties.
@@ -58,6 +60,12 @@ class Rows:
     def flat(self) -> bool:
         """Whether the rows are reduced as columns."""
         return self._folds is not None
+
+    @property
+    def orderless(self) -> bool:
+        """Whether the order in which the rows of a key were written makes no difference."""
+        named = zip(self.columns.names, self._folds or (), strict=self.flat)
+        return self.flat and all(name in self._key or fold.strategy in _ORDERLESS for name, fold in named)
 
     def combine(self, rows: pa.Table) -> pa.Table:
         """Return the rows of each key combined: one, or several in order if a step is not associative.

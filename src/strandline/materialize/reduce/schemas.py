@@ -164,6 +164,29 @@ class References:
         return Part(text[1:], found)
 
 
+def properties(root: Mapping[str, Any]) -> dict[str, str]:
+    """Return the properties of a document that its schema names, each with one place where it does.
+
+    Raises `DefinitionError` if a part of the schema is no schema.
+
+    >>> properties({"properties": {"a": {"properties": {"b": {}}}}, "if": {"properties": {"c": {}}}})
+    {'a': '/properties/a', 'c': '/if/properties/c'}
+    """
+    references, found, seen = References(root), dict[str, str](), set[str]()
+    parts = [references.root]
+    while parts:
+        part = parts.pop()
+        if part.place in seen:
+            continue
+        seen.add(part.place)
+        for name in named(part, "properties"):
+            found.setdefault(name, part.place + pointer(("properties", name)))
+        target = references.target(part)
+        deciding = (inside(part, keyword) for keyword in CONDITIONS if keyword in fields(part))
+        parts += [*in_place(part), *deciding, *([] if target is None else [target])]
+    return found
+
+
 def _every(part: Part) -> Iterator[Part]:
     yield part
     for keyword in ("$defs", "definitions"):

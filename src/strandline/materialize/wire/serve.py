@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import stat
 import sys
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
@@ -18,7 +19,7 @@ from typing import Any, BinaryIO, Final
 
 import msgspec
 
-from strandline.errors import ConfigError, ProtocolViolation
+from strandline.errors import ConfigError, InvalidUsage, ProtocolViolation
 from strandline.materialize.driver import Constraint, ConstraintKind, Driver, DriverKind
 from strandline.materialize.protocol.task import MaterializationSpec
 from strandline.materialize.wire.codec.framing import Codec
@@ -44,7 +45,16 @@ def run(kind: DriverKind[Any], codec: Codec, clock: Clock, beside: Beside) -> in
     """Serve the driver over this process' stdin and stdout, which are pipes; return the process' status.
 
     What anything else in this process prints goes to stderr.
+
+    Raises `InvalidUsage` if one of them is a file.
     """
+    for stream, name in ((sys.stdin, "stdin"), (sys.stdout, "stdout")):
+        mode = os.fstat(stream.fileno()).st_mode
+        if stat.S_ISREG(mode) or stat.S_ISDIR(mode):
+            raise InvalidUsage(
+                f"{name} of a served driver is a file, and must be a pipe, a socket or a terminal: a runtime starts "
+                f"this command and talks to it"
+            )
     answers = os.fdopen(os.dup(sys.stdout.fileno()), "wb", buffering=0)
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
     try:
