@@ -156,7 +156,7 @@ class KafkaServer:
 
 
 def jars(what: str) -> Path | None:
-    """Return the directory of jars ``what`` (``kafka-broker`` or ``kafka-connector``), or None if it is not there."""
+    """Return the directory of jars ``what`` (``kafka-broker``, …), or None if it is not there."""
     root = os.environ.get("STRANDLINE_JARS")
     directory = (Path(root) if root else Path(sys.prefix) / "var" / "jars") / what
     return directory if directory.is_dir() else None

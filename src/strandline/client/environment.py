@@ -293,6 +293,21 @@ class Environment:
 
         return self._access.wait(collect())
 
+    def columns(self, sql: str) -> Schema:
+        """Return the columns that ``sql`` would be answered with; nothing is computed.  Raises as `query`."""
+        text, hold = arguments.query(sql), Hold()
+
+        async def look() -> Schema:
+            try:
+                await self._core.look()
+                async with self._reading:
+                    question = await reads.asked(self._core, text, None, hold)
+                return (await reads.answered(self._core, question)).schema
+            finally:
+                hold.give_back()
+
+        return self._access.wait(look())
+
     def peek(
         self,
         name: str,

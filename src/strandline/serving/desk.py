@@ -18,14 +18,16 @@ from dataclasses import dataclass, replace
 from typing import Final, TypeAlias
 
 import pyarrow as pa
+from sqlglot import exp
 
 from strandline.algebra.arrow_types import arrow_schema, spark_type
 from strandline.algebra.schema import DIFF, TIME, Schema
 from strandline.client import Environment, Events, Transaction
+from strandline.compute.plan.sql.dialect import parse
 from strandline.controller.asking.reads import NotYetError
 from strandline.controller.language import statements
 from strandline.errors import InvalidUsage, Unavailable
-from strandline.serving import parameters
+from strandline.serving import parameters, placeholders
 from strandline.serving.kept import Kept
 from strandline.store.clock import Clock, Ids
 
@@ -47,11 +49,16 @@ ANSWERED: Final = pa.schema([("committed_at", pa.int64())])
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """A statement that was prepared, in which transaction (empty: in none), and the rows of its parameters."""
+    """A statement that was prepared, in which transaction (empty: in none), and the rows of its parameters.
+
+    ``done``: it has changed something with these rows.  The JDBC driver asks for a result after that, if it got no
+    count, and must not run it again.
+    """
 
     text: str
     transaction: bytes
     rows: tuple[tuple[object, ...], ...] = ()
+    done: bool = False
 
 
 Resolve: TypeAlias = Callable[[statements.Statement], statements.Statement]
@@ -126,6 +133,32 @@ class Desk:
             self._transactions.get(transaction).execute(statement)
             return None
         return self._acknowledge(self.env.execute(statement))
+
+    def counted(self, texts: Sequence[str], transaction: bytes = b"") -> int:
+        """Run statements that change one table, at one time; return how many rows they have changed.
+
+        Of a statement in a transaction that is 0, unless it inserts VALUES: it changes nothing before the commit.
+        """
+        found = [statements.parse(text) for text in texts]
+        if len(texts) == 1 or transaction:
+            time = [self.executed(text, transaction) for text in texts][-1]
+        else:
+            together = self.env.begin()
+            for text in texts:
+                together.execute(text)
+            time = self._acknowledge(together.commit())
+        known = [_inserts(statement) for statement in found]
+        if None not in known:
+            return sum(filter(None, known))
+        match found[0]:
+            case statements.Insert(table=table) | statements.Update(table=table) | statements.Delete(table=table):
+                sign = -1 if isinstance(found[0], statements.Delete) else 1
+                return 0 if time is None else self._changed_at(table, time, sign)
+        return 0
+
+    def _changed_at(self, table: str, time: int, sign: int) -> int:
+        changes = self.env.collection(table).changes(time, time + 1).selectExpr(f"__diff * {sign} AS n").collect()
+        return sum(row.n for row in changes if row.n > 0)
 
     def create(self, table: str, columns: pa.Schema) -> None:
         """Make a table for rows with these columns, unless it is there."""
@@ -205,30 +238,29 @@ class Desk:
     def followed(self, what: str, as_of: int | None, until: int | None) -> tuple[pa.Schema, Events]:
         """Subscribe; return the columns of the updates, and what comes: see `Environment.subscribe`.  Close it."""
         known = {name.lower(): schema for name, (_, schema) in self.tables().items()}.get(what.lower())
-        columns = self._columns(what) if known is None else arrow_schema(known)
+        columns = arrow_schema(self.env.columns(what) if known is None else known)
         updates = [*columns.remove_metadata(), pa.field(TIME, pa.int64()), pa.field(DIFF, pa.int64())]
         return pa.schema(updates), self.env.subscribe(what, as_of, until)
 
-    def _columns(self, query: str) -> pa.Schema:
-        return self.answer(f"SELECT * FROM (\n{query}\n) LIMIT 0")[0].schema  # noqa: S608 - the author's own text
-
     # ---- prepared statements -----------------------------------------------------------------------------------------
 
-    def prepare(self, text: str, transaction: bytes = b"") -> tuple[bytes, pa.Schema | None, int]:
-        """Keep a statement; return its handle, its result's schema, and how many parameters it has.
+    def prepare(self, text: str, transaction: bytes = b"") -> tuple[bytes, pa.Schema | None, pa.Schema]:
+        """Keep a statement; return its handle, its result's schema, and that of its parameters.
 
-        The schema is None where only running it shows it.
+        The schema is None for a statement that changes something, by which clients tell it from a query.
         """
-        statement, asked = statements.parse(text), parameters.count(text)
-        schema = None if isinstance(statement, statements.Query) else ANSWERED
-        return self._prepared.put(Prepared(text, transaction)), schema, asked
+        statement, asked, schema = statements.parse(text), parameters.count(text), None
+        if isinstance(statement, statements.Query):
+            schema = arrow_schema(self.env.columns(parameters.bound(text, [None] * asked)))
+        types = placeholders.types(statement, asked, {name: columns for name, (_, columns) in self.tables().items()})
+        return self._prepared.put(Prepared(text, transaction)), schema, types
 
     def bind(self, handle: bytes, batches: Iterable[pa.RecordBatch]) -> None:
         """Give a prepared statement its parameters: a row for each time that it is to run."""
         table = _bounded(batches)
         columns = [column.to_pylist() for column in table.columns]
         rows = tuple(zip(*columns, strict=True)) if columns else ()
-        self._prepared.change(handle, lambda prepared: replace(prepared, rows=rows))
+        self._prepared.change(handle, lambda prepared: replace(prepared, rows=rows, done=False))
 
     def unprepare(self, handle: bytes) -> None:
         """Keep a prepared statement no longer."""
@@ -237,31 +269,25 @@ class Desk:
     def asked_prepared(self, handle: bytes) -> tuple[bytes, pa.Schema, int]:
         """As `asked`, of a prepared statement."""
         prepared = self._prepared.get(handle)
+        if prepared.done:
+            return self._put(_answered(None))
         texts = self._texts(prepared)
         if len(texts) == 1:
             return self.asked(texts[0], prepared.transaction)
         if isinstance(statements.parse(prepared.text), statements.Query):
             return self._put(pa.concat_tables([self._run(text, prepared.transaction) for text in texts]))
-        self._changed_together(texts, prepared.transaction)
+        self.counted(texts, prepared.transaction)
         return self._put(_answered(None))
 
-    def changed_prepared(self, handle: bytes) -> None:
-        """As `changed`, of a prepared statement; all rows of its parameters at one time."""
+    def changed_prepared(self, handle: bytes) -> int:
+        """As `counted`, of a prepared statement, with all rows of its parameters."""
         prepared = self._prepared.get(handle)
-        self._changed_together(self._texts(prepared), prepared.transaction)
+        count = self.counted(self._texts(prepared), prepared.transaction)
+        self._prepared.change(handle, lambda before: replace(before, done=True))
+        return count
 
     def _texts(self, prepared: Prepared) -> list[str]:
         return [parameters.bound(prepared.text, row) for row in prepared.rows or ((),)]
-
-    def _changed_together(self, texts: Sequence[str], transaction: bytes) -> None:
-        if len(texts) == 1 or transaction:
-            for text in texts:
-                self.executed(text, transaction)
-            return
-        together = self.env.begin()
-        for text in texts:
-            together.execute(text)
-        self._acknowledge(together.commit())
 
     # ---- transactions ------------------------------------------------------------------------------------------------
 
@@ -278,6 +304,14 @@ class Desk:
     def roll_back(self, handle: bytes) -> None:
         """Drop a transaction, with what it gathered."""
         self._transactions.take(handle)
+
+
+def _inserts(statement: statements.Statement) -> int | None:
+    """Return how many rows an INSERT of VALUES inserts; None: it is another statement."""
+    if not isinstance(statement, statements.Insert):
+        return None
+    values = parse(statement.query.text)
+    return len(values.expressions) if type(values) is exp.Values else None
 
 
 def _answered(time: int | None) -> pa.Table:

@@ -11,7 +11,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from importlib.metadata import version
 from typing import Any, Final
 
 import pyarrow as pa
@@ -20,6 +19,7 @@ from strandline.algebra.arrow_types import arrow_schema
 from strandline.algebra.schema import Schema
 from strandline.controller.introspection.naming import SCHEMA
 from strandline.controller.introspection.relations import RELATIONS
+from strandline.serving.facts import CHOICES, FACTS
 from strandline.serving.messages import Message, kind_of
 
 TABLE_TYPES: Final = {"table": "TABLE", "view": "VIEW", "source": "SOURCE TABLE", "source_table": "SOURCE TABLE"}
@@ -58,27 +58,9 @@ _NOTHING: Final[Mapping[str, pa.Schema]] = {
     "CommandGetCrossReference": _REFERENCES,
 }
 """What tools ask for and no collection has: a collection is a multiset of rows, and no key of it is declared."""
-_SERVER: Final[Mapping[int, str | bool | int]] = {
-    0: "Strandline",  # the server's name
-    1: version("strandline"),
-    2: pa.__version__,
-    3: False,  # it is not read-only
-    4: True,  # it takes SQL
-    5: False,  # and no Substrait
-    8: 1,  # it has transactions, without savepoints
-    9: False,  # a query is cancelled by ending its call
-    500: False,  # there are no catalogs to create
-    501: False,  # and no schemas
-    502: True,  # there are tables
-    503: 1,  # names are compared without case
-    504: "`",  # what quotes a name
-    505: 1,  # also one in quotes
-}
-"""What the server is and can do, by the numbers that Flight SQL gives to questions."""
-_VALUES: Final = (str, bool, int)
-"""The places of the kinds of `_SERVER`'s values in a union: texts, booleans, whole numbers (``bigint_value``)."""
-_BITS: Final = frozenset({8, 503, 505})
-"""Those that are a choice, and stand as ``int32_bitmask``."""
+_PLACES: Final[Mapping[type, int]] = {str: 0, bool: 1, int: 2, list: 4, dict: 5}
+"""Where a value of a kind stands in the union of all kinds; a choice stands at `_CHOICE`."""
+_CHOICE: Final = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,14 +150,7 @@ def _like(pattern: str) -> Callable[[str], bool]:
 
 
 def _server(asked: set[int]) -> pa.Table:
-    facts = {number: value for number, value in _SERVER.items() if not asked or number in asked}
-    children: list[list[Any]] = [[], [], [], [], [], []]
-    types, offsets = [], []
-    for number, value in facts.items():
-        place = 3 if number in _BITS else _VALUES.index(type(value))
-        types.append(place)
-        offsets.append(len(children[place]))
-        children[place].append(value)
+    facts = {number: value for number, value in {**FACTS, **CHOICES}.items() if not asked or number in asked}
     kinds = (
         ("string_value", pa.string()),
         ("bool_value", pa.bool_()),
@@ -184,6 +159,13 @@ def _server(asked: set[int]) -> pa.Table:
         ("string_list", pa.list_(pa.string())),
         ("int32_to_int32_list_map", pa.map_(pa.int32(), pa.list_(pa.int32()))),
     )
+    children: list[list[Any]] = [[] for _ in kinds]
+    types, offsets = [], []
+    for number, value in facts.items():
+        place = _CHOICE if number in CHOICES else _PLACES[type(value)]
+        types.append(place)
+        offsets.append(len(children[place]))
+        children[place].append(value)
     values = pa.UnionArray.from_dense(
         pa.array(types, pa.int8()),
         pa.array(offsets, pa.int32()),

@@ -33,7 +33,6 @@ from strandline.store.secret import Secret
 BATCH_ROWS: Final = 10_000
 """So many rows of a result cross at a time."""
 BEARER: Final = "Bearer "
-_UNKNOWN: Final = -1
 
 
 class FlightSql:
@@ -54,7 +53,8 @@ class FlightSql:
     ) -> None:
         middleware = {"gate": _Gate(token), OURS: _Known()}
         try:
-            self._server = _Server(desk, place, tls_certificates=certificates, middleware=middleware)
+            how = {"tls_certificates": certificates, "middleware": middleware, "auth_handler": _Greeting()}
+            self._server = _Server(desk, place, **how)
         except (pa.ArrowException, OSError) as error:
             raise ConfigError(f"cannot serve at {place}: {first_line(error)}") from error
 
@@ -166,13 +166,13 @@ class _Server(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow ships n
             transaction = asked.transaction.encode()
             _, time = desk.changed(asked.table, _batches(reader), transaction, asked.token, deletes=asked.deletes)
             return msgspec.json.encode(time)
-        command, rows = unpacked(said), _UNKNOWN
+        command = unpacked(said)
         match kind_of(command):
             case "CommandStatementUpdate":
-                desk.executed(command.query, command.transaction_id)
+                rows = desk.counted([command.query], command.transaction_id)
             case "CommandPreparedStatementUpdate":
                 desk.bind(command.prepared_statement_handle, _batches(reader))
-                desk.changed_prepared(command.prepared_statement_handle)
+                rows = desk.changed_prepared(command.prepared_statement_handle)
             case "CommandPreparedStatementQuery":
                 handle = command.prepared_statement_handle
                 desk.bind(handle, _batches(reader))
@@ -193,9 +193,8 @@ class _Server(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow ships n
         asked = unpacked(body)
         match name:
             case "CreatePreparedStatement":
-                handle, schema, parameters = desk.prepare(asked.query, asked.transaction_id)
+                handle, schema, wanted = desk.prepare(asked.query, asked.transaction_id)
                 known = b"" if schema is None else schema.serialize().to_pybytes()
-                wanted = pa.schema([(str(number), pa.null()) for number in range(1, parameters + 1)])
                 shapes = {"dataset_schema": known, "parameter_schema": wanted.serialize().to_pybytes()}
                 return _results(made("ActionCreatePreparedStatementResult", prepared_statement_handle=handle, **shapes))
             case "ClosePreparedStatement":
@@ -284,20 +283,43 @@ def _results(message: Message) -> list[Any]:
     return [flight.Result(packed(message))]
 
 
+class _Greeting(flight.ServerAuthHandler):  # type: ignore[misc]  # pyarrow ships no types
+    """Answers the handshake by which the JDBC driver begins; who may come in is for `_Gate` to say, at each call."""
+
+    def authenticate(self, outgoing: Any, incoming: Any) -> None:
+        """Say nothing."""
+
+    def is_valid(self, token: bytes) -> bytes:
+        """Ask for nothing."""
+        return b""
+
+
+class _Shown(flight.ServerMiddleware):  # type: ignore[misc]  # pyarrow ships no types
+    """Gives a caller its token back, which the JDBC driver then shows at each call."""
+
+    def __init__(self, authorization: str) -> None:
+        self._authorization = authorization
+
+    def sending_headers(self) -> dict[str, str]:
+        """Return what is sent beside the answer to a handshake."""
+        return {"authorization": self._authorization}
+
+
 class _Gate(flight.ServerMiddlewareFactory):  # type: ignore[misc]  # pyarrow ships no types
     """Refuses callers that do not show the token."""
 
     def __init__(self, token: Secret | None) -> None:
         self._token = token
 
-    def start_call(self, info: Any, headers: Mapping[str, list[str | bytes]]) -> None:
+    def start_call(self, info: Any, headers: Mapping[str, list[str | bytes]]) -> _Shown | None:
         """Let a call begin, or refuse it."""
         if self._token is None:
-            return
+            return None
         shown = [each for each in headers.get("authorization", []) if isinstance(each, str)]
         wanted = f"{BEARER}{self._token.reveal()}".encode()
         if not any(hmac.compare_digest(each.encode(), wanted) for each in shown):
             raise flight.FlightUnauthenticatedError("this server wants its token (authorization: Bearer …)")
+        return _Shown(wanted.decode()) if info.method == flight.FlightMethod.HANDSHAKE else None
 
 
 class _Known(flight.ServerMiddlewareFactory):  # type: ignore[misc]  # pyarrow ships no types
