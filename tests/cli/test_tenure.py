@@ -27,8 +27,9 @@ def running(place):
     def start(*arguments):
         process = place.start(*arguments)
         started.append(process)
-        line = process.stdout.readline()
+        served, line = process.stdout.readline(), process.stdout.readline()
         assert line, process.stderr.read()
+        assert json.loads(served)["serving"]["flight_sql"]
         assert json.loads(line)["problems"] == {}
         return process
 

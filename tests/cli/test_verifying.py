@@ -107,6 +107,7 @@ def test_a_planted_row_is_corrected_by_the_process_that_runs(shop):
     """Damage: an operator must stop a running environment to verify it."""
     process = shop.start()
     try:
+        assert json.loads(process.stdout.readline())["serving"]["flight_sql"]
         assert json.loads(process.stdout.readline())["problems"] == {}
         for shard, schema in shards(shop):
             tamper(shop, shard, schema)
