@@ -17,7 +17,7 @@ from strandline.errors import DefinitionError
 from strandline.materialize.protocol.messages import DELETE, EXISTS
 from strandline.materialize.protocol.spec import canonical, contents
 from strandline.materialize.protocol.task import Binding
-from strandline.materialize.stores import Stores, keys_of, to_store, with_existence
+from strandline.materialize.stores import Stores, keys_of, require_texts, to_store, with_existence
 
 SCHEMA = Schema((Column("x", "int"), Column("k", "double"), Column("l", "string")))
 BINDING = Binding("v", "t", ("k", "l"), SCHEMA)
@@ -187,3 +187,33 @@ def canonical_key(each: dict[str, Any]) -> tuple[str, str]:
 def same(one: dict[str, Any] | None, other: dict[str, Any]) -> bool:
     """Tell whether a row is the same row."""
     return one is not None and canonical(list(one.values())) == canonical(list(other.values()))
+
+
+def text_of(*values: bytes | None) -> pa.Array:
+    """Return texts of any bytes, as Spark hands them over."""
+    binary = pa.array(values, pa.binary())
+    return pa.Array.from_buffers(pa.string(), len(binary), binary.buffers(), binary.null_count)
+
+
+@pytest.mark.parametrize("nested", [False, True])
+def test_a_text_that_is_not_utf_8_is_named(nested: bool) -> None:
+    """Damage: a table stops with `UnicodeDecodeError`, and no one knows which row to mend."""
+    texts = text_of(b"good", None, b"\xff\xfeA", b"")
+    given = pa.ListArray.from_arrays(pa.array([0, 1, 2, 3, 4], pa.int32()), texts) if nested else texts
+    kind = "array<string>" if nested else "string"
+    binding = Binding("v", "t", ("k",), Schema((Column("k", "int"), Column("l", kind))))
+    batch = pa.RecordBatch.from_pydict({"k": pa.array([7, 8, 9, 10], pa.int32()), "l": given, DIFF: pa.array([1] * 4)})
+    require_texts(binding, batch.slice(0, 2))
+    require_texts(binding, batch.slice(3))
+    with pytest.raises(
+        DefinitionError, match=r"'v' into 't': the row with the key \(k = 9\) .* column 'l' .* not UTF-8"
+    ):
+        require_texts(binding, batch)
+
+
+def test_a_key_that_is_not_utf_8_is_shown_as_bytes() -> None:
+    """Damage: the message about a text cannot be written, because of that text."""
+    binding = Binding("v", "t", ("l",), Schema((Column("l", "string"),)))
+    batch = pa.RecordBatch.from_pydict({"l": text_of(b"\xff"), DIFF: pa.array([1])})
+    with pytest.raises(DefinitionError, match=r"key \(l = b'\\xff'\)"):
+        require_texts(binding, batch)

@@ -18,7 +18,7 @@ from strandline.materialize.protocol.task import Binding
 from strandline.materialize.reduce.rows import Combining
 from strandline.materialize.reduced import Reduced
 from strandline.materialize.spool import Spool
-from strandline.materialize.stores import Stores, key_ids, keys_of, with_existence
+from strandline.materialize.stores import Stores, key_ids, keys_of, require_texts, with_existence
 
 
 class Transfer:
@@ -46,7 +46,8 @@ class Transfer:
         return self._spool.rows
 
     def add(self, batch: pa.RecordBatch) -> None:
-        """Add changes.  Raises as `Stores.add`, `Deltas.add` and `Combining.add`."""
+        """Add changes.  Raises as `require_texts`, `Stores.add`, `Deltas.add` and `Combining.add`."""
+        require_texts(self._binding, batch)
         self._add(self._making.add(batch))
 
     def end(self) -> None:

@@ -8,7 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Final
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyarrow import csv
 
 from strandline.algebra.types import Atom, Decimal, parse
@@ -55,7 +57,7 @@ def read(place: Place, name: str, schema: pa.Schema, columns: Sequence[str]) -> 
     """
     wanted = pa.schema([schema.field(schema.names.index(each)) for each in columns])
     convert = csv.ConvertOptions(
-        column_types=schema,
+        column_types={each.name: pa.string() if _is_moment(each.type) else each.type for each in schema},
         null_values=[""],
         strings_can_be_null=True,
         quoted_strings_can_be_null=False,
@@ -63,4 +65,27 @@ def read(place: Place, name: str, schema: pa.Schema, columns: Sequence[str]) -> 
     parsing = csv.ParseOptions(newlines_in_values=True, ignore_empty_lines=False)
     with place.open(name) as source:
         for batch in csv.open_csv(source, parse_options=parsing, convert_options=convert):
-            yield aligned(pa.Table.from_batches([batch]), wanted)
+            rows = pa.Table.from_batches([batch])
+            for number, each in enumerate(rows.column_names):
+                kind = schema.field(each).type
+                if _is_moment(kind):
+                    rows = rows.set_column(number, each, _moments(rows[each], kind))
+            yield aligned(rows, wanted)
+
+
+def _is_moment(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_date(kind) or pa.types.is_timestamp(kind))
+
+
+def _moments(texts: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
+    """Return moments from the texts that Arrow writes, also those that it does not read: their years lack four digits.
+
+    >>> _moments(pa.chunked_array([["-0043-03-15", None, "12000-01-02"]]), pa.date32()).cast(pa.int32()).to_pylist()
+    [-735160, None, 3663383]
+    """
+    try:
+        return texts.cast(kind)
+    except pa.ArrowInvalid:
+        plain = pc.replace_substring_regex(texts.combine_chunks(), "Z$", "")
+        values = np.array(plain.to_pylist(), "datetime64[us]")
+        return pa.chunked_array([pa.array(values, pa.timestamp("us")).cast(kind)])
