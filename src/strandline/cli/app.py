@@ -31,6 +31,7 @@ from strandline.cli.doctor import command as doctoring
 from strandline.cli.doctor import versions
 from strandline.cli.template import create_project
 from strandline.cli.terminal.exits import TRACEBACK_VARIABLE, Exit, exit_of, sentence, wants_traceback
+from strandline.cli.terminal.moments import moment_option
 from strandline.cli.terminal.opening import Opener
 from strandline.cli.terminal.output import Output, printable
 
@@ -60,7 +61,8 @@ app.add_typer(benching.app, name="bench")
 ProjectOption = Annotated[Path, typer.Option("--project", metavar="DIR", help="The project's directory.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON document per result.")]
 AsOfOption = Annotated[
-    int | None, typer.Option("--as-of", metavar="T", help="The time to read at; default: the latest.")
+    int | None,
+    typer.Option("--as-of", metavar="T", parser=moment_option, help="The time to read at; default: the latest."),
 ]
 ApplyOption = Annotated[bool, typer.Option("--apply", help="Do it; without this the command only reports.")]
 HERE = Path()
@@ -132,7 +134,9 @@ def run(
     once: Annotated[
         bool, typer.Option("--once", help="Do one tick and end; status 1 if anything has a problem.")
     ] = False,
-    until: Annotated[int | None, typer.Option(metavar="T", help="End once the time T is complete.")] = None,
+    until: Annotated[
+        int | None, typer.Option(metavar="T", parser=moment_option, help="End once the time T is complete.")
+    ] = None,
     take_over: Annotated[bool, typer.Option("--take-over", help="Fence the current writer of the location.")] = False,
     tick_ms: Annotated[
         int | None, typer.Option(metavar="MS", min=1, help="From tick to tick; default: the project's.")
@@ -213,7 +217,8 @@ def subscribe(
     name: Annotated[str, typer.Argument(help="A table, source or view.")],
     as_of: AsOfOption = None,
     until: Annotated[
-        int | None, typer.Option(metavar="T", min=0, help="End when all changes before this time have come.")
+        int | None,
+        typer.Option(metavar="T", parser=moment_option, help="End when all changes before this time have come."),
     ] = None,
     project: ProjectOption = HERE,
     json: JsonOption = False,
@@ -335,7 +340,10 @@ def source_skip(
     context: typer.Context,
     name: Annotated[str, typer.Argument(help="A source.")],
     as_of: Annotated[
-        int | None, typer.Option("--as-of", metavar="T", help="Only the records that were there at T; default: now.")
+        int | None,
+        typer.Option(
+            "--as-of", metavar="T", parser=moment_option, help="Only the records that were there at T; default: now."
+        ),
     ] = None,
     apply: ApplyOption = False,
     project: ProjectOption = HERE,

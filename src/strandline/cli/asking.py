@@ -10,6 +10,7 @@ from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final
 
+from strandline.cli.terminal import moments
 from strandline.cli.terminal.opening import Asked, Opener
 from strandline.cli.terminal.output import Output, rows_document, rows_table, table
 from strandline.client import Progress, Transaction, Updates
@@ -190,6 +191,8 @@ def _interrupted() -> Iterator[None]:
 def _answer(env: Asked, sql: str, as_of: int | None, output: Output) -> None:
     rows, time = env.answer(sql, as_of)
     output.result({"as_of": time, **rows_document(rows)}, rows_table(rows))
+    if time is not None and not output.json:
+        output.note(f"true at {moments.shown(time)}")
 
 
 def _text(file: Path) -> str:

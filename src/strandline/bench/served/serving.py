@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from strandline import client
+from strandline import client as programs
 from strandline.bench.measured import percentile
 from strandline.bench.served.client import KEYS
 from strandline.client import Environment
@@ -58,7 +58,7 @@ class _Client:
 
 def measure_serving(session: SparkSession, location: Path, *, seconds: float) -> dict[str, Any]:
     """Return the clients' times and the freshness of the views, in milliseconds, and how many rows are wrong."""
-    with client.open(f"file://{location}", spark=session) as env:
+    with programs.open(f"file://{location}", spark=session) as env:
         env.execute("CREATE TABLE rows (client INT, n INT)")
         env.execute("CREATE TABLE numbers (k INT, v STRING)")
         env.execute("CREATE MATERIALIZED VIEW thousand AS SELECT k, upper(v) AS v FROM numbers")

@@ -221,8 +221,10 @@ def test_rows_that_a_trigger_swallows_are_missed(on: str, delta: bool, make_endp
         ("CREATE TYPE {t} AS ENUM ('a')", "a type"),
         ("CREATE UNLOGGED TABLE {t} (k bigint, x text)", "an UNLOGGED table, which PostgreSQL empties after a crash"),
         (
-            "CREATE FOREIGN DATA WRAPPER w; CREATE SERVER w FOREIGN DATA WRAPPER w; "
-            "CREATE FOREIGN TABLE {t} (k int) SERVER w",
+            (
+                "CREATE FOREIGN DATA WRAPPER w; CREATE SERVER w FOREIGN DATA WRAPPER w; "
+                "CREATE FOREIGN TABLE {t} (k int) SERVER w"
+            ),
             "a foreign table",
         ),
     ],
