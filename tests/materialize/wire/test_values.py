@@ -144,3 +144,16 @@ def test_what_is_no_value_of_the_type_is_refused_by_name(kind: str, returned: An
     """Damage: a wrong value reaches the collection's comparison and rows are lost without a word."""
     with pytest.raises(ProtocolViolation, match="column 'c'"):
         column("c", [None, returned], parse("c", kind))
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [("date", pa.date32()), ("timestamp", pa.timestamp("us", "UTC")), ("timestamp_ntz", pa.timestamp("us"))],
+)
+def test_moments_of_all_years_are_read_back(name: str, kind: pa.DataType) -> None:
+    """Damage: a date of Caesar's is stored, and a table that holds it cannot be verified or loaded."""
+    days = pa.array([-735525, -719528, -719162, 0, None, 2932896, 2932897, 3663383], pa.int32()).cast(pa.date32())
+    given = days if name == "date" else days.cast(pa.timestamp("us")).cast(pa.int64()).cast(kind)
+    assert column("a", plain(given).to_pylist(), Atom(name)).equals(given)
+    with pytest.raises(ProtocolViolation, match="column 'a': '-0044-02-31' is no"):
+        column("a", ["-0044-02-31"], Atom(name))

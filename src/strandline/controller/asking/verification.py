@@ -310,4 +310,19 @@ def _together(name: str, tables: list[Verification]) -> Verification:
 async def _compare(core: Core, name: str, schema: Schema, stored: Rows, wanted: Rows, time: int) -> Verification:
     both = await core.engine.union(schema, [stored, wanted], advance=time, negate=[False, True])
     left = await core.engine.differences(both, schema, significant=SIGNIFICANT_DIGITS)
-    return Verification(name, time, left.missing, left.extra, left.sample)
+    return Verification(name, time, left.missing, left.extra, shown(left.sample))
+
+
+def shown(rows: pa.Table) -> pa.Table:
+    """Return rows that Python can show: a column with dates in years that Python does not have becomes texts.
+
+    >>> shown(pa.table({"a": pa.array([-735525, None], pa.int32()).cast(pa.date32())}))["a"].to_pylist()
+    ['-0044-03-15', None]
+    """
+    for place, name in enumerate(rows.column_names):
+        try:
+            rows[name].to_pylist()
+        except (OverflowError, ValueError):
+            if pa.types.is_temporal(rows[name].type):
+                rows = rows.set_column(place, name, rows[name].cast(pa.string()))
+    return rows

@@ -23,10 +23,12 @@ import binascii
 import datetime as dt
 import decimal
 import math
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import msgspec
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -34,6 +36,8 @@ from strandline.algebra.arrow_types import arrow
 from strandline.algebra.types import Array, Atom, Decimal, Struct, Type
 from strandline.errors import ProtocolViolation
 
+_FAR: Final = re.compile(r"(-\d{4,}|0000|\d{5,})-\d\d-\d\d([T ]\d\d:\d\d:\d\d(\.\d{1,6})?)?Z?")
+"""A date or time in a year that Python does not have: before 1, or after 9999."""
 SHOWN_MAX: Final = 80
 """How much of a value a message shows."""
 _NOT_FINITE: Final = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
@@ -241,17 +245,33 @@ def _bytes(value: Any) -> bytes:
     return base64.b64decode(_of(str, value), validate=True)
 
 
-def _date(value: Any) -> dt.date:
-    return dt.date.fromisoformat(_of(str, value))
+def _far(value: str, unit: Literal["D", "us"]) -> int | None:
+    """Return days or microseconds since 1970 for a year that Python does not have; None: it has the year.
+
+    >>> _far("-0044-03-15", "D"), _far("12000-01-01T00:00:00.000001Z", "us"), _far("2024-01-01", "D")
+    (-735525, 316516204800000001, None)
+    """
+    if not _FAR.fullmatch(value):
+        return None
+    return int(np.datetime64(value.removesuffix("Z"), unit).astype(np.int64))
 
 
-def _instant(value: Any) -> dt.datetime:
-    found = dt.datetime.fromisoformat(_of(str, value))
+def _date(value: Any) -> dt.date | int:
+    far = _far(_of(str, value), "D")
+    return dt.date.fromisoformat(value) if far is None else far
+
+
+def _instant(value: Any) -> dt.datetime | int:
+    far = _far(_of(str, value), "us")
+    if far is not None:
+        return far
+    found = dt.datetime.fromisoformat(value)
     return found.replace(tzinfo=dt.UTC) if found.tzinfo is None else found.astimezone(dt.UTC)
 
 
-def _local(value: Any) -> dt.datetime:
-    return dt.datetime.fromisoformat(_of(str, value)).replace(tzinfo=None)
+def _local(value: Any) -> dt.datetime | int:
+    far = _far(_of(str, value), "us")
+    return dt.datetime.fromisoformat(value).replace(tzinfo=None) if far is None else far
 
 
 _ATOMS: Final[Mapping[str, Callable[[Any], Any]]] = {

@@ -404,6 +404,7 @@ def test_a_password_is_in_no_message(hashes: RedisDatabase) -> None:
         ({"server": "r", "user": "me"}, "'user' needs 'password'"),
         ({"server": "r", "tls_ca": "PEM"}, "'tls_ca' needs tls"),
         ({"server": "r:port"}, "it must be host:port"),
+        ({"server": "me:hunter2@r:6379"}, "'server' is host:port, and names no one who logs in"),
         ({"server": "r", "format": "list"}, "it can be hash, json"),
     ],
 )

@@ -61,6 +61,10 @@ class RedisEndpoint:
             raise ValueError("option 'user' needs 'password'")
         if self.tls_ca is not None and not self.tls:
             raise ValueError("option 'tls_ca' needs tls = 'true'")
+        if "@" in self.server:  # it may be a password, so it is not shown
+            raise ValueError(
+                "option 'server' is host:port, and names no one who logs in: use 'user' and 'password' 'env:…'"
+            )
         if not 0 < self.place[1] <= PORT_MAX:
             raise ValueError(f"option 'server' is {self.server!r}: it must be host:port, as redis:6379")
 
