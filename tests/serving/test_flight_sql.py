@@ -19,6 +19,7 @@ import strandline
 from strandline.client import Progress, Updates
 from strandline.errors import AsOfError, ConfigError, DefinitionError, InvalidUsage, Unavailable
 from strandline.serving import Door, RemoteEnvironment, Serving
+from strandline.serving.desk import Desk
 from strandline.store.secret import Secret
 
 pytestmark = pytest.mark.spark
@@ -38,12 +39,24 @@ def remote(served: Serving) -> Iterator[RemoteEnvironment]:
         yield made
 
 
+def read_own_writes(cursor: Any, city: str) -> None:
+    """Insert a row and read a view over it, several times."""
+    for n in range(1, 6):
+        cursor.execute("INSERT INTO sales VALUES (?, ?)", (city, n))
+        cursor.execute("SELECT n FROM totals WHERE city = ?", (city,))
+        assert cursor.fetchall() == [(sum(range(n + 1)),)]
+
+
 def test_an_answer_has_all_that_was_acknowledged_before_it_was_asked(cursor: Any) -> None:
     """Law S1.  Damage: a program inserts a row, reads a view, and does not find its own row in it."""
-    for n in range(5):
-        cursor.execute(f"INSERT INTO sales VALUES ('Delft', {n})")
-        cursor.execute("SELECT n FROM totals WHERE city = 'Delft'")
-        assert cursor.fetchall() == [(sum(range(n + 1)),)]
+    read_own_writes(cursor, "Delft")
+
+
+def test_a_desk_that_forgets_what_it_acknowledged_is_caught(cursor: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Damage: the test above passes whatever the desk does."""
+    monkeypatch.setattr(Desk, "_acknowledge", lambda _, time: time)
+    with pytest.raises(AssertionError):
+        read_own_writes(cursor, "Leiden")
 
 
 def test_rows_come_in_bulk_and_make_their_table(cursor: Any) -> None:
@@ -77,6 +90,13 @@ def test_a_transaction_is_whole_or_not_at_all(served: Serving) -> None:
         connection.rollback()
         cursor.execute("SELECT count(*), sum(n) FROM sales WHERE city = 'together'")
         assert cursor.fetchall() == [(2, 3)]
+
+
+def test_a_transaction_that_commits_each_statement_is_caught(served: Serving, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Damage: the test above passes whatever becomes of a transaction."""
+    monkeypatch.setattr(Desk, "executed", lambda desk, text, _=b"": desk.env.execute(text))
+    with pytest.raises(AssertionError):
+        test_a_transaction_is_whole_or_not_at_all(served)
 
 
 def test_what_is_wrong_is_one_sentence_with_its_position(cursor: Any, remote: RemoteEnvironment) -> None:
