@@ -17,6 +17,7 @@ import pyspark
 import pytest
 from lost_bridge import refused, refused_by_the_jvm
 from py4j import java_gateway
+from py4j.protocol import Py4JError
 from pyspark.sql import SparkSession
 
 from strandline.engine.parts.part_store import PartStore
@@ -202,3 +203,9 @@ def test_executors_in_other_processes_stage_the_same_batch(spark: SparkSession, 
     assert there["parts"] >= 2
     assert (there["rows"], there["diffs"]) == (here.rows, here.diffs) == (1000, 1500)
     assert there["digest"] == [here.digest.low, here.digest.high]
+
+
+def test_a_jvm_that_is_about_to_end_has_no_classes_any_more() -> None:
+    """Damage: a service whose supervisor ends the JVM first has failed, though nothing went wrong."""
+    assert spark_is_gone(Py4JError("org.apache.spark.sql.classic.SparkSession does not exist in the JVM"))
+    assert not spark_is_gone(Py4JError("An error occurred while calling o1.sql"))

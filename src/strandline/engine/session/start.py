@@ -160,12 +160,18 @@ def spark_is_gone(error: BaseException) -> bool:
     seen: list[BaseException] = []
     following: BaseException | None = error
     while following is not None and following not in seen:
-        lost = type(following).__module__ == _BRIDGE and type(following).__name__ == "Py4JNetworkError"
-        if lost or (isinstance(following, ConnectionError) and _is_of_the_bridge(following)):
+        if _says_so(following) or (isinstance(following, ConnectionError) and _is_of_the_bridge(following)):
             return True
         seen.append(following)
         following = following.__cause__ or (None if following.__suppress_context__ else following.__context__)
     return False
+
+
+def _says_so(error: BaseException) -> bool:
+    """Return whether it is the bridge's own word for a JVM that has ended, or is about to: then no class is there."""
+    kind = type(error)
+    ending = kind.__name__ == "Py4JError" and str(error).endswith("does not exist in the JVM")
+    return kind.__module__ == _BRIDGE and (kind.__name__ == "Py4JNetworkError" or ending)
 
 
 def _is_of_the_bridge(error: BaseException) -> bool:
