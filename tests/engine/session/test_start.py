@@ -205,7 +205,7 @@ def test_executors_in_other_processes_stage_the_same_batch(spark: SparkSession, 
     assert there["digest"] == [here.digest.low, here.digest.high]
 
 
-def test_a_jvm_that_is_about_to_end_has_no_classes_any_more() -> None:
+def test_a_jvm_that_is_about_to_end_has_no_classes_left() -> None:
     """Damage: a service whose supervisor ends the JVM first has failed, though nothing went wrong."""
     assert spark_is_gone(Py4JError("org.apache.spark.sql.classic.SparkSession does not exist in the JVM"))
     assert not spark_is_gone(Py4JError("An error occurred while calling o1.sql"))
