@@ -102,7 +102,7 @@ def subscribe(opener: Opener, root: Path, name: str, as_of: int | None, until: i
     With ``--json`` each update is a document with ``__time`` and ``__diff``, and so is each progress: ``upper``.
     """
     with (
-        opener.reading(opener.project(root), output.note) as env,
+        opener.beside(opener.project(root), output.note) as env,  # it outlives the process that writes
         closing(env.subscribe(name, as_of, until)) as events,
         suppress(KeyboardInterrupt),
         _interrupted(),

@@ -79,7 +79,7 @@ def _report(behind: dict[str, str], said: dict[str, str], output: Output) -> Non
 
 def promote(opener: Opener, root: Path, *, force: bool, timeout: float, output: Output) -> None:
     """Have the next version take over, and print how long that took."""
-    with opener.reading(opener.project(root), output.note) as env:
+    with opener.beside(opener.project(root), output.note) as env:  # the process that serves is the one that ends
         begun = time.monotonic()
         generation = env.promote(force=force, timeout=timeout)
         seconds = time.monotonic() - begun

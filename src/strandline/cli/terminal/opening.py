@@ -44,12 +44,14 @@ class Opener:
         return load(root)
 
     def reading(self, project: Project, note: Callable[[str], object]) -> Asked:
-        """Connect to the process that writes the project's location; if none serves there, open it for reading only.
+        """Connect to the process that writes the project's location; if none serves there, open it as `beside` does."""
+        return self.living(project) or self.beside(project, note)
+
+    def beside(self, project: Project, note: Callable[[str], object]) -> Environment:
+        """Open the project's location for reading only, whatever becomes of the process that writes it.
 
         If the store takes no writes now, not even leases, this reads without holds; ``note`` reports that.
         """
-        if (living := self.living(project)) is not None:
-            return living
         try:
             return self._open(project, Mode.READ)
         except Determinate as error:
