@@ -133,11 +133,17 @@ def published(root: Path) -> Addresses | None:
 
 
 def _socket(desk: Desk, root: Path, opened: ExitStack) -> str:
-    directory = _private(root / DIRECTORY)
-    path = directory / _SOCKET
-    if len(os.fsencode(path)) > _PATH_BYTES_MAX:
-        digest = blake2b(os.fsencode(root.absolute()), digest_size=8).hexdigest()
-        path = _private(Path(tempfile.gettempdir(), f"strandline-serving-{os.getuid()}")) / f"{digest}.sock"
+    """Listen at a socket in the location; below the directory for temporary files where it can have none."""
+    there = _private(root / DIRECTORY) / _SOCKET
+    if len(os.fsencode(there)) <= _PATH_BYTES_MAX:
+        with suppress(ConfigError):  # a file system without sockets
+            return _listening(desk, there, opened)
+    digest = blake2b(os.fsencode(root.absolute()), digest_size=8).hexdigest()
+    directory = _private(Path(tempfile.gettempdir(), f"strandline-serving-{os.getuid()}"))
+    return _listening(desk, directory / f"{digest}.sock", opened)
+
+
+def _listening(desk: Desk, path: Path, opened: ExitStack) -> str:
     path.unlink(missing_ok=True)  # of a process that was killed: the location is ours now
     place = f"grpc+unix://{path}"
     server = FlightSql(desk, place)
