@@ -47,6 +47,10 @@ class Openers:
         self.opened.append("writing")
         return self
 
+    def changing(self, project: Path) -> Openers:
+        self.opened.append("changing")
+        return self
+
     def looking(self, project: Path) -> Openers:
         self.opened.append("looking")
         return self
@@ -68,7 +72,7 @@ def test_a_backfill_is_said_before_it_is_done(apply: bool, last: str, capsys: py
     """Damage: asking what a backfill would do does it, or takes the location from the process that runs."""
     openers: Any = Openers()
     endpoints.backfill(openers, Path(), "out", "orders", Output(json=False), apply=apply)
-    assert openers.opened == ["writing" if apply else "looking"]
+    assert openers.opened == ["changing" if apply else "looking"]
     assert openers.asked == [("out", "orders", apply)]
     lines = capsys.readouterr().out.splitlines()
     assert lines[:2] == [

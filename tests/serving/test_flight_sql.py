@@ -48,7 +48,7 @@ def read_own_writes(cursor: Any, city: str) -> None:
 
 
 def test_an_answer_has_all_that_was_acknowledged_before_it_was_asked(cursor: Any) -> None:
-    """Law S1.  Damage: a program inserts a row, reads a view, and does not find its own row in it."""
+    """Law E1.  Damage: a program inserts a row, reads a view, and does not find its own row in it."""
     read_own_writes(cursor, "Delft")
 
 
@@ -79,7 +79,7 @@ def test_parameters_are_values(cursor: Any) -> None:
 
 
 def test_a_transaction_is_whole_or_not_at_all(served: Serving) -> None:
-    """Law S2.  Damage: half of what a tool wrote stays when it rolls back."""
+    """Law E2.  Damage: half of what a tool wrote stays when it rolls back."""
     with adbc.connect(served.flight_sql[0]) as connection, connection.cursor() as cursor:
         cursor.execute("INSERT INTO sales VALUES ('together', 1)")
         cursor.execute("INSERT INTO sales VALUES ('together', 2)")

@@ -34,6 +34,8 @@ REVEALING = {
     "materialize/drivers/webhook/requests.py",
     "materialize/wire/options.py",
     "materialize/wire/process/stderr.py",
+    "serving/remote.py",
+    "serving/server.py",
     "sources/readers/delta/table.py",
     "sources/readers/iceberg/table.py",
     "sources/readers/kafka/client.py",

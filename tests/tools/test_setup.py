@@ -230,7 +230,7 @@ def test_a_jar_that_is_not_the_one_of_the_list_is_not_used(machine: Machine, mav
     (maven / there).write_text("another jar")
     done = machine.setup("--servers", "bash", "-c", "echo ran")
     assert (done.returncode, done.stdout) == (0, "ran\n")
-    assert "tests that need Kafka or an Iceberg catalog will be skipped, by name" in done.stderr
+    assert "tests that need Kafka, JDBC or an Iceberg catalog will be skipped, by name" in done.stderr
     assert not (machine.root / ".venv" / "var" / "jars").exists()
 
 

@@ -159,6 +159,10 @@ class _Tides:
     def check(self, *_: object) -> None:
         """See `Connectors.check`: it is as it should be."""
 
+    def counts(self, connector: str) -> str:
+        """See `Connectors.counts`."""
+        return "rows"
+
     def shares(self, source: RunIngestion) -> bool:
         """See `Connectors.shares`."""
         return False

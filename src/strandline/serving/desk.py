@@ -6,7 +6,7 @@ So a read of a view waits for the tick that brings the view to the last commit, 
 Trap: the result of a query is whole in memory, from the call that computes it until it is fetched or `RESULT_IDLE_S`
 have passed.  `RESULT_BYTES_MAX` bounds one, and `QUERIES_MAX` how many are computed at a time.
 
-Laws: S1, S2.
+Laws: E1, E2.
 """
 
 from __future__ import annotations
