@@ -6,6 +6,8 @@ and withdraws an old one.  So only history grows, and the environment must relea
 
 It runs twice: over lists and memory stores, so that very many ticks take minutes, and over files and Spark.  The clock
 advances by an hour per tick, so the grace period of a day and the history both expire within the run.
+
+Long because it is one benchmark, with the source and the endpoint that stand in for the world.
 """
 
 from __future__ import annotations
