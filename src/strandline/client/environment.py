@@ -283,10 +283,7 @@ class Environment:
 
         async def collect() -> tuple[pa.Table, int | None]:
             try:
-                await self._core.look()
-                async with self._reading:  # what one call holds, another would let go
-                    question = await reads.asked(self._core, text, time, hold, least)
-                found = await reads.answered(self._core, question)
+                found = await self._answered(text, time, hold, least)
                 return await self._core.engine.collect(found.rows), found.as_of
             finally:
                 hold.give_back()
@@ -299,10 +296,7 @@ class Environment:
 
         async def look() -> Schema:
             try:
-                await self._core.look()
-                async with self._reading:
-                    question = await reads.asked(self._core, text, None, hold)
-                return (await reads.answered(self._core, question)).schema
+                return (await self._answered(text, None, hold)).schema
             finally:
                 hold.give_back()
 
@@ -491,6 +485,13 @@ class Environment:
         return self._run(housekeeping.written_by(self._core))
 
     # ---- inside ------------------------------------------------------------------------------------------------------
+
+    async def _answered(self, text: str, time: int | None, hold: Hold, least: int = 0) -> reads.Answer:
+        """Return the answer to a query, beside whatever else goes on."""
+        await self._core.look()
+        async with self._reading:  # what one call holds, another would let go
+            question = await reads.asked(self._core, text, time, hold, least)
+        return await reads.answered(self._core, question)
 
     def _verified(self, name: str, as_of: int | None) -> Verification:
         """Return how a view differs from its query; if it does not, how its state does."""

@@ -17,7 +17,8 @@ import pyarrow as pa
 
 from strandline.compute.explain import Explanation
 from strandline.controller.asking.verification import Verification
-from strandline.errors import InvalidUsage, Unavailable
+from strandline.errors import InvalidUsage, ProtocolViolation, Unavailable
+from strandline.instance.indexes.keys import packed, unpacked
 from strandline.serving.desk import Desk
 
 Arguments: TypeAlias = Mapping[str, Any]
@@ -164,15 +165,12 @@ def verification(found: Mapping[str, Any]) -> Verification:
 
 def rows_text(table: pa.Table) -> str:
     """Return rows as a text: an Arrow stream in base64."""
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, table.schema) as writer:
-        writer.write_table(table)
-    return base64.b64encode(sink.getvalue().to_pybytes()).decode()
+    return base64.b64encode(packed(table)).decode()
 
 
 def rows(text: str) -> pa.Table:
     """Return the rows in a text of `rows_text`.  Raises `Unavailable` for any other text."""
     try:
-        return pa.ipc.open_stream(base64.b64decode(text)).read_all()
-    except (ValueError, pa.ArrowException) as error:
+        return unpacked(base64.b64decode(text))
+    except (ValueError, ProtocolViolation) as error:
         raise Unavailable(f"the server sent rows that cannot be read: {error}") from error

@@ -25,10 +25,12 @@ from strandline.algebra.schema import DIFF, TIME, Schema
 from strandline.client import Environment, Events, Transaction
 from strandline.compute.plan.sql.dialect import parse
 from strandline.controller.asking.reads import NotYetError
-from strandline.controller.language import statements
+from strandline.controller.language import arguments, statements
 from strandline.errors import InvalidUsage, Unavailable
+from strandline.instance.indexes.keys import packed
 from strandline.serving import parameters, placeholders
 from strandline.serving.kept import Kept
+from strandline.serving.parameters import identifier
 from strandline.store.clock import Clock, Ids
 
 QUERIES_MAX: Final = 8
@@ -122,9 +124,9 @@ class Desk:
         """Return a result, once."""
         return self._results.take(handle)
 
-    def executed(self, text: str, transaction: bytes = b"") -> int | None:
+    def executed(self, said: str | statements.Statement, transaction: bytes = b"") -> int | None:
         """Run a statement that changes something; return the time of its commit, as `ANSWERED` says."""
-        statement = self._resolve(statements.parse(text))
+        statement = self._resolve(arguments.statement(said))
         if isinstance(statement, statements.Query):
             raise InvalidUsage("a query returns rows, and changes nothing: ask for its rows instead")
         if isinstance(statement, statements.Bracket):
@@ -141,11 +143,11 @@ class Desk:
         """
         found = [statements.parse(text) for text in texts]
         if len(texts) == 1 or transaction:
-            time = [self.executed(text, transaction) for text in texts][-1]
+            time = [self.executed(statement, transaction) for statement in found][-1]
         else:
             together = self.env.begin()
-            for text in texts:
-                together.execute(text)
+            for statement in found:
+                together.execute(statement)
             time = self._acknowledge(together.commit())
         known = [_inserts(statement) for statement in found]
         if None not in known:
@@ -162,8 +164,8 @@ class Desk:
 
     def create(self, table: str, columns: pa.Schema) -> None:
         """Make a table for rows with these columns, unless it is there."""
-        quoted = ", ".join(f"{_quoted(column.name)} {spark_type(column.name, column.type)}" for column in columns)
-        self.env.execute(f"CREATE TABLE IF NOT EXISTS {_quoted(table)} ({quoted})")
+        quoted = ", ".join(f"{identifier(column.name)} {spark_type(column.name, column.type)}" for column in columns)
+        self.env.execute(f"CREATE TABLE IF NOT EXISTS {identifier(table)} ({quoted})")
 
     def changed(
         self,
@@ -187,9 +189,10 @@ class Desk:
         return self.env.collections()
 
     def _run(self, text: str, transaction: bytes) -> pa.Table:
-        if isinstance(statements.parse(text), statements.Query):
+        statement = statements.parse(text)
+        if isinstance(statement, statements.Query):
             return self.answer(text)[0]
-        return _answered(self.executed(text, transaction))
+        return _answered(self.executed(statement, transaction))
 
     def _acknowledge(self, time: int | None) -> int | None:
         if time is not None:
@@ -334,11 +337,4 @@ def _bounded(batches: Iterable[pa.RecordBatch]) -> pa.Table:
 
 def _aligned(table: pa.Table) -> pa.Table:
     """Return a table whose buffers begin where Arrow's own do: those of a message begin anywhere."""
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, table.schema) as writer:
-        writer.write_table(table)
-    return pa.ipc.open_stream(sink.getvalue()).read_all()
-
-
-def _quoted(name: str) -> str:
-    return parameters.identifier(name)
+    return pa.ipc.open_stream(packed(table)).read_all()

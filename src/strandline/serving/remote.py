@@ -25,7 +25,7 @@ from strandline.controller.asking.verification import Verification
 from strandline.controller.language import arguments
 from strandline.controller.location.paths import path_of
 from strandline.errors import ConfigError, StrandlineError
-from strandline.options import is_reference, resolve_reference
+from strandline.options import resolve_reference
 from strandline.serving import calls
 from strandline.serving.failures import OURS, as_ours
 from strandline.serving.messages import made, packed, unpacked
@@ -55,12 +55,8 @@ def connect(where: str, *, token: str | None = None, authority: str | None = Non
         if found is None or not found.flight_sql:
             raise ConfigError(f"no process serves the location {place!r}: start `strandline run`, or name its address")
         place = found.flight_sql[0]
-    shown = token
-    if token is not None and is_reference(token):
-        shown = resolve_reference(token, base=Path())
-    return RemoteEnvironment(
-        place, None if shown is None else Secret(shown), None if authority is None else Path(authority).read_bytes()
-    )
+    secret = None if token is None else Secret(resolve_reference(token, base=Path()))
+    return RemoteEnvironment(place, secret, None if authority is None else Path(authority).read_bytes())
 
 
 @dataclass(frozen=True)

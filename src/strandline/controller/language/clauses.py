@@ -48,28 +48,34 @@ class Given:
 
 def options(cursor: Cursor) -> Given:
     """Take ``(option = value, …)``, of which there may be none."""
-    given = Given()
-    cursor.take("(")
-    while not cursor.accept(")"):
-        if given.options:
-            cursor.take(",")
-        at, name = cursor.position, cursor.name("an option").lower()
+
+    def value() -> str:
         said = cursor.accept("=") or cursor.peek() not in {",", ")"}
-        given.give(name, cursor.option_value() if said else "true", at)
-    return given
+        return cursor.option_value() if said else "true"
+
+    return _given(cursor, value)
 
 
 def options_named(cursor: Cursor) -> Given:
     """Take ``(option, …)``, without values, of which there may be none."""
+
+    def nothing() -> str:
+        if cursor.peek() not in {",", ")"}:
+            raise cursor.fail("names of options alone")
+        return ""
+
+    return _given(cursor, nothing)
+
+
+def _given(cursor: Cursor, value: Callable[[], str]) -> Given:
+    """Take options in brackets; ``value`` takes what follows the name of one."""
     given = Given()
     cursor.take("(")
     while not cursor.accept(")"):
         if given.options:
             cursor.take(",")
         at, name = cursor.position, cursor.name("an option").lower()
-        if cursor.peek() not in {",", ")"}:
-            raise cursor.fail("names of options alone")
-        given.give(name, "", at)
+        given.give(name, value(), at)
     return given
 
 
