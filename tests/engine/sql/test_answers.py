@@ -143,7 +143,7 @@ def test_a_query_sees_multisets_under_its_own_names(engine: SparkEngine, spark: 
         )
         assert [(c.name, c.type) for c in schema] == [("v", "string"), ("n", "bigint")]
         assert (await engine.collect(answer)).to_pylist() == [{"v": "a", "n": 2, TIME: 9, DIFF: 1}]
-        assert engine.session.catalog.listTables() == []
+        assert not engine.session.catalog.tableExists("`odd name`")  # others are those of plans prepared beside it
 
     asyncio.run(body())
 
