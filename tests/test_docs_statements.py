@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
@@ -12,8 +13,9 @@ from pyspark.sql import SparkSession
 
 import strandline
 from strandline.algebra import types
-from strandline.client import Transaction
+from strandline.client import Transaction, Updates
 from strandline.controller.language import statements, unsupported
+from strandline.controller.language.showing import Show, Shown, Subscribe
 from strandline.errors import DefinitionError
 from strandline.options import PLACE, TEXT, option
 from strandline.sources.kinds import ConnectionKind
@@ -89,7 +91,7 @@ def test_the_examples_of_the_page_run_as_they_stand(
         .replace("/tmp/visits/", f"{tmp_path}/")
         .replace(":memory:", f"{tmp_path}/dashboard.duckdb")
     )
-    answers = []
+    answers, shown, updates = [], dict[Shown, Any](), list[Any]()
     with strandline.open("memory://", spark=spark) as env:
         transaction: Transaction | None = None
         for text in statements.split(script):
@@ -97,6 +99,12 @@ def test_the_examples_of_the_page_run_as_they_stand(
                 case statements.Query(text=query):
                     env.tick(wait=True)
                     answers.append(sorted(tuple(row) for row in env.query(query).collect()))
+                case Show(what):
+                    shown[what] = [tuple(row) for row in env.query(text).collect()]
+                    assert [tuple(row.values()) for row in env.answer(text)[0].to_pylist()] == shown[what]
+                case Subscribe(what):
+                    with closing(env.subscribe(what)) as events:
+                        updates.append(next(events))
                 case statements.Bracket(word="BEGIN"):
                     transaction = env.begin()
                 case statements.Bracket():
@@ -111,6 +119,10 @@ def test_the_examples_of_the_page_run_as_they_stand(
         customers = [(1, "Leiden"), (3, "Bern")]
         views = [("daily", "following"), ("sales", "following")]
         assert answers == [[("Bern", 1), ("Leiden", 1)], [(1,)], [("Bern",)], [(1,), (2,)], customers, views]
+        assert shown[Shown.COLUMNS] == [("id", "int"), ("city", "string")]
+        assert shown[Shown.PLAN][0] == ("imports: customers, orders",)
+        assert statements.parse(shown[Shown.CREATE][0][1]).query == "SELECT city, amount FROM sales"
+        assert isinstance(updates[0], Updates)
         assert [(row["id"], int(row["amount"])) for row in env.query("SELECT * FROM orders").collect()] == [(7, 5)]
 
 

@@ -73,6 +73,11 @@ def _known(generator: SparkGenerator, tree: Known) -> str:
 class Faithful(Spark):
     """Spark SQL in which functions are kept as they were written."""
 
+    class Tokenizer(Spark.Tokenizer):
+        """Reads what follows SHOW, EXPLAIN and their like as tokens, and not as one string up to a semicolon."""
+
+        COMMANDS: ClassVar[set[TokenType]] = set()
+
     class Parser(SparkParser):
         """Interprets no function, and parses `array(a, b)` as a call, so that `array(a, b)[0]` is an element."""
 

@@ -16,6 +16,7 @@ from strandline.cli.terminal.output import Output, rows_document, rows_table, ta
 from strandline.client import Progress, Transaction, Updates
 from strandline.controller.asking.freshness import told
 from strandline.controller.language import statements
+from strandline.controller.language.showing import Show
 from strandline.errors import ConfigError, DefinitionError, Position
 from strandline.instance.error_half import described, remedy
 from strandline.serving import RemoteEnvironment, RemoteTransaction
@@ -131,7 +132,7 @@ def script(opener: Opener, root: Path, file: Path, output: Output) -> None:
     project = opener.project(root)
     text = _text(file)
     parsed = [(each, project.resolved(statements.parse(each))) for each in statements.placed(text)]
-    writes = any(not isinstance(statement, statements.Query) for _, statement in parsed)
+    writes = any(not isinstance(statement, statements.Question) for _, statement in parsed)
     _refuse_loose_ends(parsed)
     if not parsed:
         output.note(f"there is no statement in {str(file)!r}")
@@ -140,7 +141,7 @@ def script(opener: Opener, root: Path, file: Path, output: Output) -> None:
         transaction: Transaction | RemoteTransaction | None = None
         for each, statement in parsed:
             match statement:
-                case statements.Query():
+                case statements.Query() | Show():
                     _answer(env, each, None, output)
                 case statements.Bracket("BEGIN"):
                     transaction = env.begin()

@@ -3,6 +3,7 @@
 Every call is synchronous and returns when what it says is true; calls from several threads take turns.
 """
 
+from strandline.client.cancelling import Cancel
 from strandline.client.environment import Environment
 from strandline.client.opening import (
     open,  # noqa: A004  # the public name is `strandline.open`
@@ -16,6 +17,7 @@ from strandline.client.subscribing import Events, Progress, Updates
 from strandline.client.writing import Transaction
 
 __all__ = [
+    "Cancel",
     "Collection",
     "Environment",
     "Events",

@@ -9,6 +9,7 @@ from concurrent.futures import CancelledError
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from strandline.client.cancelling import Cancel
 from strandline.client.turn import Turn
 from strandline.controller.asking.housekeeping import damage
 from strandline.controller.core import Core
@@ -47,19 +48,22 @@ class Access:
                 raise
             return self._named(partial(self._loop.run, call))
 
-    def wait(self, call: Coroutine[Any, Any, T]) -> T:
+    def wait(self, call: Coroutine[Any, Any, T], cancel: Cancel | None = None) -> T:
         """Make a call that only reads, and may wait for long: other calls may be made meanwhile.
 
-        Raises `InvalidUsage` if the environment is closed, also while it waits.
+        Raises `InvalidUsage` if the environment is closed, also while it waits; or if ``cancel`` is called.
         """
+        cancel = Cancel() if cancel is None else cancel
         try:
             self.refuse_closed()
         except BaseException:
             call.close()
             raise
         try:
-            return self._named(partial(self._loop.run_or_end, call))
+            return self._named(partial(self._loop.run_or_end, call, cancel.by))
         except CancelledError:
+            if cancel.called:
+                raise cancel.error() from None
             raise InvalidUsage("this environment was closed") from None
 
     def _named(self, made: Callable[[], T]) -> T:

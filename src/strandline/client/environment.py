@@ -17,7 +17,9 @@ import pyarrow as pa
 
 from strandline.algebra.schema import Schema
 from strandline.client.access import Access
+from strandline.client.cancelling import Cancel
 from strandline.client.reading import Collection
+from strandline.client.showing import shown, shown_rows
 from strandline.client.subscribing import Events, Subscription
 from strandline.client.writing import Data, Transaction, change
 from strandline.compute.explain import Explanation
@@ -33,8 +35,10 @@ from strandline.controller.defining.apply import Applied, apply
 from strandline.controller.defining.creating import create
 from strandline.controller.defining.project import Project
 from strandline.controller.holding import Hold
+from strandline.controller.introspection.listed import schema_of
 from strandline.controller.language import arguments, statements
 from strandline.controller.language.altering import AlterMaterialization
+from strandline.controller.language.showing import Show, Subscribe
 from strandline.controller.location.config import Config
 from strandline.controller.location.items import Collected, Item, Materialization, View, kind_of
 from strandline.controller.preparing.preparation import promotion
@@ -131,8 +135,10 @@ class Environment:
                 return transaction.commit()
             case statements.Bracket(word):
                 raise InvalidUsage(f"{word} works in a script only; a program writes: with env.transaction() as txn")
-            case statements.Query():
+            case statements.Query() | Show():
                 raise InvalidUsage("a query returns rows: call env.query(…)")
+            case Subscribe():
+                raise InvalidUsage("a subscription returns updates as they come: iterate over env.subscribe(…)")
         return None
 
     def insert(self, table: str, rows: Data, token: str | None = None) -> int:
@@ -268,18 +274,27 @@ class Environment:
 
         Raises `DefinitionError` with a position where the text is wrong, `AsOfError` if the time cannot be read.
         """
-        text, time, hold = arguments.query(sql), arguments.maybe_time(as_of, "as_of"), Hold()
+        question, time, hold = arguments.question(sql), arguments.maybe_time(as_of, "as_of"), Hold()
+        if isinstance(question, Show):
+            return self._access.hand_out(self._run(shown_rows(self._core, question, time)), hold)
+        text = question.text
         return self._access.hand_out(self._run(reads.query(self._core, text, time, hold)).rows, hold)
 
-    def answer(self, sql: str, as_of: int | None = None, least: int = 0) -> tuple[pa.Table, int | None]:
+    def answer(
+        self, sql: str, as_of: int | None = None, least: int = 0, *, cancel: Cancel | None = None
+    ) -> tuple[pa.Table, int | None]:
         """Return the answer to ``sql``, whole, and the time at which it is true (None: it reads no collection).
 
-        It waits for no tick that goes on.  ``least``: the time is this or a later one.
+        It waits for no tick that goes on.  ``least``: the time is this or a later one.  ``cancel``: called from another
+        thread, it ends this call, and what Spark computes for it.
 
         Raises as `query`; `CollectionError` if an expression has no value for a row; `reads.NotYetError`, an
         `AsOfError`, if not everything is complete at ``least`` yet.
         """
-        text, time, hold = arguments.query(sql), arguments.maybe_time(as_of, "as_of"), Hold()
+        question, time, hold = arguments.question(sql), arguments.maybe_time(as_of, "as_of"), Hold()
+        if isinstance(question, Show):
+            return self._access.wait(shown(self._core, question, time), cancel), None
+        text = question.text
 
         async def collect() -> tuple[pa.Table, int | None]:
             try:
@@ -288,11 +303,14 @@ class Environment:
             finally:
                 hold.give_back()
 
-        return self._access.wait(collect())
+        return self._access.wait(collect(), cancel)
 
     def columns(self, sql: str) -> Schema:
         """Return the columns that ``sql`` would be answered with; nothing is computed.  Raises as `query`."""
-        text, hold = arguments.query(sql), Hold()
+        question, hold = arguments.question(sql), Hold()
+        if isinstance(question, Show):
+            return schema_of(question)
+        text = question.text
 
         async def look() -> Schema:
             try:

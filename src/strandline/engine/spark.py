@@ -47,7 +47,7 @@ from strandline.engine.parts.prune import reach
 from strandline.engine.parts.scan import Scanner
 from strandline.engine.parts.staging import Stager, is_whole
 from strandline.engine.prepared.plans import Asked, Plans, are_few
-from strandline.engine.session.start import cancel_jobs, require_running, tag_jobs
+from strandline.engine.session.start import cancel_jobs, require_running, tag_jobs, untag_jobs
 from strandline.engine.sql import answers, edits, error_half
 from strandline.engine.sql.edits import Edit
 from strandline.engine.sql.rendering import render
@@ -90,6 +90,7 @@ class SparkEngine:
         self._arrangements = Arrangements(self._scanner.tables, self._workers)
         self._shared = Shared()
         self._views = itertools.count()
+        self._calls = itertools.count()
         self._naming = threading.Lock()  # held while views carry names that a query's author chose
 
     @property
@@ -383,7 +384,7 @@ class SparkEngine:
             case Local(table, _):
                 return table
             case frame:
-                return await self._run(lambda: dataframe(frame, self._session).toArrow())
+                return await self._cancellable(lambda: dataframe(frame, self._session).toArrow())
 
     def _prepared(self, asked: Sequence[tuple[Frame, StageRequest]]) -> dict[int, pa.Table]:
         """Return by their positions the rows that prepared plans have for `Stager.collected`.
@@ -494,6 +495,23 @@ class SparkEngine:
     async def _run(self, call: Callable[[], _T]) -> _T:
         """Run a blocking call in a worker thread and translate its failures into our errors."""
         return await _ended(self._begun(call))
+
+    async def _cancellable(self, call: Callable[[], _T]) -> _T:
+        """As `_run`; if this is cancelled, the jobs of the call are, too."""
+        tag = f"{self._tag}-{next(self._calls)}"
+
+        def tagged() -> _T:
+            tag_jobs(self._session, tag)
+            try:
+                return call()
+            finally:
+                untag_jobs(self._session, tag)
+
+        try:
+            return await self._run(tagged)
+        except asyncio.CancelledError:
+            asyncio.get_running_loop().run_in_executor(self._peekers, cancel_jobs, self._session, tag)
+            raise
 
     def _begun(self, call: Callable[[], _T]) -> asyncio.Future[_T]:
         return asyncio.get_running_loop().run_in_executor(self._workers, call)

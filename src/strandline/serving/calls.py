@@ -55,10 +55,11 @@ class Call(msgspec.Struct, frozen=True):
 
 
 class Query(msgspec.Struct, frozen=True):
-    """A query, at a time, or at the latest one."""
+    """A query, at a time, or at the latest one; ``handle``: by which the client may cancel it."""
 
     sql: str
     as_of: int | None = None
+    handle: str = ""
 
 
 class Subscribe(msgspec.Struct, frozen=True):
@@ -142,6 +143,7 @@ def _peek(desk: Desk, arguments: Arguments) -> Any:
 _CALLS: Final[Mapping[str, Callable[[Desk, Arguments], Any]]] = {
     **{name: _plain(name) for name in PLAIN},
     "execute": lambda desk, arguments: desk.executed(arguments["sql"], arguments.get("transaction", "").encode()),
+    "cancel": lambda desk, arguments: desk.cancel(arguments["handle"]),
     "commit": lambda desk, arguments: desk.commit(arguments["transaction"].encode()),
     "tick": lambda desk, _: desk.tick(),
     "sync": lambda desk, arguments: desk.sync(**arguments),

@@ -6,6 +6,8 @@ So a read of a view waits for the tick that brings the view to the last commit, 
 Trap: the result of a query is whole in memory, from the call that computes it until it is fetched or `RESULT_IDLE_S`
 have passed.  `RESULT_BYTES_MAX` bounds one, and `QUERIES_MAX` how many are computed at a time.
 
+Long because every kind of call comes here.
+
 Laws: E1, E2.
 """
 
@@ -22,7 +24,7 @@ from sqlglot import exp
 
 from strandline.algebra.arrow_types import arrow_schema, spark_type
 from strandline.algebra.schema import DIFF, TIME, Schema
-from strandline.client import Environment, Events, Transaction
+from strandline.client import Cancel, Environment, Events, Transaction
 from strandline.compute.plan.sql.dialect import parse
 from strandline.controller.asking.reads import NotYetError
 from strandline.controller.language import arguments, statements
@@ -89,6 +91,7 @@ class Desk:
         self._clock = clock
         self._transactions = Kept[Transaction](clock, ids, "transaction")
         self._prepared = Kept[Prepared](clock, ids, "prepared statement")
+        self._cancels: dict[str, Cancel] = {}
         self._results = Kept[pa.Table](clock, ids, "result", idle_s=RESULT_IDLE_S, count_max=RESULTS_MAX)
 
     def ticked(self) -> None:
@@ -127,7 +130,7 @@ class Desk:
     def executed(self, said: str | statements.Statement, transaction: bytes = b"") -> int | None:
         """Run a statement that changes something; return the time of its commit, as `ANSWERED` says."""
         statement = self._resolve(arguments.statement(said))
-        if isinstance(statement, statements.Query):
+        if isinstance(statement, statements.Question):
             raise InvalidUsage("a query returns rows, and changes nothing: ask for its rows instead")
         if isinstance(statement, statements.Bracket):
             raise InvalidUsage(f"{statement.word} cannot be sent: the client has calls to begin and end a transaction")
@@ -190,7 +193,7 @@ class Desk:
 
     def _run(self, text: str, transaction: bytes) -> pa.Table:
         statement = statements.parse(text)
-        if isinstance(statement, statements.Query):
+        if isinstance(statement, statements.Question):
             return self.answer(text)[0]
         return _answered(self.executed(statement, transaction))
 
@@ -200,21 +203,37 @@ class Desk:
                 self._acknowledged = max(self._acknowledged, time)
         return time
 
-    def answer(self, text: str, as_of: int | None = None) -> tuple[pa.Table, int | None]:
-        """Return the rows that a query is answered with, and the time at which they are true."""
-        with self._turn():
-            table, time = self._caught_up(text, as_of)
+    def answer(self, text: str, as_of: int | None = None, handle: str = "") -> tuple[pa.Table, int | None]:
+        """Return the rows that a query is answered with, and the time at which they are true.
+
+        ``handle``: under which the client may cancel it; empty: it will not.
+        """
+        cancel = Cancel()
+        if handle:
+            self._cancels[handle] = cancel
+        try:
+            with self._turn():
+                table, time = self._caught_up(text, as_of, cancel)
+        finally:
+            self._cancels.pop(handle, None)
         if table.nbytes > RESULT_BYTES_MAX:
             raise InvalidUsage(
                 f"the result has {table.nbytes} bytes, and one may have {RESULT_BYTES_MAX}: ask for fewer"
             )
         return table, time
 
-    def _caught_up(self, text: str, as_of: int | None) -> tuple[pa.Table, int | None]:
+    def cancel(self, handle: str) -> bool:
+        """Cancel a query that is computed, or waits; return whether there was one with this handle."""
+        cancel = self._cancels.get(handle)
+        if cancel is not None:
+            cancel()
+        return cancel is not None
+
+    def _caught_up(self, text: str, as_of: int | None, cancel: Cancel) -> tuple[pa.Table, int | None]:
         least, begun = self._acknowledged if as_of is None else 0, self._clock.now_ms()
         while True:
             try:
-                return self.env.answer(text, as_of, least)
+                return self.env.answer(text, as_of, least, cancel=cancel)
             except NotYetError as error:
                 self._wait(error, begun)
 
@@ -253,7 +272,7 @@ class Desk:
         The schema is None for a statement that changes something, by which clients tell it from a query.
         """
         statement, asked, schema = statements.parse(text), parameters.count(text), None
-        if isinstance(statement, statements.Query):
+        if isinstance(statement, statements.Question):
             schema = arrow_schema(self.env.columns(parameters.bound(text, [None] * asked)))
         types = placeholders.types(statement, asked, {name: columns for name, (_, columns) in self.tables().items()})
         return self._prepared.put(Prepared(text, transaction)), schema, types
@@ -277,7 +296,7 @@ class Desk:
         texts = self._texts(prepared)
         if len(texts) == 1:
             return self.asked(texts[0], prepared.transaction)
-        if isinstance(statements.parse(prepared.text), statements.Query):
+        if isinstance(statements.parse(prepared.text), statements.Question):
             return self._put(pa.concat_tables([self._run(text, prepared.transaction) for text in texts]))
         self.counted(texts, prepared.transaction)
         return self._put(_answered(None))

@@ -8,6 +8,7 @@ that show or convert them.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
@@ -19,7 +20,7 @@ import pyarrow as pa
 from pyarrow import flight
 
 from strandline.algebra.schema import Column, Schema
-from strandline.client import Progress, Updates
+from strandline.client import Cancel, Progress, Updates
 from strandline.compute.explain import Explanation
 from strandline.controller.asking.verification import Verification
 from strandline.controller.language import arguments
@@ -32,8 +33,11 @@ from strandline.serving.messages import made, packed, unpacked
 from strandline.serving.places import published
 from strandline.serving.server import BEARER
 from strandline.store.secret import Secret
+from strandline.store.system import SystemIds
 
 _ROLL_BACK: Final = 2
+_AGAIN_S: Final = 0.05
+"""After so long a query is cancelled again that was not known to the server."""
 
 
 def connect(where: str, *, token: str | None = None, authority: str | None = None) -> RemoteEnvironment:
@@ -135,12 +139,28 @@ class RemoteEnvironment:
         """Return the answer to ``sql``; see `Environment.query`."""
         return Answer(self.answer(sql, as_of)[0])
 
-    def answer(self, sql: str, as_of: int | None = None) -> tuple[pa.Table, int | None]:
+    def answer(
+        self, sql: str, as_of: int | None = None, *, cancel: Cancel | None = None
+    ) -> tuple[pa.Table, int | None]:
         """Return the answer to ``sql``, and the time at which it is true; see `Environment.answer`."""
-        wanted = calls.Query(arguments.query(sql), arguments.maybe_time(as_of, "as_of"))
+        handle, ended = "" if cancel is None else SystemIds().fresh("query"), threading.Event()
+        arguments.question(sql)
+        wanted = calls.Query(sql, arguments.maybe_time(as_of, "as_of"), handle)
+
+        def end() -> None:
+            while not self.call("cancel", handle=handle) and not ended.wait(_AGAIN_S):
+                pass  # the query has not arrived there yet
+
+        if cancel is not None:
+            if cancel.called:
+                raise cancel.error()
+            cancel.by(end)
         with self._failures():
             ticket = flight.Ticket(calls.QUERY + msgspec.json.encode(wanted))
-            table = self._client.do_get(ticket, self._how).read_all()
+            try:
+                table = self._client.do_get(ticket, self._how).read_all()
+            finally:
+                ended.set()
         at = (table.schema.metadata or {}).get(calls.TRUE_AT)
         return table.replace_schema_metadata(None), None if at is None else int(at)
 

@@ -148,7 +148,7 @@ class _Server(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow ships n
             return _followed(context, desk, read(Subscribe, ticket.removeprefix(SUBSCRIBE)))
         if ticket.startswith(QUERY):
             asked = read(Query, ticket.removeprefix(QUERY))
-            table, time = desk.answer(asked.sql, asked.as_of)
+            table, time = desk.answer(asked.sql, asked.as_of, asked.handle)
             return _sent(table.replace_schema_metadata({} if time is None else {TRUE_AT: str(time)}))
         command = unpacked(ticket)
         about = told(command, desk.tables)

@@ -18,6 +18,10 @@ ENDING_S: Final = 10.0
 """How long a call that was interrupted may take to end."""
 
 
+def _ignored(_: Callable[[], object]) -> None:
+    """Take no notice of how a call would be ended."""
+
+
 class LoopThread:
     """Runs coroutines, one caller waiting for each.  Started when it is made; `stop` it."""
 
@@ -31,8 +35,11 @@ class LoopThread:
         """Return what ``call`` returns, or raise what it raises."""
         return self._begin(call).result()
 
-    def run_or_end(self, call: Coroutine[Any, Any, T]) -> T:
-        """As `run`; if this is interrupted, end the call first, and then raise that."""
+    def run_or_end(self, call: Coroutine[Any, Any, T], begun: Callable[[Callable[[], object]], object] = _ignored) -> T:
+        """As `run`; if this is interrupted, end the call first, and then raise that.
+
+        ``begun``: is given what ends the call, for any other thread to call.
+        """
         ended = threading.Event()
 
         async def made() -> T:
@@ -42,6 +49,7 @@ class LoopThread:
                 ended.set()
 
         future = self._begin(made())
+        begun(future.cancel)
         try:
             return future.result()
         except BaseException:

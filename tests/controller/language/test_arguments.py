@@ -53,7 +53,7 @@ WRONG: list[tuple[str, Callable[[Environment], Any], type[StrandlineError], str]
     ("a query that changes", lambda e: e.query("DELETE FROM t"), InvalidUsage, "Delete is no query"),
     ("a query at a text", lambda e: e.query("SELECT 1", as_of="now"), InvalidUsage, "as_of must be an int"),
     ("two queries", lambda e: e.query("SELECT 1; SELECT 2"), DefinitionError, "another begins here.*column 11"),
-    ("a query of another kind", lambda e: e.query("SHOW TABLES"), DefinitionError, "SHOW is not supported"),
+    ("a query of another kind", lambda e: e.query("SUBSCRIBE t"), InvalidUsage, "Subscribe is no query"),
     ("half a character", lambda e: e.execute("INSERT INTO t VALUES ('\ud800')"), DefinitionError, r"'\\ud800' is no"),
     ("a query with an open quote", lambda e: e.query("SELECT 'a"), DefinitionError, "cannot be read"),
     ("a statement of None", lambda e: e.execute(None), InvalidUsage, "must be a str, and this is None"),

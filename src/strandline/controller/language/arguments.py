@@ -11,6 +11,7 @@ from typing import Any, NoReturn
 import pyarrow as pa
 
 from strandline.controller.language import statements
+from strandline.controller.language.showing import Show
 from strandline.controller.location.config import Mode
 from strandline.errors import InvalidUsage
 from strandline.frontier.antichain import TIME_MAX
@@ -54,7 +55,17 @@ def statement(sql: object) -> statements.Statement:
 
 def query(sql: object) -> str:
     """Return the text of the query that a caller gave."""
+    return asked(statement(sql))
+
+
+def question(sql: object) -> statements.Question:
+    """Return the query that a caller gave, or the statement that answers with rows as a query does."""
     found = statement(sql)
+    return found if isinstance(found, Show) else statements.Query(asked(found))
+
+
+def asked(found: statements.Statement) -> str:
+    """Return the text of a query.  Raises `InvalidUsage` for another statement."""
     if not isinstance(found, statements.Query):
         how = "run it with `strandline sql -f FILE`, or in Python with env.execute(…)"
         raise InvalidUsage(f"{type(found).__name__} is no query: {how}")

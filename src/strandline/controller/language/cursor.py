@@ -78,6 +78,11 @@ class Cursor(Faithful.Parser):
             return ""
         return self._tokens[n].text.upper()
 
+    def quoted(self, ahead: int = 0) -> bool:
+        """Return whether something in quotes comes: a name, or a text."""
+        n = self._index + ahead
+        return n < self._tokens_size and self._tokens[n].token_type in _QUOTED
+
     def fail(self, wanted: str) -> DefinitionError:
         """Return the error about the next token: ``wanted`` is what should be there."""
         found = repr(self._curr.text) if self._curr else "the end"

@@ -21,12 +21,13 @@ text, because their meaning is Spark's.  Every refusal has a line and a column.
     DELETE FROM name [[AS] alias] [WHERE condition]
     UPDATE name [[AS] alias] SET column = value, … [WHERE condition]
     BEGIN | COMMIT | ROLLBACK [TRANSACTION]
+    SHOW {TABLES | … | COLUMNS FROM name | CREATE name}, DESCRIBE name, EXPLAIN name, SUBSCRIBE {name | query}
     a query
 
 ``IF NOT EXISTS`` is allowed after CREATE and its kind.  The clauses of a source, IN INSTANCE and KEEP HISTORY FOR are
 read in `clauses.py`, schedules in `schedules.py`, instances in `instances.py`, indexes in `indexes.py`, ALTER
-MATERIALIZATION in `altering.py`.  Statements that Spark has and Strandline has not are refused by name
-(`unsupported.py`).
+MATERIALIZATION in `altering.py`, SHOW and its like in `showing.py`.  Statements that Spark has and Strandline has not
+are refused by name (`unsupported.py`).
 
 Long because all statements are listed in one place, with how each is read.
 """
@@ -41,12 +42,13 @@ from sqlglot.tokenizer_core import Token, TokenType
 
 from strandline.algebra.excerpt import Excerpt
 from strandline.compute.plan.sql.dialect import position
-from strandline.controller.language import altering, clauses, indexes, instances, schedules, unsupported
+from strandline.controller.language import altering, clauses, indexes, instances, schedules, showing, unsupported
 from strandline.controller.language.altering import AlterMaterialization
 from strandline.controller.language.cursor import QUERY_WORDS, Cursor, tokens_of
 from strandline.controller.language.indexes import CreateIndex
 from strandline.controller.language.instances import AddReplica, CreateInstance, DropReplica
 from strandline.controller.language.placed import Kept, Placed
+from strandline.controller.language.showing import Show, Subscribe
 from strandline.errors import DefinitionError, Position
 from strandline.frontier.refresh import Refresh
 
@@ -222,10 +224,12 @@ Create: TypeAlias = (
     | CreateMaterialization
 )
 Alter: TypeAlias = AddReplica | DropReplica | AlterMaterialization
-Statement: TypeAlias = Create | Alter | Drop | Insert | Delete | Update | Bracket | Query
+Question: TypeAlias = Query | Show  # answered with rows; changes nothing
+Statement: TypeAlias = Create | Alter | Drop | Insert | Delete | Update | Bracket | Subscribe | Question
 
 _BRACKETS: Final = ("BEGIN", "COMMIT", "ROLLBACK")
-_WORDS: Final = [*QUERY_WORDS[:-1], "CREATE", "ALTER", "DROP", "INSERT", "DELETE", "UPDATE", *_BRACKETS]
+_VERBS: Final = ("CREATE", "ALTER", "DROP", "INSERT", "DELETE", "UPDATE", *_BRACKETS)
+_WORDS: Final = [*QUERY_WORDS[:-1], *_VERBS, *showing.WORDS]
 _KINDS: Final = (
     ("TABLE",),
     ("SOURCE",),
@@ -303,6 +307,8 @@ def parse(text: str) -> Statement:
             cursor.take(word)
             cursor.accept("TRANSACTION")
             statement = Bracket(word, at=at)
+        case word if word in showing.WORDS:
+            statement = showing.read(cursor)
         case word if word in QUERY_WORDS:
             return _query(text, found[0])
         case word:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import difflib
 from typing import Final
 
-LOOK: Final = "`strandline status` shows what there is"
 ONE: Final = "write DELETE and INSERT between BEGIN and COMMIT"
 
 STATEMENTS: Final = {
@@ -21,10 +20,7 @@ STATEMENTS: Final = {
     "COMMENT": "",
     "COPY": "",
     "DECLARE": "",
-    "DESC": LOOK,
-    "DESCRIBE": LOOK,
     "EXECUTE": "",
-    "EXPLAIN": "`strandline explain VIEW` shows how a view is maintained",
     "GRANT": "",
     "LIST": "",
     "LOAD": "CREATE SOURCE … USING files reads files",
@@ -38,7 +34,6 @@ STATEMENTS: Final = {
     "RESET": "Spark settings stand in strandline.yml",
     "REVOKE": "",
     "SET": "Spark settings stand in strandline.yml",
-    "SHOW": LOOK,
     "START": "a transaction begins with BEGIN",
     "TRUNCATE": "write DELETE FROM t",
     "UNCACHE": "",

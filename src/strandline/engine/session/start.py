@@ -218,6 +218,12 @@ def tag_jobs(session: SparkSession, tag: str) -> None:
         session.sparkContext.addJobTag(tag)
 
 
+def untag_jobs(session: SparkSession, tag: str) -> None:
+    """Have the jobs that this thread begins carry ``tag`` no longer, if Spark still runs."""
+    with suppress(Exception):  # whatever Spark cannot do now, the next job meets
+        session.sparkContext.removeJobTag(tag)
+
+
 def cancel_jobs(session: SparkSession, tag: str) -> None:
     """Cancel the jobs that carry ``tag``, if Spark still runs."""
     with suppress(Exception):  # at worst, they come to their end

@@ -1,0 +1,103 @@
+"""Definition: an item as the statement that would create it again.
+
+Options are what the catalog keeps: of a secret, its reference.  A clause of a source comes back as the option that it
+stands for, and the options of a connection stay the connection's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from sqlglot import exp
+
+from strandline.algebra.scalar import Faithful
+from strandline.algebra.schema import Schema, quote
+from strandline.controller.language.statements import REFERENCE
+from strandline.controller.location.items import (
+    BoundTable,
+    Connection,
+    IndexItem,
+    InstanceItem,
+    Item,
+    Materialization,
+    SharedSource,
+    Source,
+    SourceTable,
+    Table,
+    View,
+)
+
+_PLAIN: Final = frozenset("abcdefghijklmnopqrstuvwxyz0123456789_")
+
+
+def definition(item: Item) -> str:
+    """Return the statement that creates ``item``, in several lines, without a semicolon.
+
+    >>> print(definition(IndexItem("by_id", "orders", ("id", "a day"))))
+    CREATE INDEX by_id ON orders (id, `a day`)
+    """
+    match item:
+        case Table():
+            return f"CREATE TABLE {named(item.name)} ({columns(item.schema)}){_history(item.keep_history)}"
+        case SourceTable():
+            options = _options({REFERENCE: item.reference, **item.options})
+            head = f"CREATE TABLE {named(item.name)} ({columns(item.schema)})"
+            return f"{head}\nFROM SOURCE {named(item.source)} {options}{_history(item.keep_history)}"
+        case Source():
+            head = f"CREATE SOURCE {named(item.name)}{_instance(item.instance)} ({columns(item.schema)})"
+            return f"{head}\nFROM {item.connector} {_options(item.options)}{_history(item.keep_history)}"
+        case SharedSource():
+            head = f"CREATE SOURCE {named(item.name)}{_instance(item.instance)}"
+            return f"{head}\nFROM {item.connector} {_options(item.options)}"
+        case View():
+            refresh = "" if item.refresh is None else f"\nREFRESH {item.refresh.clause}"
+            head = f"CREATE MATERIALIZED VIEW {named(item.name)}{_instance(item.instance)}"
+            return f"{head}{refresh}{_history(item.keep_history)} AS\n{item.sql.strip()}"
+        case Materialization():
+            head = f"CREATE MATERIALIZATION {named(item.name)}{_instance(item.instance)} INTO {item.endpoint}"
+            return f"{head} OPTIONS {_options(item.options)}\nAS {', '.join(map(_binding, item.bindings))}"
+        case IndexItem():
+            head = f"CREATE INDEX {named(item.name)} ON {named(item.collection)}"
+            return f"{head} ({', '.join(map(named, item.key))}){_instance(item.instance)}"
+        case Connection():
+            return f"CREATE CONNECTION {named(item.name)} TO {item.system} {_options(item.options)}"
+        case InstanceItem():
+            replicas = ", ".join(f"{named(name)} {_text(address)}" for name, address in item.replicas.items())
+            return f"CREATE INSTANCE {named(item.name)} REPLICAS ({replicas})"
+
+
+def columns(schema: Schema) -> str:
+    """Return columns as a statement has them."""
+    return ", ".join(f"{named(column.name)} {column.type}" for column in schema)
+
+
+def _binding(bound: BoundTable) -> str:
+    key = f" KEY ({', '.join(map(named, bound.key))})" if bound.key else ""
+    return f"{named(bound.collection)} TO {named(bound.table)}{key}"
+
+
+def _instance(name: str) -> str:
+    return f" IN INSTANCE {named(name)}" if name else ""
+
+
+def _history(interval: str | None) -> str:
+    return "" if interval is None else f"\nKEEP HISTORY FOR {_text(interval)}"
+
+
+def _options(options: Mapping[str, str]) -> str:
+    return f"({', '.join(f'{named(name)} = {_text(text)}' for name, text in options.items())})"
+
+
+def _text(text: str) -> str:
+    return exp.Literal.string(text).sql("spark")
+
+
+def named(name: str) -> str:
+    """Return a name, in backquotes unless it is a word that needs none.
+
+    >>> named("orders"), named("placed at"), named("select")
+    ('orders', '`placed at`', '`select`')
+    """
+    plain = _PLAIN.issuperset(name.lower()) and not name[:1].isdigit()
+    return name if plain and name.upper() not in Faithful.Tokenizer.KEYWORDS else quote(name)
