@@ -19,7 +19,7 @@ pytestmark = pytest.mark.spark
 ENDLESS = "SELECT count(*) AS n FROM range(1000000) a CROSS JOIN range(1000000) b WHERE hash(a.id, b.id) = 7"
 
 
-def test_every_client_is_told_what_there_is(served: Serving) -> None:
+def test_every_client_asks_what_there_is(served: Serving) -> None:
     """Damage: a person at another program than ours cannot ask which collections there are."""
     with adbc.connect(served.flight_sql[0], autocommit=True) as connection, connection.cursor() as cursor:
         cursor.execute("SHOW VIEWS")

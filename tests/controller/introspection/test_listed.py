@@ -112,8 +112,8 @@ def test_a_list_names_others_as_their_authors_wrote_them() -> None:
     assert rows(Shown.COLUMNS, "ORDERS") == [("id", "int"), ("placed at", "timestamp"), ("date", "date")]
 
 
-def test_the_view_of_a_subscription_is_nobodys_to_see() -> None:
-    """Damage: a person sees views that nobody defined, and drops them."""
+def test_the_view_of_a_subscription_is_not_listed() -> None:
+    """Damage: a person sees views that Strandline defined, and drops them."""
     catalog = CATALOG.with_item(View(f"{SUBSCRIBED}q1", (), "s", "SELECT 1", (), {}, {}))
     assert listed(Show(Shown.VIEWS), catalog).num_rows == 2
 
