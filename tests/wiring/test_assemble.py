@@ -23,7 +23,7 @@ from strandline.store.consensus_kinds.sqlite import SQLiteConsensus
 from strandline.store.memory import MemoryConsensus
 from strandline.testing.contracts.consensus_contract import step
 from strandline.wiring import assemble as wiring
-from strandline.wiring import loop
+from strandline.wiring import loop, on_spark
 from strandline.wiring.consensuses import consensus_of
 from strandline.wiring.locations import location_of
 
@@ -106,7 +106,7 @@ def test_what_was_opened_is_closed_if_the_rest_cannot_be(tmp_path: Path, monkeyp
     def absent(_: object) -> NoReturn:
         raise ConfigError("Spark needs Java")
 
-    monkeypatch.setattr(wiring, "build", absent)
+    monkeypatch.setattr(on_spark, "build", absent)
     with pytest.raises(ConfigError, match="Spark needs Java"):
         wiring.assemble("memory://", spark=None, consensus=f"sqlite://{tmp_path}/c.db", config=Config())
     assert closed == [tmp_path / "c.db"]

@@ -17,7 +17,7 @@ from strandline.errors import ConfigError
 from strandline.persist.handles.register import Register
 from strandline.store.consensus_kinds.sqlite import SQLiteConsensus
 from strandline.store.system import SystemClock, SystemIds
-from strandline.wiring import assemble
+from strandline.wiring import on_spark
 
 
 class SparkStarted(Exception):
@@ -43,7 +43,7 @@ def hold(location: Path) -> None:
 
 def test_a_second_writer_is_refused_before_spark_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Damage: who starts `strandline run` twice by mistake waits for a minute, on a busy machine, to learn it."""
-    monkeypatch.setattr(assemble, "build", no_spark)
+    monkeypatch.setattr(on_spark, "build", no_spark)
     location = tmp_path / "data"
     hold(location)
     with pytest.raises(ConfigError, match=f"written by deployment 'default', process {os.getppid()} .* which is alive"):

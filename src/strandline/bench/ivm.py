@@ -25,9 +25,10 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 
 from strandline.bench.measured import Edit, Measured, Tick, opened
-from strandline.bench.tpch.contents import TABLES, Contents, Spread
+from strandline.bench.tpch.contents import TABLES, Contents
 from strandline.bench.tpch.peer import Peer, columns, differences
 from strandline.bench.tpch.pipeline import Pipeline, Refreshes
+from strandline.bench.tpch.spread import Spread
 from strandline.controller.defining.definitions import explain_view
 from strandline.errors import StrandlineError, reason
 

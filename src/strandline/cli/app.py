@@ -1,5 +1,7 @@
 """The commands: their names, options and help.  A module of its own, or a few lines here, implement each command.
 
+A command imports its module when it is run, so that none waits for what only others need.
+
 Exit statuses are `exits.Exit`; an error is one sentence on standard error, and with ``--debug`` a traceback.
 
 Long because all commands are listed in one place.
@@ -15,21 +17,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from strandline.cli import (
-    asking,
-    benching,
-    discovering,
-    endpoints,
-    keeping,
-    promoting,
-    running,
-    sources,
-    verifying,
-    warming,
-)
-from strandline.cli.doctor import command as doctoring
-from strandline.cli.doctor import versions
-from strandline.cli.template import create_project
+from strandline.cli import benching
 from strandline.cli.terminal.exits import TRACEBACK_VARIABLE, Exit, exit_of, sentence, wants_traceback
 from strandline.cli.terminal.moments import moment_option
 from strandline.cli.terminal.opening import Opener
@@ -109,6 +97,8 @@ def with_debug(
     if debug:
         os.environ[TRACEBACK_VARIABLE] = "1"
     if version:
+        from strandline.cli.doctor import versions
+
         versions.version(Output(json))
         raise typer.Exit
     if json or context.invoked_subcommand is None:
@@ -121,6 +111,8 @@ def init(
     json: JsonOption = False,
 ) -> None:
     """Create a small project that runs."""
+    from strandline.cli.template import create_project
+
     files = create_project(directory)
     text = "\n".join([f"made {file}" for file in files] + [f"try: strandline run --once --project {directory}"])
     Output(json).result({"project": str(directory.absolute()), "files": files}, text)
@@ -146,6 +138,8 @@ def run(
     ] = False,
 ) -> None:
     """Keep the project's views and endpoints up to date, until a signal says stop."""
+    from strandline.cli import promoting, running
+
     opener = _opener(context)
     found = opener.project(project)
     wanted = running.Wanted(once=once, until=until, take_over=take_over, tick_ms=tick_ms or found.tick_ms)
@@ -162,6 +156,8 @@ def promote(
     timeout: Annotated[float, typer.Option(metavar="S", min=0, help="Within so many seconds, or not at all.")] = 60.0,
 ) -> None:
     """Have the version that `run --read-only` prepares take over from the writer."""
+    from strandline.cli import promoting
+
     promoting.promote(_opener(context), project, force=force, timeout=timeout, output=Output(json))
 
 
@@ -173,6 +169,8 @@ def replica(
     json: JsonOption = False,
 ) -> None:
     """Run a replica of an instance: what `strandline run` has it run, until a signal says stop."""
+    from strandline.cli import running
+
     opener = _opener(context)
     raise typer.Exit(running.serve(opener, opener.project(project), listen, Output(json)))
 
@@ -180,6 +178,8 @@ def replica(
 @app.command()
 def status(context: typer.Context, project: ProjectOption = HERE, json: JsonOption = False) -> None:
     """Show collections, errors, materializations and the writer."""
+    from strandline.cli import asking
+
     asking.status(_opener(context), project, Output(json))
 
 
@@ -195,6 +195,8 @@ def discover(
     json: JsonOption = False,
 ) -> None:
     """Print the statements that would read what an upstream has; nothing is changed."""
+    from strandline.cli import discovering
+
     wanted = discovering.Wanted(name, options or (), source)
     discovering.run(_opener(context), project, wanted, Output(json))
 
@@ -208,6 +210,8 @@ def query(
     json: JsonOption = False,
 ) -> None:
     """Answer a query, all its collections read at one time."""
+    from strandline.cli import asking
+
     asking.query(_opener(context), project, sql, as_of, Output(json))
 
 
@@ -224,6 +228,8 @@ def subscribe(
     json: JsonOption = False,
 ) -> None:
     """Print a collection's contents, and then its changes as they become complete, until a signal."""
+    from strandline.cli import asking
+
     asking.subscribe(_opener(context), project, name, as_of, until, Output(json))
 
 
@@ -240,6 +246,8 @@ def verify(
     json: JsonOption = False,
 ) -> None:
     """Compute a view from scratch and compare, both ways; status 3 if there is a difference."""
+    from strandline.cli import verifying
+
     wanted = verifying.Wanted(name, as_of, repair=repair, wait_s=wait)
     raise typer.Exit(verifying.verify(_opener(context), project, wanted, Output(json)))
 
@@ -252,6 +260,8 @@ def explain(
     json: JsonOption = False,
 ) -> None:
     """Show how a view is maintained, and why any part of it is recomputed."""
+    from strandline.cli import asking
+
     asking.explain(_opener(context), project, name, Output(json))
 
 
@@ -263,6 +273,8 @@ def sql(
     json: JsonOption = False,
 ) -> None:
     """Run statements, separated by semicolons."""
+    from strandline.cli import asking
+
     asking.script(_opener(context), project, file, Output(json))
 
 
@@ -274,6 +286,8 @@ def inspect_shard(
     json: JsonOption = False,
 ) -> None:
     """Show a shard's state, its batches, its holds, and where its bytes are."""
+    from strandline.cli import keeping
+
     keeping.inspect_shard(_opener(context), project, name, Output(json))
 
 
@@ -285,6 +299,8 @@ def fsck(
     json: JsonOption = False,
 ) -> None:
     """Read all stored data, and list damaged, missing or leaked objects; status 3 if a read can fail because of one."""
+    from strandline.cli import keeping
+
     raise typer.Exit(keeping.fsck(_opener(context), project, Output(json), apply=apply))
 
 
@@ -297,6 +313,8 @@ def compact(
     json: JsonOption = False,
 ) -> None:
     """List the shards that a merge of all their batches would change, and merge them."""
+    from strandline.cli import keeping
+
     raise typer.Exit(keeping.compact(_opener(context), project, name, Output(json), apply=apply))
 
 
@@ -305,6 +323,8 @@ def gc(
     context: typer.Context, apply: ApplyOption = False, project: ProjectOption = HERE, json: JsonOption = False
 ) -> None:
     """List the garbage, objects that no living version names, and delete it."""
+    from strandline.cli import keeping
+
     keeping.gc(_opener(context), project, Output(json), apply=apply)
 
 
@@ -320,6 +340,8 @@ def backfill(
     json: JsonOption = False,
 ) -> None:
     """Show what refilling an endpoint's tables from the start would do to them, and do it."""
+    from strandline.cli import endpoints
+
     endpoints.backfill(_opener(context), project, name, collection, Output(json), apply=apply)
 
 
@@ -332,6 +354,8 @@ def sync(
     json: JsonOption = False,
 ) -> None:
     """Bring an endpoint to where its collections are now, whatever its schedule says."""
+    from strandline.cli import endpoints
+
     endpoints.sync(_opener(context), project, name, timeout, Output(json))
 
 
@@ -350,6 +374,8 @@ def source_skip(
     json: JsonOption = False,
 ) -> None:
     """List the undecodable records of a source, and dismiss them, so that they are no longer errors."""
+    from strandline.cli import sources
+
     sources.skip(_opener(context), project, name, as_of, Output(json), apply=apply)
 
 
@@ -361,6 +387,8 @@ def source_retry(
     json: JsonOption = False,
 ) -> None:
     """Open a source that stands still anew, and ask its upstream at once; status 1 if it still has a problem."""
+    from strandline.cli import sources
+
     raise typer.Exit(sources.retry(_opener(context), project, name, Output(json)))
 
 
@@ -370,6 +398,8 @@ def driver_spec(
     json: JsonOption = False,
 ) -> None:
     """Show which options an endpoint and its tables take, as JSON Schemas."""
+    from strandline.cli import endpoints
+
     endpoints.driver_spec(endpoint, Output(json))
 
 
@@ -380,6 +410,8 @@ def driver_serve(
     ],
 ) -> None:
     """Be a Flow connector: materialize into an endpoint for the runtime at the other end of stdin and stdout."""
+    from strandline.cli import endpoints
+
     raise typer.Exit(endpoints.driver_serve(endpoint))
 
 
@@ -394,6 +426,8 @@ def driver_check(
     json: JsonOption = False,
 ) -> None:
     """Hold a driver against the contract: each scenario must pass, and fail with a defect."""
+    from strandline.cli import endpoints
+
     if not endpoints.driver_check(endpoint, config, Output(json)):
         raise typer.Exit(1)
 
@@ -401,6 +435,8 @@ def driver_check(
 @app.command()
 def options(json: JsonOption = False) -> None:
     """Show every option of every source, endpoint and store, as Markdown."""
+    from strandline.cli import endpoints
+
     endpoints.options(Output(json))
 
 
@@ -413,12 +449,16 @@ def doctor(
     json: JsonOption = False,
 ) -> None:
     """Say what this machine, or the project, lacks: Java, jars, libraries, secrets, servers; status 1 if anything."""
+    from strandline.cli.doctor import command as doctoring
+
     raise typer.Exit(doctoring.doctor(project, Output(json)))
 
 
 @app.command()
 def release(context: typer.Context, project: ProjectOption = HERE, json: JsonOption = False) -> None:
     """Release a location whose holder died, if its deployment is not `reentrant`."""
+    from strandline.cli import keeping
+
     keeping.release(_opener(context), project, Output(json))
 
 
@@ -432,7 +472,7 @@ def demo(
     ] = 11,
 ) -> None:
     """Run the main job on real data: three views, DuckDB, a kill in the middle, a proof at the end."""
-    from strandline.cli.demo import story  # it imports clients that no other command needs
+    from strandline.cli.demo import story
 
     wanted = story.Wanted(directory, days, months)
     raise typer.Exit(story.demo(wanted, Output(json)))
@@ -444,6 +484,8 @@ def warm(
     json: JsonOption = False,
 ) -> None:
     """Record what Spark loads when it starts: from then on it starts in about half the time."""
+    from strandline.cli import warming
+
     warming.warm(Output(json), again=again)
 
 

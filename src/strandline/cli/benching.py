@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from strandline.bench.endpoints.load import Endpoint
-from strandline.bench.tpch.contents import Spread
+from strandline.bench.tpch.spread import Spread
 from strandline.cli.terminal.opening import Opener, keep_apart
 from strandline.cli.terminal.output import Output
 

@@ -3,18 +3,24 @@
 Every call is synchronous and returns when what it says is true; calls from several threads take turns.
 """
 
-from strandline.client.cancelling import Cancel
-from strandline.client.environment import Environment
-from strandline.client.opening import (
-    open,  # noqa: A004  # the public name is `strandline.open`
-    prepare,
-    replicate,
-)
-from strandline.client.preparing import NextVersion
-from strandline.client.reading import Collection
-from strandline.client.replicating import ListeningReplica
-from strandline.client.subscribing import Events, Progress, Updates
-from strandline.client.writing import Transaction
+from typing import TYPE_CHECKING
+
+from strandline import lazily
+
+if TYPE_CHECKING:
+    from strandline.client.cancelling import Cancel
+    from strandline.client.environment import Environment
+    from strandline.client.events import Progress, Updates
+    from strandline.client.opening import (
+        open,  # noqa: A004  # the public name is `strandline.open`
+        prepare,
+        replicate,
+    )
+    from strandline.client.preparing import NextVersion
+    from strandline.client.reading import Collection
+    from strandline.client.replicating import ListeningReplica
+    from strandline.client.subscribing import Events
+    from strandline.client.writing import Transaction
 
 __all__ = [
     "Cancel",
@@ -30,3 +36,19 @@ __all__ = [
     "prepare",
     "replicate",
 ]
+
+__getattr__ = lazily.names(
+    __name__,
+    {
+        "Cancel": "strandline.client.cancelling",
+        "Collection": "strandline.client.reading",
+        "Environment": "strandline.client.environment",
+        "Events": "strandline.client.subscribing",
+        "ListeningReplica": "strandline.client.replicating",
+        "NextVersion": "strandline.client.preparing",
+        "Progress": "strandline.client.events",
+        "Transaction": "strandline.client.writing",
+        "Updates": "strandline.client.events",
+        **dict.fromkeys(("open", "prepare", "replicate"), "strandline.client.opening"),
+    },
+)

@@ -22,7 +22,7 @@ from strandline.client.reading import Collection
 from strandline.client.showing import shown, shown_rows
 from strandline.client.subscribing import Events, Subscription
 from strandline.client.writing import Data, Transaction, change
-from strandline.compute.explain import Explanation
+from strandline.compute.rules.explanation import Explanation
 from strandline.controller.asking import backfill, housekeeping, reads, status, verification
 from strandline.controller.asking.peeking import peek
 from strandline.controller.asking.progress import progress

@@ -13,13 +13,11 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Iterator
 from contextlib import AsyncExitStack, aclosing, suppress
-from dataclasses import dataclass
-from typing import TypeAlias
 
-import pyarrow as pa
 from msgspec.structs import replace
 
 from strandline.client.access import Access
+from strandline.client.events import Event, Progress, Updates
 from strandline.controller.asking import reads
 from strandline.controller.core import Core
 from strandline.controller.defining import definitions
@@ -30,26 +28,6 @@ from strandline.errors import InvalidUsage
 from strandline.frontier.antichain import Frontier, as_time, meet
 from strandline.persist.handles.contents import Contents
 from strandline.persist.handles.read import ReadHandle
-
-
-@dataclass(frozen=True, slots=True)
-class Updates:
-    """Some updates: the collection's columns, ``__time`` and ``__diff``.
-
-    Of the contents at the beginning, ``__time`` is the time at which they were read.
-    """
-
-    rows: pa.RecordBatch
-
-
-@dataclass(frozen=True, slots=True)
-class Progress:
-    """Every update before ``upper`` has come; None: the collection is closed, so there are no more."""
-
-    upper: int | None
-
-
-Event: TypeAlias = Updates | Progress
 
 
 class Subscription:

@@ -12,7 +12,6 @@ from strandline.client.access import Access
 from strandline.controller.asking import reads
 from strandline.controller.holding import Hold
 from strandline.controller.language import arguments, literals, statements
-from strandline.engine.sql.edits import Edit
 from strandline.errors import (
     AsOfError,
     CollectionError,
@@ -25,6 +24,7 @@ from strandline.errors import (
 from strandline.instance.commands import Collection
 from strandline.instance.tables import Change, Statement
 from strandline.persist.handles.contents import Rows
+from strandline.plane.edits import Edit
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

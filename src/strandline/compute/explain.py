@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
 from strandline.algebra.nodes import frames
 from strandline.compute.lookups import described, planned
 from strandline.compute.plan.view import PlannedView
+from strandline.compute.rules.explanation import Explanation
 from strandline.compute.rules.phase import Window, source
 from strandline.compute.stage import Stage, delta_plan, full_plan
 from strandline.compute.step import ANEW, Done
@@ -25,23 +25,6 @@ _INSTEAD: Final = {
     "a check found": "the view anew (DROP, then CREATE), once the mistake is mended; please report it",
 }
 _ELSE: Final = "this part as a view of its own, over as few rows as possible, and the rest as a view over it"
-
-
-@dataclass(frozen=True, slots=True)
-class Explanation:
-    """Whether every part is maintained from changes, the reasons why not, and the SQL of a step, stage by stage.
-
-    ``stages``: all that is known of each stage, as ``strandline explain --json`` prints it.
-    """
-
-    incremental: bool
-    reasons: list[str]
-    sql: list[str]
-    text: str
-    stages: list[dict[str, Any]]
-
-    def __str__(self) -> str:
-        return self.text
 
 
 def explain(

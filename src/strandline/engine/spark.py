@@ -49,12 +49,12 @@ from strandline.engine.parts.staging import Stager, is_whole
 from strandline.engine.prepared.plans import Asked, Plans, are_few
 from strandline.engine.session.start import cancel_jobs, require_running, tag_jobs, untag_jobs
 from strandline.engine.sql import answers, edits, error_half
-from strandline.engine.sql.edits import Edit
 from strandline.engine.sql.rendering import render
 from strandline.errors import InvalidUsage
 from strandline.frontier.antichain import TIME_MAX, Frontier
 from strandline.persist.handles.contents import Contents, Rows, StageRequest
 from strandline.persist.shard.batch import BlobPart, Staged
+from strandline.plane.edits import Edit
 from strandline.plane.reading import Differences, Errors
 
 ANSWER_CONF: Final = (

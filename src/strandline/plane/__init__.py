@@ -6,4 +6,4 @@ deliveries and checks that read (`Reading`), steps and queries (`Evaluating`), s
 envelopes of sources (`Enveloping`).
 """
 
-__all__ = ["engine", "enveloping", "reading", "staging"]
+__all__ = ["edits", "engine", "enveloping", "reading", "staging"]

@@ -4,7 +4,20 @@
 client of Flight SQL (ADBC, JDBC, ODBC) may take the place of `connect`.
 """
 
-from strandline.serving.places import Door, Serving, serve
-from strandline.serving.remote import RemoteEnvironment, RemoteTransaction, connect
+from typing import TYPE_CHECKING
+
+from strandline import lazily
+
+if TYPE_CHECKING:
+    from strandline.serving.places import Door, Serving, serve
+    from strandline.serving.remote import RemoteEnvironment, RemoteTransaction, connect
 
 __all__ = ["Door", "RemoteEnvironment", "RemoteTransaction", "Serving", "connect", "serve"]
+
+__getattr__ = lazily.names(
+    __name__,
+    {
+        **dict.fromkeys(("Door", "Serving", "serve"), "strandline.serving.places"),
+        **dict.fromkeys(("RemoteEnvironment", "RemoteTransaction", "connect"), "strandline.serving.remote"),
+    },
+)

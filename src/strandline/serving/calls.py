@@ -2,7 +2,7 @@
 
 A *call* (the action `CALL`) is JSON with the name of a method of the environment, and is answered with JSON; only what
 is listed here can be called, and rows in it are an Arrow stream in base64.  The tickets `QUERY` and `SUBSCRIBE` ask for
-a stream, and the command `ROWS` brings one; JSON behind each says which.
+a stream, and the command `ROWS` brings one; JSON behind each says which.  `published` is how a client finds the server.
 """
 
 from __future__ import annotations
@@ -10,16 +10,19 @@ from __future__ import annotations
 import base64
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
-from typing import Any, Final, TypeAlias, TypeVar
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 
 import msgspec
 import pyarrow as pa
 
-from strandline.compute.explain import Explanation
-from strandline.controller.asking.verification import Verification
+from strandline.compute.rules.explanation import Explanation
 from strandline.errors import InvalidUsage, ProtocolViolation, Unavailable
 from strandline.instance.indexes.keys import packed, unpacked
-from strandline.serving.desk import Desk
+
+if TYPE_CHECKING:
+    from strandline.controller.asking.verification import Verification
+    from strandline.serving.desk import Desk
 
 Arguments: TypeAlias = Mapping[str, Any]
 
@@ -27,6 +30,10 @@ CALL: Final = "strandline.call"
 QUERY: Final = b"strandline.query "
 SUBSCRIBE: Final = b"strandline.subscribe "
 ROWS: Final = b"strandline.rows "
+BEARER: Final = "Bearer "
+"""In the header of authorization, before a token."""
+DIRECTORY: Final = "serving"
+ADDRESSES: Final = "addresses"
 TRUE_AT: Final = b"strandline.as_of"
 """In a stream's metadata: the time at which a query's answer is true."""
 
@@ -45,6 +52,13 @@ PLAIN: Final = (
     "written_by",
 )
 """What answers with JSON as it is."""
+
+
+class Addresses(msgspec.Struct, frozen=True):
+    """Where a process serves."""
+
+    flight_sql: list[str]
+    pid: int
 
 
 class Call(msgspec.Struct, frozen=True):
@@ -88,6 +102,14 @@ def read(kind: type[S], body: bytes) -> S:
         return msgspec.json.decode(body, type=kind)
     except msgspec.MsgspecError as error:
         raise InvalidUsage(f"this is no {kind.__name__.lower()}: {error}") from error
+
+
+def published(root: Path) -> Addresses | None:
+    """Return where the process that writes the location in ``root`` said that it serves; None: it does not say."""
+    try:
+        return msgspec.json.decode((root / DIRECTORY / ADDRESSES).read_bytes(), type=Addresses)
+    except (OSError, msgspec.MsgspecError):
+        return None
 
 
 def called(desk: Desk, body: bytes) -> bytes:
@@ -161,6 +183,8 @@ def explanation(found: Mapping[str, Any]) -> Explanation:
 
 def verification(found: Mapping[str, Any]) -> Verification:
     """Return what `verify` answered."""
+    from strandline.controller.asking.verification import Verification  # it brings all that verifies
+
     tables = tuple(verification(each) for each in found["tables"])
     return Verification(**{**found, "sample": rows(found["sample"]), "tables": tables})
 

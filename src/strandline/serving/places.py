@@ -25,24 +25,16 @@ from strandline.controller.location.config import Config
 from strandline.errors import ConfigError
 from strandline.instance.carriers.access import Address
 from strandline.options import resolve_reference
+from strandline.serving.calls import ADDRESSES, DIRECTORY, Addresses, published
 from strandline.serving.desk import Desk, Resolve, as_it_is
 from strandline.serving.server import FlightSql
 from strandline.store.secret import Secret
 from strandline.store.system import SystemClock, SystemIds
 
-DIRECTORY: Final = "serving"
-ADDRESSES: Final = "addresses"
 _SOCKET: Final = "flight.sock"
 _PATH_BYTES_MAX: Final = 100
 """A path of a socket has 107 bytes at most (Linux; 103 elsewhere)."""
 _OWN: Final = 0o700
-
-
-class Addresses(msgspec.Struct, frozen=True):
-    """Where a process serves."""
-
-    flight_sql: list[str]
-    pid: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,14 +114,6 @@ def serve(
         if root is not None:
             _publish(root, Addresses(places, os.getpid()), opened)
         yield Serving(desk, tuple(places))
-
-
-def published(root: Path) -> Addresses | None:
-    """Return where the process that writes the location in ``root`` said that it serves; None: it does not say."""
-    try:
-        return msgspec.json.decode((root / DIRECTORY / ADDRESSES).read_bytes(), type=Addresses)
-    except (OSError, msgspec.MsgspecError):
-        return None
 
 
 def _socket(desk: Desk, root: Path, opened: ExitStack) -> str:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Self
 
 import msgspec
 import pyarrow as pa
@@ -21,8 +21,7 @@ from pyarrow import flight
 
 from strandline.algebra.schema import Column, Schema
 from strandline.client import Cancel, Progress, Updates
-from strandline.compute.explain import Explanation
-from strandline.controller.asking.verification import Verification
+from strandline.compute.rules.explanation import Explanation
 from strandline.controller.language import arguments
 from strandline.controller.location.paths import path_of
 from strandline.errors import ConfigError, StrandlineError
@@ -30,10 +29,11 @@ from strandline.options import resolve_reference
 from strandline.serving import calls
 from strandline.serving.failures import OURS, as_ours
 from strandline.serving.messages import made, packed, unpacked
-from strandline.serving.places import published
-from strandline.serving.server import BEARER
 from strandline.store.secret import Secret
 from strandline.store.system import SystemIds
+
+if TYPE_CHECKING:
+    from strandline.controller.asking.verification import Verification
 
 _ROLL_BACK: Final = 2
 _AGAIN_S: Final = 0.05
@@ -55,7 +55,7 @@ def connect(where: str, *, token: str | None = None, authority: str | None = Non
     """
     place = arguments.text(where, "where to connect")
     if not place.startswith("grpc+"):
-        found = published(path_of(place) if place.startswith("file:") else Path(place))
+        found = calls.published(path_of(place) if place.startswith("file:") else Path(place))
         if found is None or not found.flight_sql:
             raise ConfigError(f"no process serves the location {place!r}: start `strandline run`, or name its address")
         place = found.flight_sql[0]
@@ -111,7 +111,7 @@ class RemoteEnvironment:
         self.place = place
         headers = [(OURS.encode(), b"1")]
         if token is not None:
-            headers.append((b"authorization", f"{BEARER}{token.reveal()}".encode()))
+            headers.append((b"authorization", f"{calls.BEARER}{token.reveal()}".encode()))
         self._how = flight.FlightCallOptions(headers=headers)
         self._client = flight.FlightClient(place, tls_root_certs=authority)
 

@@ -23,7 +23,7 @@ from pyarrow import flight
 from strandline.client import Progress, Updates
 from strandline.errors import ConfigError, InvalidUsage, first_line
 from strandline.instance.carriers.exchange import start_thread
-from strandline.serving.calls import CALL, QUERY, ROWS, SUBSCRIBE, TRUE_AT, Query, Rows, Subscribe, called, read
+from strandline.serving.calls import BEARER, CALL, QUERY, ROWS, SUBSCRIBE, TRUE_AT, Query, Rows, Subscribe, called, read
 from strandline.serving.desk import Desk
 from strandline.serving.failures import OURS, as_flight
 from strandline.serving.messages import Message, kind_of, made, packed, unpacked
@@ -32,7 +32,6 @@ from strandline.store.secret import Secret
 
 BATCH_ROWS: Final = 10_000
 """So many rows of a result cross at a time."""
-BEARER: Final = "Bearer "
 
 
 class FlightSql:

@@ -20,24 +20,15 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from strandline.compute.plan.scalars.remembered import Answers, RememberedAnalyst
 from strandline.controller.assembly import Assembly
 from strandline.controller.location.config import Config, Mode
 from strandline.controller.location.tenure import SystemProcesses, require_free
-from strandline.engine.files.decoder import SparkFiles
-from strandline.engine.messages.decoder import SparkMessages
-from strandline.engine.session import kafka_jars
-from strandline.engine.session.functions import Functions
-from strandline.engine.session.start import adopt, build, stop
-from strandline.engine.spark import SparkEngine
-from strandline.engine.sql.analysis import SparkAnalyst
 from strandline.persist.handles.location import Pair, agree, another_consensus, read_mark
 from strandline.store.blob import Blob
 from strandline.store.blob_kinds.cache import CachedBlob, FileCache
 from strandline.store.blob_kinds.reading import ReadingBlob
 from strandline.store.consensus import Consensus, NothingStored
 from strandline.store.system import SystemClock, SystemIds
-from strandline.wiring.authority import authority
 from strandline.wiring.consensuses import ConsensusPlace, consensus_of
 from strandline.wiring.locations import Location, location_of
 from strandline.wiring.loop import RunningTask, at_once, side_by_side
@@ -46,6 +37,8 @@ from strandline.wiring.replicas import dial_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+    from strandline.engine.spark import SparkEngine
 
 
 @dataclass(frozen=True)
@@ -85,25 +78,17 @@ def assemble(
         blob = _cached(blob, where, config, opened)
         if mode is Mode.INDEPENDENT:
             blob = ReadingBlob(blob)
-        wanted = kafka_jars.jars(where.spark_settings(config.spark), config.kafka_jars)
-        session = build(wanted) if spark is None else adopt(spark, wanted)
-        if spark is None:
-            opened.callback(stop, session)
-        where.prepare(session)
-        functions = Functions(config.functions)
-        functions.learn(session)
-        engine = SparkEngine(session, parts)
-        opened.callback(engine.close)
-        clock = SystemClock()
-        answers = Answers(authority(engine.settings(), functions))
+        from strandline.wiring.on_spark import on_spark  # it imports Spark's Python
+
+        clock, plane = SystemClock(), on_spark(spark, where, parts, config, opened)
         return SparkAssembly(
             clock,
             SystemIds(),
             blob,
             store,
-            engine,
-            RememberedAnalyst(SparkAnalyst(session, functions), answers),
-            Readers(clock, engine, SparkFiles(session), SparkMessages(session)),
+            plane.engine,
+            plane.analyst,
+            Readers(clock, plane.engine, plane.files, plane.messages),
             partial(driver, clock),
             side_by_side,
             partial(RunningTask, clock),
@@ -112,7 +97,7 @@ def assemble(
             where.push,
             opened.pop_all(),
             dial_of(config, None if where.push is None else where.push.parent),
-            answers,
+            plane.answers,
             tuple(DRIVERS),
             trigger,
         )

@@ -21,8 +21,6 @@ from urllib.parse import SplitResult, urlsplit
 from strandline.connections.addresses import Address, of_url
 from strandline.controller.location.config import Mode
 from strandline.controller.location.paths import path_of
-from strandline.engine.parts.part_store import Parts, PartStore
-from strandline.engine.session import s3a
 from strandline.errors import ConfigError
 from strandline.extras import S3, require
 from strandline.options import is_reference, refusal_of_secrets, resolve_reference, understood
@@ -34,6 +32,8 @@ from strandline.store.system import SystemClock
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+    from strandline.engine.parts.part_store import Parts
 
 BLOB: Final = "blob"
 """Where a location's objects are, below it."""
@@ -128,6 +128,8 @@ class InMemory(_OfThisMachine):
 
     def open(self, mode: Mode, opened: ExitStack) -> tuple[Blob, Parts]:
         """See `Location.open`."""
+        from strandline.engine.parts.part_store import PartStore
+
         directory = tempfile.TemporaryDirectory(prefix="strandline-", ignore_cleanup_errors=True)
         root = Path(opened.enter_context(directory))
         return FileBlob(root / BLOB), PartStore(root / BLOB)
@@ -162,6 +164,8 @@ class InFiles(_OfThisMachine):
 
     def open(self, mode: Mode, opened: ExitStack) -> tuple[Blob, Parts]:
         """See `Location.open`."""
+        from strandline.engine.parts.part_store import PartStore
+
         below = self.root / BLOB
         if mode is Mode.FULL:
             self._make()
@@ -227,6 +231,7 @@ class InBucket:
         """See `Location.open`."""
         require(f"location {self.shown}", self.needs)
         from strandline.engine.parts.part_objects import ObjectParts
+        from strandline.engine.session import s3a
         from strandline.store.blob_kinds.objects import ObjectBlob
 
         below = replace(self.at, url=f"{self.at.url}/{BLOB}")
@@ -234,10 +239,14 @@ class InBucket:
 
     def spark_settings(self, settings: Mapping[str, str]) -> Mapping[str, str]:
         """See `Location.spark_settings`."""
+        from strandline.engine.session import s3a
+
         return s3a.jars(settings)
 
     def prepare(self, session: SparkSession) -> None:
         """See `Location.prepare`."""
+        from strandline.engine.session import s3a
+
         s3a.prepare(session, self.at)
 
 

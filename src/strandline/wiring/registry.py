@@ -1,6 +1,6 @@
 """The registry: every reader that CREATE SOURCE may name, and every driver that CREATE MATERIALIZATION may name.
 
-A reader or a driver is an entry in its own file; here is one line for each.
+A reader or a driver is an entry in its own file, which is imported when it is chosen; here is one line for each.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from strandline.algebra.schema import Schema
 from strandline.controller.location.on_error import MaterializationOptions, SourceOptions
@@ -17,70 +17,60 @@ from strandline.errors import ConfigError, DefinitionError, SourceError, Unavail
 from strandline.extras import require
 from strandline.instance.commands import RunIngestion
 from strandline.materialize.driver import Driver, DriverKind
-from strandline.materialize.drivers.delta import kind as delta_lake
-from strandline.materialize.drivers.duckdb import kind as duckdb
-from strandline.materialize.drivers.files import kind as data_files
-from strandline.materialize.drivers.iceberg import kind as iceberg_lake
-from strandline.materialize.drivers.kafka import kind as kafka_topics
-from strandline.materialize.drivers.mariadb import kind as mariadb_tables
-from strandline.materialize.drivers.postgres import kind as postgres_tables
-from strandline.materialize.drivers.redis import kind as redis
-from strandline.materialize.drivers.sqlite import kind as sqlite_tables
-from strandline.materialize.drivers.webhook import driver as webhook_receiver
-from strandline.materialize.drivers.webhook.trigger import WebhookTrigger
-from strandline.materialize.wire import kind as connector
 from strandline.options import lines, resolve_reference, understood
 from strandline.persist.client import PersistClient
 from strandline.plane.engine import Engine
 from strandline.sources.kinds import ConnectionKind, Discovered
 from strandline.sources.reader import FileDecoder, MessageDecoder, ReaderKind, SourceReader, Surroundings
-from strandline.sources.readers import clock
-from strandline.sources.readers.delta import kind as delta
-from strandline.sources.readers.files import reader as files
-from strandline.sources.readers.generators import auction, bank, counter, tpch
-from strandline.sources.readers.iceberg import kind as iceberg
-from strandline.sources.readers.kafka import kind as kafka
-from strandline.sources.readers.postgres import kind as postgres
-from strandline.sources.readers.webhook import reader as webhook
 from strandline.store.clock import Clock
+from strandline.wiring.kinds import Kinds
 from strandline.wiring.locations import KINDS as LOCATIONS
+
+if TYPE_CHECKING:
+    from strandline.materialize.drivers.webhook.trigger import WebhookTrigger
 
 K = TypeVar("K")
 
-_READERS: Final[tuple[ReaderKind[Any], ...]] = (
-    files.KIND,
-    clock.KIND,
-    kafka.KIND,
-    postgres.KIND,
-    webhook.KIND,
-    delta.KIND,
-    iceberg.KIND,
-    auction.KIND,
-    bank.KIND,
-    counter.KIND,
-    tpch.KIND,
+READERS: Final[Kinds[ReaderKind[Any]]] = Kinds(
+    {
+        "files": "strandline.sources.readers.files.reader",
+        "clock": "strandline.sources.readers.clock",
+        "kafka": "strandline.sources.readers.kafka.kind",
+        "postgres": "strandline.sources.readers.postgres.kind",
+        "webhook": "strandline.sources.readers.webhook.reader",
+        "delta": "strandline.sources.readers.delta.kind",
+        "iceberg": "strandline.sources.readers.iceberg.kind",
+        "auction": "strandline.sources.readers.generators.auction",
+        "bank": "strandline.sources.readers.generators.bank",
+        "counter": "strandline.sources.readers.generators.counter",
+        "tpch": "strandline.sources.readers.generators.tpch",
+    }
 )
-READERS: Final[Mapping[str, ReaderKind[Any]]] = {kind.name: kind for kind in _READERS}
-CONNECTIONS: Final[Mapping[str, ConnectionKind]] = {
-    kind.name: kind for reader in READERS.values() for kind in reader.connections.values()
-}
+CONNECTIONS: Final[Kinds[ConnectionKind]] = Kinds(
+    {
+        "kafka": "strandline.sources.readers.kafka.kind",
+        "registry": "strandline.sources.readers.kafka.kind",
+        "postgres": "strandline.sources.readers.postgres.kind",
+        "iceberg": "strandline.sources.readers.iceberg.kind",
+    },
+    lambda name, module: next(kind for kind in module.KIND.connections.values() if kind.name == name),
+)
 """Every kind of connection: those that a reader uses."""
-DRIVERS: Final[Mapping[str, DriverKind[Any]]] = {
-    kind.name: kind
-    for kind in (
-        duckdb.KIND,
-        postgres_tables.KIND,
-        sqlite_tables.KIND,
-        mariadb_tables.KIND,
-        kafka_topics.KIND,
-        redis.KIND,
-        webhook_receiver.KIND,
-        delta_lake.KIND,
-        data_files.KIND,
-        iceberg_lake.KIND,
-        connector.KIND,
-    )
-}
+DRIVERS: Final[Kinds[DriverKind[Any]]] = Kinds(
+    {
+        "duckdb": "strandline.materialize.drivers.duckdb.kind",
+        "postgres": "strandline.materialize.drivers.postgres.kind",
+        "sqlite": "strandline.materialize.drivers.sqlite.kind",
+        "mariadb": "strandline.materialize.drivers.mariadb.kind",
+        "kafka": "strandline.materialize.drivers.kafka.kind",
+        "redis": "strandline.materialize.drivers.redis.kind",
+        "webhook": "strandline.materialize.drivers.webhook.driver",
+        "delta": "strandline.materialize.drivers.delta.kind",
+        "files": "strandline.materialize.drivers.files.kind",
+        "iceberg": "strandline.materialize.drivers.iceberg.kind",
+        "connector": "strandline.materialize.wire.kind",
+    }
+)
 
 _resolved = partial(resolve_reference, base=Path())
 
@@ -257,6 +247,8 @@ def opened(kind: DriverKind[Any], options: Mapping[str, str], clock: Clock) -> D
 
 def trigger(url: str) -> WebhookTrigger:
     """Return the trigger of a URL, or of a reference to one.  Raises `DefinitionError` if it is no URL."""
+    from strandline.materialize.drivers.webhook.trigger import WebhookTrigger
+
     resolved = _resolved(url)
     try:
         return WebhookTrigger(resolved)

@@ -17,7 +17,6 @@ import subprocess
 import sys
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from enum import Enum
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -29,6 +28,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from strandline.bench.measured import Edit
+from strandline.bench.tpch.spread import Spread
 from strandline.errors import ConfigError
 
 GENERATOR: Final = "tpchgen-cli"
@@ -58,15 +58,6 @@ BATCH_ROWS: Final = 1 << 17
 _Keys = npt.NDArray[np.int64]
 _Chosen = Callable[[pa.Table, int], pa.Array | pa.ChunkedArray]
 """Marks those that are chosen of some rows, which come after so many others in their table."""
-
-
-class Spread(Enum):
-    """How the keys of a change lie."""
-
-    UNIFORM = "uniform"
-    """Anywhere."""
-    CLUSTERED = "clustered"
-    """Side by side; new keys are larger than all before, as those of a sequence are."""
 
 
 @dataclass(frozen=True, slots=True)

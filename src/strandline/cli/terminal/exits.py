@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from enum import IntEnum
 from typing import Final
 
-from strandline.engine.frames.failures import is_sparks
 from strandline.errors import FencedError, StrandlineError, first_line
 from strandline.extras import lacking
 
@@ -44,6 +43,8 @@ def sentence(error: Exception) -> str:
         return str(error)
     if isinstance(error, ModuleNotFoundError) and (said := lacking(error)):
         return said
+    from strandline.engine.frames.failures import is_sparks  # it imports Spark's Python
+
     first = first_line(error)
     if is_sparks(error):
         return f"Spark cannot do this: {first}"

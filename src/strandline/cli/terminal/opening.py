@@ -17,17 +17,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, TextIO, TypeAlias
 
 import strandline
+from strandline import client
 from strandline.cli.terminal.exits import wants_traceback
-from strandline.client import Environment, ListeningReplica, NextVersion, prepare, replicate
 from strandline.controller.defining.project import Project, load
 from strandline.controller.location.config import Mode
 from strandline.errors import ConfigError, Determinate, Unavailable
-from strandline.serving import RemoteEnvironment, connect
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-Asked: TypeAlias = Environment | RemoteEnvironment
+    from strandline.client import Environment, ListeningReplica, NextVersion
+    from strandline.serving import RemoteEnvironment
+
+Asked: TypeAlias = "Environment | RemoteEnvironment"
 """What a command asks: an environment that it opened, or that of the process that writes."""
 STANDARD_OUTPUT: Final = 1
 STANDARD_ERROR: Final = 2
@@ -65,7 +67,7 @@ class Opener:
     def living(self, project: Project) -> RemoteEnvironment | None:
         """Connect to the process that writes the project's location; None: none serves there."""
         try:
-            found = connect(project.location)
+            found = strandline.connect(project.location)
         except ConfigError:
             return None
         try:
@@ -86,7 +88,7 @@ class Opener:
         """Prepare what the project has otherwise than its location, with ``settings`` in place of the project's."""
         if self.spark is None:
             keep_apart()
-        return prepare(
+        return client.prepare(
             project.location,
             project,
             spark=self.spark,
@@ -98,7 +100,7 @@ class Opener:
         """Begin a replica of the project's location that listens at ``listen``."""
         if self.spark is None:
             keep_apart()
-        return replicate(
+        return client.replicate(
             project.location, listen, spark=self.spark, consensus=project.consensus, config=dict(project.config)
         )
 

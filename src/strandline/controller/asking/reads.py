@@ -27,7 +27,6 @@ from strandline.controller.introspection import naming
 from strandline.controller.introspection.relations import RELATIONS, Known
 from strandline.controller.location.catalog import ERRORS_SUFFIX, unknown
 from strandline.controller.location.items import Collected, Fed, Item, View
-from strandline.engine.sql.edits import Edit
 from strandline.errors import AsOfError
 from strandline.frontier.antichain import as_time, join, meet
 from strandline.instance import error_half
@@ -35,6 +34,7 @@ from strandline.persist.handles.contents import Contents, Half, Rows
 from strandline.persist.handles.definite import read_definitely
 from strandline.persist.handles.read import ReadHandle
 from strandline.persist.shard.state import ShardState
+from strandline.plane.edits import Edit
 
 ERRORS: Final = Schema(
     (

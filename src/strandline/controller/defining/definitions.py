@@ -18,8 +18,9 @@ import msgspec
 
 from strandline.algebra.excerpt import within
 from strandline.algebra.schema import RESERVED, Schema
-from strandline.compute.explain import Explanation, explain
+from strandline.compute.explain import explain
 from strandline.compute.rehearsal import rehearse
+from strandline.compute.rules.explanation import Explanation
 from strandline.compute.stage import split
 from strandline.controller.commanded import spec_of
 from strandline.controller.core import Core

@@ -6,15 +6,16 @@ A wrong argument is `InvalidUsage` that names it, what it should be and what it 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import pyarrow as pa
 
-from strandline.controller.language import statements
-from strandline.controller.language.showing import Show
 from strandline.controller.location.config import Mode
 from strandline.errors import InvalidUsage
 from strandline.frontier.antichain import TIME_MAX
+
+if TYPE_CHECKING:
+    from strandline.controller.language import statements
 
 ROWS = "a Spark or pandas DataFrame, an Arrow table, or a list of dicts"
 
@@ -48,6 +49,8 @@ def opening(mode: str | None, *, read_only: bool) -> Mode:
 
 def statement(sql: object) -> statements.Statement:
     """Return the statement that a caller gave, or gave the text of."""
+    from strandline.controller.language import statements  # a question without SQL needs no parser
+
     if isinstance(sql, statements.Statement):
         return sql
     return statements.parse(text(sql, "the statement"))
@@ -60,12 +63,17 @@ def query(sql: object) -> str:
 
 def question(sql: object) -> statements.Question:
     """Return the query that a caller gave, or the statement that answers with rows as a query does."""
+    from strandline.controller.language import statements
+    from strandline.controller.language.showing import Show
+
     found = statement(sql)
     return found if isinstance(found, Show) else statements.Query(asked(found))
 
 
 def asked(found: statements.Statement) -> str:
     """Return the text of a query.  Raises `InvalidUsage` for another statement."""
+    from strandline.controller.language import statements
+
     if not isinstance(found, statements.Query):
         how = "run it with `strandline sql -f FILE`, or in Python with env.execute(…)"
         raise InvalidUsage(f"{type(found).__name__} is no query: {how}")

@@ -13,9 +13,8 @@ number or a text, a text never becomes a number without a CAST, and a value that
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 
 from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame
@@ -39,18 +38,7 @@ from strandline.engine.frames import inline
 from strandline.engine.frames.ddl import type_text
 from strandline.engine.sql.analysis import refusal
 from strandline.errors import DefinitionError, InvalidUsage
-
-
-@dataclass(frozen=True, slots=True)
-class Edit:
-    """The rows of a table for which ``where`` is true (None: all); their names may be qualified by ``alias``.
-
-    ``values``: what columns (by name in lower case) become; empty: the rows are deleted.
-    """
-
-    alias: str
-    where: Excerpt | None
-    values: Mapping[str, Excerpt]
+from strandline.plane.edits import Edit
 
 
 def edited(table: DataFrame, schema: Schema, edit: Edit, names: Sequence[str]) -> DataFrame:
