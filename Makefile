@@ -1,6 +1,6 @@
 # Every target sets up what it needs (tools/setup): nothing else has to be typed on a fresh machine.
 .DEFAULT_GOAL := help
-.PHONY: help demo test check bench long sim mutants figures lock clean
+.PHONY: help demo test check bench docs long sim mutants figures lock clean
 
 help:  ## this list
 	@sed -nE 's/^([a-z]+):.*## (.*)/make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 16
@@ -16,6 +16,9 @@ check:  ## format, lint, types, layers, words
 
 bench:  ## a benchmark, as JSON: make bench NAME=tick (or persist, environment, ivm …)
 	@tools/setup strandline bench $(or $(NAME),persist)
+
+docs:  ## the site of docs/, in build/site; a link that leads nowhere stops it
+	@NO_MKDOCS_2_WARNING=1 tools/setup --no-jdk mkdocs build --strict
 
 long:  ## the tests that take too long for CI
 	@tools/setup --servers python tools/stages.py long

@@ -67,7 +67,7 @@ ROOT: Final = Path(__file__).resolve().parent.parent
 
 #: Every stage in running order, with what it holds.
 STAGES: Final = {
-    "check": "format, lint, types, layers, words, tidiness, the page of options",
+    "check": "format, lint, types, layers, words, tidiness, the pages and the site that follow from the code",
     "unit": "unit tests, doctests, scripts, cases",
     "properties": "properties under Hypothesis",
     "simulation": "the whole system in one thread, faults from a seed",
@@ -97,6 +97,8 @@ STAGE_BY_PATH: Final = {
     "tests/simulation/planted/": "planted",
     "tests/simulation/": "simulation",
     "tests/test_docs_options.py": "check",
+    "tests/test_docs_reference.py": "check",
+    "tests/test_docs_site.py": "check",
     "tests/test_layers.py": "check",
     "tests/test_named.py": "check",
     "tests/test_tidy.py": "check",

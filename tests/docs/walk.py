@@ -186,7 +186,8 @@ class Reader:
             seen = iter(masked("".join(self.printed)).splitlines())
             if all(each in seen for each in wanted):
                 return
-            assert time.monotonic() < deadline, f"line {line}: {''.join(self.printed)}\nand not\n{shown}"
+            alive = self.beside is not None and self.beside.poll() is None and time.monotonic() < deadline
+            assert alive, f"line {line}: {''.join(self.printed)}\nand not\n{shown}"
             threading.Event().wait(0.1)
 
     def interrupt(self) -> None:

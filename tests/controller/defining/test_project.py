@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -58,6 +59,29 @@ def test_settings_are_read_and_paths_are_seen_from_the_project(tmp_path):
         "storage": {"region": "r"},
         "spark": {"spark.sql.ansi.enabled": "true"},
     }
+
+
+def test_a_project_can_say_whatever_an_environment_can_be_configured_with(tmp_path):
+    """Damage: an operator copies a setting of the docs into the project, and `run` refuses it as unknown."""
+    said = {
+        "lanes": 3,
+        "replica_token": "file:replicas",
+        "replica_certificate": "tls/replica.pem",
+        "replica_key": "tls/replica.key",
+        "replica_authority": "/etc/authority.pem",
+        "serve_at": "127.0.0.1:8815",
+        "serve_token": "env:TOKEN",
+        "serve_certificate": "tls/chain.pem",
+        "serve_key": "tls/key.pem",
+    }
+    (tmp_path / "strandline.yml").write_text(json.dumps({"location": "data", **said}))
+    config = load(tmp_path).config
+    assert {*Config.__struct_fields__} - {*config} == {"take_over"}, "which `run` has an option for"
+    at = Config(**config)
+    assert (at.lanes, at.serve_at, at.serve_token) == (3, "127.0.0.1:8815", "env:TOKEN")
+    assert at.replica_token == f"file:{tmp_path}/replicas"
+    assert (at.serve_key, at.replica_key) == (f"{tmp_path}/tls/key.pem", f"{tmp_path}/tls/replica.key")
+    assert at.replica_authority == "/etc/authority.pem"
 
 
 def test_a_setting_of_spark_keeps_its_capitals(tmp_path):

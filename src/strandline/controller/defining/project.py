@@ -1,7 +1,6 @@
 """A project: a directory that says what an environment is, in files that live under version control.
 
-    strandline.yml                  location, consensus, deployment, reentrant, tick_ms, keep_history, spark, endpoints,
-                                    instances, replica_token, on_error
+    strandline.yml                  location, consensus, endpoints, instances, on_error, and the settings of `Config`
     connections/*.sql|*.yml         CREATE CONNECTION … , or the same as YAML
     instances/*.sql                 CREATE INSTANCE …
     sources/*.sql|*.yml             CREATE SOURCE … and its tables, or a source as YAML
@@ -70,6 +69,8 @@ DIRECTORIES: Final[Mapping[str, type | UnionType]] = {
 _YAML: Final = (".yml", ".yaml")
 _PATHS: Final = ("path", "archive")
 """The options that are files or directories of this machine, unless they are URLs."""
+_PEM_FILES: Final = ("replica_certificate", "replica_key", "replica_authority", "serve_certificate", "serve_key")
+"""The settings that are files of this machine."""
 _LEFT_ALONE: Final = (".md", ".txt")
 
 
@@ -220,7 +221,15 @@ class _Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     functions: dict[str, str] = {}
     endpoints: dict[str, dict[str, Scalar]] = {}
     instances: dict[str, _Instance] = {}
+    lanes: int | None = None
     replica_token: str | None = None
+    replica_certificate: str | None = None
+    replica_key: str | None = None
+    replica_authority: str | None = None
+    serve_at: str | None = None
+    serve_token: str | None = None
+    serve_certificate: str | None = None
+    serve_key: str | None = None
     on_error: Literal["fail", "continue"] = "fail"
 
     def __post_init__(self) -> None:
@@ -244,11 +253,12 @@ def _settings(root: Path) -> Project:
         "reentrant": settings.reentrant,
         "tick_ms": settings.tick_ms,
         "keep_history": settings.keep_history,
-        "cache": None if settings.cache is None else str(root.absolute() / settings.cache),
+        "cache": _below(root, settings.cache),
         "cache_bytes": settings.cache_bytes,
         "kafka_jars": _jars(root, settings.kafka_jars),
         "functions": {name: _function(root, text) for name, text in settings.functions.items()},
         "replica_token": _seen(root, settings.replica_token),
+        **_said(root, settings),
     }
     endpoints = {}
     for name, given in settings.endpoints.items():
@@ -266,6 +276,17 @@ def _settings(root: Path) -> Project:
         tuple(Defined(SETTINGS_FILE, statement) for statement in _instances(settings.instances)),
         settings.on_error,
     )
+
+
+def _said(root: Path, settings: _Settings) -> dict[str, Any]:
+    """Return the settings that most projects leave out, if they are said."""
+    found = {
+        "lanes": settings.lanes,
+        "serve_at": settings.serve_at,
+        "serve_token": _seen(root, settings.serve_token),
+        **{name: _below(root, getattr(settings, name)) for name in _PEM_FILES},
+    }
+    return {name: value for name, value in found.items() if value is not None}
 
 
 def _instances(given: dict[str, _Instance]) -> list[CreateInstance]:
@@ -292,6 +313,11 @@ def _instance(name: str, given: _Instance) -> CreateInstance:
 def _seen(root: Path, text: str | None) -> str | None:
     """Return a setting that may refer to a file, as seen from the project."""
     return None if text is None else absolute(root, {"": text})[""]
+
+
+def _below(root: Path, text: str | None) -> str | None:
+    """Return a file or directory that a setting names, as seen from the project."""
+    return None if text is None else str(root.absolute() / text)
 
 
 def _jars(root: Path, text: str | None) -> str | None:
