@@ -9,13 +9,15 @@ from pathlib import Path
 from typing import Final
 
 import pytest
-import reference
 
+import reference
 import strandline
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 DOCS: Final = ROOT / "docs"
-LIMITS: Final = re.findall(r"^\| [^|]+ \| ([^|]+) \| [^|]+ \| `([\w.]+)` \|$", (DOCS / "limits.md").read_text(), re.MULTILINE)
+LIMITS: Final = re.findall(
+    r"^\| [^|]+ \| ([^|]+) \| [^|]+ \| `([\w.]+)` \|$", (DOCS / "limits.md").read_text(), re.MULTILINE
+)
 LIMITS_MIN: Final = 20
 UNITS: Final = {"MiB": 1 << 20, "s": 1, "years": 1, "": 1}
 TEST_LINK: Final = re.compile(r"\]\(((?:\.\./)+tests/[\w/]+\.py)(?:#(\w+))?\)")

@@ -10,7 +10,9 @@ from pathlib import Path
 from typing import Final
 
 ROOT: Final = Path(__file__).resolve().parent.parent
-FETCHED: Final = re.compile(r"<(?:script|img|iframe)[^>]*src=\"(?:https?:)?//|<link[^>]*rel=\"(?:stylesheet|preconnect)\"[^>]*href=\"(?:https?:)?//")
+FETCHED: Final = re.compile(
+    r"<(?:script|img|iframe)[^>]*src=\"(?:https?:)?//|<link[^>]*rel=\"(?:stylesheet|preconnect)\"[^>]*href=\"(?:https?:)?//"
+)
 
 
 def build(site: Path, docs: Path | None = None) -> subprocess.CompletedProcess[str]:

@@ -34,6 +34,8 @@ ROOM = re.compile(r"`((?:[a-z_]+/){2,})`")
 DOTTED = re.compile(
     r"(?<![\w.`/-])(strandline(?:\.[A-Za-z_]\w*)+)(?![\w/])|(?<!`)`([A-Za-z_]\w*(?:\.[A-Za-z_]\w*)+)(?:\([^`]*\))?`(?!`)"
 )
+WRITTEN = re.compile(r"^```\w+ title=\"([^\"]+)\"$", re.MULTILINE)
+"""A file that the reader of a page writes, as the page says."""
 ELSEWHERE = re.compile(r"\b(?:design|craft)\s+pages?\b", re.IGNORECASE)
 """A document that the repository does not have."""
 NOT_OURS = frozenset(
@@ -131,9 +133,12 @@ def is_there(dotted: str) -> bool:
 def stale(text: str, room: Path) -> Iterator[str]:
     """Yield what ``text``, which stands in the directory ``room``, names and is not there."""
     roots = (*ROOTS, room, room.parent)
+    own = frozenset(WRITTEN.findall(text))
     for hit in PATH.finditer(text):
         path = hit.group(1)
-        if not (path in file_names(room) if "/" not in path else any((root / path).is_file() for root in roots)):
+        if path not in own and not (
+            path in file_names(room) if "/" not in path else any((root / path).is_file() for root in roots)
+        ):
             yield path
     yield from (hit.group() for hit in ELSEWHERE.finditer(text))
     for hit in LINK.finditer(text):

@@ -49,12 +49,15 @@ SECTIONS: Final = (
 CONTRACTS: Final = "strandline.testing.contracts"
 
 
-# --- commands -----------------------------------------------------------------------------------------------------------
+# --- commands --------------------------------------------------------------------------------------------------------
 def commands() -> str:
     """Return the page of the commands."""
     root = typer.main.get_command(app)
     lines = ["# Commands", "", GENERATED, ""]
-    lines += ["Every command prints its own page with `--help`. [Operations](../operations.md) says when to use which.", ""]
+    lines += [
+        "Every command prints its own page with `--help`. [Operations](../operations.md) says when to use which.",
+        "",
+    ]
     lines += ["## Exit statuses", "", "| status | meaning |", "| --- | --- |"]
     lines += [f"| {status.value} | {EXITS[status]} |" for status in Exit]
     for path, command in leaves(root, ("strandline",)):
@@ -110,7 +113,7 @@ def cell(text: str) -> str:
     return " ".join(text.split()).replace("|", "\\|")
 
 
-# --- Python -------------------------------------------------------------------------------------------------------------
+# --- Python ----------------------------------------------------------------------------------------------------------
 def python() -> str:
     """Return the page of the Python names."""
     lines = ["# Python", "", GENERATED, "", CALLED, ""]
@@ -169,7 +172,7 @@ def described(full: str, name: str, value: Any, level: int) -> Iterator[str]:
             continue
         yield f"{'#' * (level + 1)} {name}.{member}"
         yield ""
-        own = found.fget if isinstance(found, property) else inspect.unwrap(getattr(value, member))
+        own: Any = found.fget if isinstance(found, property) else inspect.unwrap(getattr(value, member))
         if not isinstance(found, property):
             yield from signature(member, own)
         yield prose(own)
@@ -192,7 +195,6 @@ def prose(value: Any) -> str:
     """Return a docstring as Markdown: sections as bold words, examples as code."""
     text = inspect.getdoc(value) or ""
     assert text, f"{value!r} has no docstring"
-    text = re.sub(r"``([^`]+)``", r"`\1`", text)
     lines: list[str] = []
     for line in text.splitlines():
         if line in {"Args:", "Returns:", "Raises:", "Yields:"}:
@@ -209,7 +211,7 @@ def first(value: Any) -> str:
     return (inspect.getdoc(value) or "").partition("\n")[0]
 
 
-# --- pages --------------------------------------------------------------------------------------------------------------
+# --- pages -----------------------------------------------------------------------------------------------------------
 PAGES: Final = {"commands.md": commands, "python.md": python}
 
 

@@ -26,10 +26,10 @@ import pytest
 import yaml
 from tests.docs.walk import DOCS, Block, Reader
 
+import strandline
 from kafka_server import KafkaServer
 from postgres_server import USER, PostgresDatabase, PostgresServer
 from s3_server import ACCESS_KEY_ID, REGION, SECRET_ACCESS_KEY, S3Server
-import strandline
 from strandline.cli import main
 
 PAGES = {path.stem: path.read_text() for path in sorted((DOCS / "how-to").glob("*.md"))}
@@ -200,7 +200,7 @@ def test_the_page_about_a_cluster(
     written = {block.title: block.text for block in done if block.title}
     unit = configparser.ConfigParser(interpolation=None)
     unit.optionxform = str  # type: ignore[assignment, method-assign]  # systemd's keys have capitals
-    unit.read_string(written["strandline.service"])
+    unit.read_string(written["shop.service"])
     assert shlex.split(unit["Service"]["ExecStart"])[1:] == ["run", "--json"]
     assert unit["Service"]["RestartPreventExitStatus"] == "4"
     pod = yaml.safe_load(written["strandline-deployment.yml"])["spec"]

@@ -33,7 +33,7 @@ def test_a_page_that_shows_something_else_is_caught(tmp_path: Path) -> None:
 
 def test_blocks_are_read_with_what_stands_before_them() -> None:
     """Damage: a block that the page runs in a second terminal, or not at all, is run as any other."""
-    page = "<!-- not run: why -->\n```sh\nfalse\n```\n\n```yaml title=\"a/b.yml\"\nx: 1\n```\n"
+    page = '<!-- not run: why -->\n```sh\nfalse\n```\n\n```yaml title="a/b.yml"\nx: 1\n```\n'
     first, second = blocks(page)
     assert (first.notes, first.is_file, second.title, second.is_file) == (("not run: why",), False, "a/b.yml", True)
     assert masked("took 1.25 s at 2026-11-27T12:00:00.5Z  ") == "took <duration> at <time>"
