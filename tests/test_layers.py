@@ -35,7 +35,7 @@ FLOORS = (
     ("instance",),
     ("controller",),
     ("wiring",),
-    ("client",),
+    ("client", "datasource"),
     ("serving",),
     ("bench",),
     ("",),  # the package itself, which only names what is public
@@ -95,6 +95,15 @@ INNER = {
         ("resume", "steps"),
         ("ingest",),
     ),
+    "datasource": (
+        ("options", "rows"),
+        ("opened",),
+        ("pinned",),
+        ("batch", "keeper", "listing"),
+        ("stream",),
+        ("source",),
+        ("sessions",),
+    ),
     "sources.readers": (  # no upstream knows of another one
         ("avro_columns", "recorded", "sampled", "tabular"),
         ("clock", "delta", "files", "generators", "iceberg", "kafka", "postgres", "webhook"),
@@ -127,8 +136,8 @@ CROWDED: Mapping[str, str] = {"algebra": "it is a vocabulary: a file a notion, e
 #: Libraries that tie code to one outside system → the modules that may import them.
 CLIENTS = ("store", "materialize.drivers", "sources", "testing")
 TIED = {
-    # bench measures plain Spark beside ours; the demo proves by Spark alone
-    "pyspark": ("engine", "wiring", "testing", "bench", "cli.demo"),
+    # datasource is what Spark calls; bench measures plain Spark beside ours; the demo proves by Spark alone
+    "pyspark": ("engine", "wiring", "datasource", "testing", "bench", "cli.demo"),
     "py4j": ("engine",),
     # the demo's proof, and benchmarks' readers and peers, use the endpoint's own client
     "duckdb": (*CLIENTS, "cli.demo", "bench.sources.watcher", "bench.endpoints.tables"),

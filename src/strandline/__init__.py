@@ -28,9 +28,20 @@ if TYPE_CHECKING:
         open,  # noqa: A004  # the public name
     )
     from strandline.controller.asking.verification import Verification
+    from strandline.datasource import register
     from strandline.serving import connect
 
-__all__ = ["Collection", "Environment", "Progress", "Transaction", "Updates", "Verification", "connect", "open"]
+__all__ = [
+    "Collection",
+    "Environment",
+    "Progress",
+    "Transaction",
+    "Updates",
+    "Verification",
+    "connect",
+    "open",
+    "register",
+]
 
 __getattr__ = lazily.names(
     __name__,
@@ -40,6 +51,7 @@ __getattr__ = lazily.names(
         ),
         "Verification": "strandline.controller.asking.verification",
         "connect": "strandline.serving",
+        "register": "strandline.datasource",
     },
 )
 

@@ -18,17 +18,17 @@ from strandline.instance.commands import Collection, Output
 from strandline.persist.handles.contents import Half
 from strandline.persist.handles.definite import read_definitely
 from strandline.persist.handles.read import ReadHandle
-from strandline.plane.reading import Errors, Reading
+from strandline.plane.reading import Counting, Errors
 
 
-async def refuse(engine: Reading, handle: ReadHandle, time: int) -> None:
+async def refuse(engine: Counting, handle: ReadHandle, time: int) -> None:
     """Raise `CollectionError` if the collection has errors at ``time``."""
     found = await _at(engine, handle, time)
     if found.count:
         raise _error(handle.name, found, time, await _since(engine, handle, time))
 
 
-async def refuse_in(engine: Reading, handle: ReadHandle, lower: int, upper: int) -> None:
+async def refuse_in(engine: Counting, handle: ReadHandle, lower: int, upper: int) -> None:
     """Raise `CollectionError` if the collection has errors at a time in ``[lower, upper)``: the first such time."""
     if not _may_have(handle):
         return
@@ -39,19 +39,19 @@ async def refuse_in(engine: Reading, handle: ReadHandle, lower: int, upper: int)
             await refuse(engine, handle, max(at, lower))
 
 
-async def tally(engine: Reading, handle: ReadHandle, time: int) -> dict[str, Any]:
+async def tally(engine: Counting, handle: ReadHandle, time: int) -> dict[str, Any]:
     """Return how many errors there are at ``time``, a few of them, and since when there are any (None: none)."""
     found = await _at(engine, handle, time)
     since = await _since(engine, handle, time) if found.count else None
     return {"rows": found.count, "first": _decoded(found), "since": since}
 
 
-async def count(engine: Reading, handle: ReadHandle, time: int) -> int:
+async def count(engine: Counting, handle: ReadHandle, time: int) -> int:
     """Return how many errors there are at ``time``."""
     return (await _at(engine, handle, time)).count
 
 
-async def began(engine: Reading, handle: ReadHandle) -> int | None:
+async def began(engine: Counting, handle: ReadHandle) -> int | None:
     """Return the first time of the stretch of times with errors that lasts until now; None if there are none now."""
     upper = handle.state.upper.at
     if not upper or not _may_have(handle) or not (await _at(engine, handle, upper - 1)).count:
@@ -63,7 +63,7 @@ def _may_have(handle: ReadHandle) -> bool:
     return any(batch.errors for batch in handle.state.batches)
 
 
-async def _at(engine: Reading, handle: ReadHandle, time: int) -> Errors:
+async def _at(engine: Counting, handle: ReadHandle, time: int) -> Errors:
     await handle.wait_beyond(time, timeout_s=0)
     if not _may_have(handle):
         return Errors(0)
@@ -75,7 +75,7 @@ async def _at(engine: Reading, handle: ReadHandle, time: int) -> Errors:
         handle.release(wanted)
 
 
-async def _since(engine: Reading, handle: ReadHandle, time: int) -> int:
+async def _since(engine: Counting, handle: ReadHandle, time: int) -> int:
     """Return the first time of the unbroken stretch of times with errors that ends with ``time``."""
     count, start = 0, time
     for at, change in (await _weights(engine, handle, time + 1)).items():
@@ -84,7 +84,7 @@ async def _since(engine: Reading, handle: ReadHandle, time: int) -> int:
     return start
 
 
-async def _weights(engine: Reading, handle: ReadHandle, upper: int) -> Mapping[int, int]:
+async def _weights(engine: Counting, handle: ReadHandle, upper: int) -> Mapping[int, int]:
     plan = partial(handle.history, upper, half=Half.ERR)
     wanted, rows = await read_definitely(engine, handle, plan)
     try:
@@ -110,7 +110,7 @@ class ErrorBudgets:
     bound.  It goes on by itself once its errors were dismissed, or the budget was raised.
     """
 
-    def __init__(self, engine: Reading, reader: Callable[[Collection], Awaitable[ReadHandle]]) -> None:
+    def __init__(self, engine: Counting, reader: Callable[[Collection], Awaitable[ReadHandle]]) -> None:
         self._engine = engine
         self._reader = reader
         self._counted: dict[str, tuple[object, int]] = {}

@@ -121,14 +121,19 @@ class PersistClient:
             return None
         return ReadHandle(machine, schema, name, kept=kept)
 
-    async def leased_reader(self, shard: str, schema: Schema, name: str, *, kept: str = "") -> ReadHandle | None:
-        """Open ``shard`` for reading under a lease of its own; None if the shard does not exist."""
+    async def leased_reader(
+        self, shard: str, schema: Schema, name: str, *, kept: str = "", lease: str | None = None
+    ) -> ReadHandle | None:
+        """Open ``shard`` for reading under a lease of its own; None if the shard does not exist.
+
+        ``lease``: its name, by which another process may take it up; without one it is a fresh one.
+        """
         machine = self._machine(shard)
         if not await machine.open(create=False):
             return None
-        lease = Lease(machine, self.clock, self.ids.fresh("r"))
-        await lease.register()
-        return ReadHandle(machine, schema, name, lease, kept=kept)
+        held = Lease(machine, self.clock, self.ids.fresh("r") if lease is None else lease)
+        await held.register()
+        return ReadHandle(machine, schema, name, held, kept=kept)
 
     async def since(self, shard: str, reader: str, epoch: int) -> SinceHandle:
         """Register (or take over) the critical reader ``reader`` of ``shard`` under ``epoch``."""

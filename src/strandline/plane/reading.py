@@ -57,7 +57,19 @@ def example(sample: pa.Table) -> str:
     return ""
 
 
-class Reading(Reads, Protocol):
+class Counting(Reads, Protocol):
+    """Reads what is stored, and counts errors: what asks only whether a collection may be read."""
+
+    async def errors(self, rows: Rows, *, of: str | None = None) -> Errors:
+        """Count the errors in a frame of the ERR half, ignoring times; ``of``: only those that name this collection."""
+        ...
+
+    async def weights(self, rows: Rows) -> Mapping[int, int]:
+        """Return Σ diff at each time of the updates, ascending; for small frames."""
+        ...
+
+
+class Reading(Counting, Protocol):
     """Reads what is stored, and sums up frames: what delivers, counts and compares."""
 
     async def times(self, contents: Contents) -> Mapping[int, int]:
@@ -80,14 +92,6 @@ class Reading(Reads, Protocol):
 
         Raises (when the result is used) an error that names the row if a count is negative.
         """
-        ...
-
-    async def errors(self, rows: Rows, *, of: str | None = None) -> Errors:
-        """Count the errors in a frame of the ERR half, ignoring times; ``of``: only those that name this collection."""
-        ...
-
-    async def weights(self, rows: Rows) -> Mapping[int, int]:
-        """Return Σ diff at each time of the updates, ascending; for small frames."""
         ...
 
     async def differences(self, rows: Rows, schema: Schema, *, significant: int | None = None) -> Differences:

@@ -23,17 +23,16 @@ from typing import TYPE_CHECKING
 from strandline.controller.assembly import Assembly
 from strandline.controller.location.config import Config, Mode
 from strandline.controller.location.tenure import SystemProcesses, require_free
-from strandline.persist.handles.location import Pair, agree, another_consensus, read_mark
 from strandline.store.blob import Blob
 from strandline.store.blob_kinds.cache import CachedBlob, FileCache
 from strandline.store.blob_kinds.reading import ReadingBlob
-from strandline.store.consensus import Consensus, NothingStored
 from strandline.store.system import SystemClock, SystemIds
-from strandline.wiring.consensuses import ConsensusPlace, consensus_of
+from strandline.wiring.consensuses import consensus_of
 from strandline.wiring.locations import Location, location_of
 from strandline.wiring.loop import RunningTask, at_once, side_by_side
 from strandline.wiring.registry import DRIVERS, Readers, driver, trigger
 from strandline.wiring.replicas import dial_of
+from strandline.wiring.stores import agreed
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -72,7 +71,7 @@ def assemble(
     place = consensus_of(consensus, where)
     with ExitStack() as opened:  # what was opened is closed again, if the rest cannot be
         blob, parts = where.open(mode, opened)
-        store = _agreed(place, where, blob, mode, opened)
+        store = agreed(place, where, blob, mode, opened)
         if claims:
             at_once(require_free(SystemClock(), SystemIds(), store, config, SystemProcesses()))
         blob = _cached(blob, where, config, opened)
@@ -101,23 +100,6 @@ def assemble(
             tuple(DRIVERS),
             trigger,
         )
-
-
-def _agreed(place: ConsensusPlace, where: Location, blob: Blob, mode: Mode, opened: ExitStack) -> Consensus:
-    """Return the location's consensus, once it is known to be the one that ``blob`` belongs to."""
-    clock, names = SystemClock(), (where.shown, place.shown(where))
-    mark = at_once(read_mark(blob, clock))
-    try:
-        if mode is Mode.INDEPENDENT:
-            store = place.open_for_reading(opened)
-        else:
-            store = place.open(opened, existing=mode is not Mode.FULL or mark is not None)
-    except NothingStored:
-        if mark is None:
-            raise
-        raise another_consensus(*names, mark) from None
-    at_once(agree(Pair(blob, store, *names), clock, SystemIds(), writes=mode is Mode.FULL))
-    return store
 
 
 def _cached(blob: Blob, where: Location, config: Config, opened: ExitStack) -> Blob:

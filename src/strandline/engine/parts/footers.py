@@ -95,6 +95,15 @@ def check(part: BlobPart, size: int | None, read: Read) -> Described:
     return _described(part, metadata)
 
 
+def opened(part: BlobPart, data: bytes) -> pq.ParquetFile:
+    """Return the bytes of a part as a file whose pages are checked when they are read.
+
+    Raises `CorruptionError` unless it is the part that was appended; reading a damaged page raises Arrow's own errors.
+    """
+    check(part, len(data), lambda start, length: data[start : start + length])
+    return pq.ParquetFile(pa.BufferReader(data), page_checksum_verification=True)
+
+
 def load(part: BlobPart, data: bytes) -> pa.Table:
     """Return the rows in the bytes of a part.  Raises `CorruptionError` for a damaged page."""
     try:

@@ -15,11 +15,12 @@ from typing import Any, Final
 
 import obstore
 import pyarrow as pa
+import pyarrow.parquet as pq
 from obstore import exceptions
 
 from strandline.engine.parts import footers
 from strandline.engine.parts.footers import Described
-from strandline.errors import Indeterminate, Unavailable, first_line
+from strandline.errors import CorruptionError, Indeterminate, Unavailable, first_line
 from strandline.persist.shard.batch import BlobPart
 from strandline.store.blob_kinds.object_location import READ_RETRIES_MAX, ObjectLocation
 
@@ -81,6 +82,16 @@ class ObjectParts:
         except (exceptions.BaseError, OSError) as error:
             raise Unavailable(f"part {part.key} cannot be read: {first_line(error)}") from error
         return footers.load(part, data)
+
+    def open(self, part: BlobPart) -> pq.ParquetFile:
+        """Return a part to be read in pieces, as `footers.opened` says; `CorruptionError` if it is missing."""
+        try:
+            data = bytes(obstore.get(self._store, part.key).bytes())
+        except _ABSENT:
+            raise CorruptionError(f"part {part.key} is missing; a part of {part.size} bytes was expected") from None
+        except (exceptions.BaseError, OSError) as error:
+            raise Unavailable(f"part {part.key} cannot be read: {first_line(error)}") from error
+        return footers.opened(part, data)
 
     def write(self, key: str, data: bytes) -> Described:
         """Store a Parquet file as ``key``, durably, and describe it."""

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Protocol
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 
 from strandline.engine.parts import footers, sidecars
 from strandline.engine.parts.footers import Described
@@ -50,6 +51,10 @@ class Parts(Protocol):
 
     def load(self, part: BlobPart) -> pa.Table:
         """Return all of a part that was checked; `CorruptionError` for a damaged page."""
+        ...
+
+    def open(self, part: BlobPart) -> pq.ParquetFile:
+        """Return a part to be read in pieces, as `footers.opened` says; `CorruptionError` if it is not there."""
         ...
 
     def write(self, key: str, data: bytes) -> Described:
@@ -114,6 +119,15 @@ class PartStore:
         data = self._path(part.key).read_bytes()
         self._check_sidecar(part, data)
         return footers.load(part, data)
+
+    def open(self, part: BlobPart) -> pq.ParquetFile:
+        """Return a part to be read in pieces; `CorruptionError` if it is missing or a byte of it is damaged."""
+        try:
+            data = self._path(part.key).read_bytes()
+        except FileNotFoundError:
+            raise CorruptionError(f"part {part.key} is missing; a part of {part.size} bytes was expected") from None
+        self._check_sidecar(part, data)
+        return footers.opened(part, data)
 
     def write(self, key: str, data: bytes) -> Described:
         """Store a Parquet file as ``key``, durably, and describe it."""

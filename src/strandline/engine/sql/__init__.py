@@ -1,3 +1,3 @@
 """SQL: plans as text, Spark's analysis of them, and plain queries."""
 
-__all__ = ["analysis", "rendering"]
+__all__ = ["analysis", "error_half", "rendering"]

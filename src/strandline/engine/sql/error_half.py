@@ -40,12 +40,17 @@ def tally(frame: Frame, of: str | None) -> Errors:
 def weights(frame: Frame, session: SparkSession) -> Mapping[int, int]:
     """Return Σ diff at each time, ascending."""
     if isinstance(frame, Local):
-        sums: Counter[int] = Counter()
-        for time, diff in zip(frame.table[TIME].to_pylist(), frame.table[DIFF].to_pylist(), strict=True):
-            sums[time] += diff
-        return dict(sorted(sums.items()))
+        return weights_here(frame)
     found = dataframe(frame, session).groupBy(TIME).agg(F.expr(f"sum({DIFF}) AS {DIFF}")).orderBy(TIME).collect()
     return {row[0]: row[1] for row in found}
+
+
+def weights_here(frame: Local) -> Mapping[int, int]:
+    """Return Σ diff at each time, ascending, of rows in this process."""
+    sums: Counter[int] = Counter()
+    for time, diff in zip(frame.table[TIME].to_pylist(), frame.table[DIFF].to_pylist(), strict=True):
+        sums[time] += diff
+    return dict(sorted(sums.items()))
 
 
 def _collection(error: str) -> object:

@@ -1,0 +1,90 @@
+"""The keeper of leases: what a program's frames read stays readable for as long as the program has the frames.
+
+A frame's lease is taken where Spark plans it, in a process that ends.  Here, where the frame itself is, the lease is
+beaten while the frame lives and ended when Python collects it, or at the program's exit.  A program that is killed, or
+that cannot open the location itself (a Connect client elsewhere), leaves leases that end by themselves.
+"""
+
+from __future__ import annotations
+
+import atexit
+from collections.abc import Mapping
+from contextlib import suppress
+from functools import cache, partial
+from typing import Final
+
+from pyspark.sql import DataFrame
+
+from strandline.datasource.opened import Door, opened
+from strandline.datasource.options import Asked, Place
+from strandline.engine.frames import held
+from strandline.errors import StrandlineError
+from strandline.persist.shard.holds import BEAT_MS
+from strandline.store.system import SystemClock
+from strandline.wiring.loop import LoopThread
+
+BEATS_S: Final = BEAT_MS / 1000
+
+
+class Keeper:
+    """The leases of this process.  Its thread does all that waits for a store."""
+
+    def __init__(self) -> None:
+        self._kept: dict[str, tuple[Place, str]] = {}
+        self._views: dict[str, DataFrame] = {}
+        self._loop = LoopThread()
+        self._loop.repeat(SystemClock(), BEATS_S, self._beat)
+        atexit.register(self.close)
+
+    def keep(self, frame: DataFrame, lease: str, asked: Asked) -> DataFrame:
+        """Return ``frame`` for a caller: its lease ends when neither it nor a frame derived from it is used."""
+        self._kept[lease] = asked.place, asked.options.collection
+        return held.hand_out(frame, _usable, partial(self._let_go, lease))
+
+    def keep_views(self, frames: Mapping[str, DataFrame]) -> None:
+        """Hold what is behind temporary views, of which Python keeps no frame."""
+        self._views.update(frames)
+
+    def close(self) -> None:
+        """End all leases."""
+        given_back = list(self._kept)
+
+        async def end() -> None:
+            for lease in given_back:
+                self._end(lease)
+
+        with suppress(RuntimeError):  # the thread has ended
+            self._loop.run(end())
+
+    def _let_go(self, lease: str) -> None:
+        """End a lease soon: this may be any thread, in the middle of anything."""
+        self._loop.soon(partial(self._end, lease))
+
+    def _end(self, lease: str) -> None:
+        kept = self._kept.pop(lease, None)
+        if kept is not None:
+            with suppress(StrandlineError), opened(kept[0]) as door:
+                door.run(_ended(door, kept[1], lease))
+
+    async def _beat(self) -> None:
+        for lease, (place, collection) in list(self._kept.items()):
+            with suppress(StrandlineError), opened(place) as door:
+                door.run(_beaten(door, collection, lease))
+
+
+@cache
+def keeper() -> Keeper:
+    """Return this process's keeper."""
+    return Keeper()
+
+
+def _usable() -> None:
+    """A frame of ours may always be used: what is gone is an error where it is read."""
+
+
+async def _ended(door: Door, collection: str, lease: str) -> None:
+    await (await door.leased((await door.catalog()).collection(collection), lease)).close()
+
+
+async def _beaten(door: Door, collection: str, lease: str) -> None:
+    await (await door.leased((await door.catalog()).collection(collection), lease)).beat()

@@ -1,0 +1,169 @@
+"""What a frame reads, fixed when it was loaded: one collection at one time, or its changes between two.
+
+A frame is planned again for each action, in a process of its own, and gives the same rows each time.  A lease keeps
+them readable: `pin` takes it, each action beats it, and a frame that is not used for a whole lease (15 minutes) holds
+nothing any longer.  It can still be read as long as the collection's history reaches back so far.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+import msgspec.structs
+
+from strandline.algebra.schema import DIFF, TIME, Schema
+from strandline.controller.asking import reads
+from strandline.controller.location.catalog import Catalog
+from strandline.controller.location.items import Collected
+from strandline.datasource.opened import Door, opened
+from strandline.datasource.options import Asked, Options, Place
+from strandline.datasource.rows.planning import planned
+from strandline.datasource.rows.scan import Look
+from strandline.datasource.rows.shares import Share
+from strandline.errors import DefinitionError
+from strandline.frontier.antichain import Frontier, as_time
+from strandline.instance import error_half
+from strandline.persist.handles.contents import Contents
+from strandline.persist.handles.definite import definitely
+from strandline.persist.handles.read import ReadHandle
+
+LEASE: Final = "spark-frame"
+
+
+@dataclass(frozen=True, slots=True)
+class Pinned:
+    """``lower`` None: the rows at the time before ``upper``; else the updates with ``lower <= time < upper``.
+
+    ``whole``: the updates of the contents at ``lower`` are among them, as updates at that time.
+    ``forgiven``: errors of the collection keep nothing from being read.
+    """
+
+    place: Place
+    item: Collected
+    names: tuple[str, ...]
+    lease: str
+    lower: int | None
+    upper: int
+    whole: bool
+    forgiven: bool
+
+    @property
+    def needed(self) -> int:
+        """The time from which on the collection must stay readable."""
+        if self.lower is None:
+            return self.upper - 1
+        return self.lower if self.whole else max(0, self.lower - 1)
+
+    @property
+    def look(self) -> Look:
+        """What tasks read of each part."""
+        return Look(self.item.shard, self.item.schema, self.names, times=self.lower is not None)
+
+    @property
+    def ddl(self) -> str:
+        """The frame's schema."""
+        columns = {column.name: column for column in self.item.schema}
+        own = Schema(tuple(columns[name] for name in self.names)).ddl
+        return own if self.lower is None else f"{own}, {TIME} bigint, {DIFF} bigint"
+
+
+def pin(asked: Asked) -> Pinned:
+    """Open the location, and fix what a frame reads.
+
+    Raises:
+        DefinitionError: there is no such collection, or no such column.
+        AsOfError: it cannot be read at this time.
+        CollectionError: it has errors then.
+        ConfigError: the location cannot be opened so.
+    """
+    with opened(asked.place) as door:
+        return door.run(_pin(door, asked))
+
+
+def shares_of(pinned: Pinned) -> list[Share]:
+    """Open the location, beat the lease, and return what the tasks of an action give.
+
+    Raises `AsOfError` if what was pinned can no longer be read.
+    """
+    with opened(pinned.place) as door:
+        return door.run(_shares(door, pinned))
+
+
+def columns_of(item: Collected, wanted: Sequence[str] | None) -> tuple[str, ...]:
+    """Return the columns that are ``wanted``, as the collection spells them.  Raises `DefinitionError`."""
+    known = {name.lower(): name for name in item.schema.names}
+    for name in wanted or ():
+        if name.lower() not in known:
+            raise DefinitionError(f"{item.name!r} has no column {name!r}; it has {', '.join(item.schema.names)}")
+    chosen = known if wanted is None else dict.fromkeys(name.lower() for name in wanted)
+    return tuple(known[name] for name in chosen)
+
+
+async def newest(catalog: Catalog, handle: ReadHandle) -> int:
+    """Return the newest time at which a collection is complete; with a schedule, of its last refresh.
+
+    Raises `AsOfError` if there is none yet.
+    """
+    time = await reads.complete([handle])
+    return max(reads.shown_at(catalog.find(handle.name), handle.state, time), as_time(handle.state.since))
+
+
+async def _pin(door: Door, asked: Asked) -> Pinned:
+    catalog = await door.catalog()
+    item = catalog.collection(asked.options.collection)
+    place = replace(asked.place, location=door.stores.location)
+    lease = asked.options.lease or door.stores.ids.fresh(LEASE)
+    names = columns_of(item, asked.names)
+    handle = await door.leased(item, lease)
+    try:
+        lower, upper, whole = await _times(handle, catalog, asked.options)
+        found = Pinned(place, item, names, lease, lower, upper, whole=whole, forgiven=catalog.forgives(item))
+        handle.release(await _contents(handle, found))
+        if not found.forgiven and lower is None:
+            await error_half.refuse(door.counting, handle, upper - 1)
+        elif not found.forgiven and lower is not None:
+            await error_half.refuse_in(door.counting, handle, lower, upper)
+    except BaseException:
+        await handle.close()
+        raise
+    await handle.downgrade_since(Frontier(found.needed))
+    return found
+
+
+async def _times(handle: ReadHandle, catalog: Catalog, wanted: Options) -> tuple[int | None, int, bool]:
+    """Return ``lower``, ``upper`` and ``whole`` of what is asked for."""
+    if not wanted.changes:
+        time = await newest(catalog, handle) if wanted.asof is None else wanted.asof
+        return None, time + 1, False
+    upper = await reads.complete([handle]) + 1 if wanted.upper is None else wanted.upper
+    since = as_time(handle.state.since)
+    lower = since if wanted.lower is None else wanted.lower
+    return lower, upper, lower == since
+
+
+async def _shares(door: Door, pinned: Pinned) -> list[Share]:
+    handle = await door.leased(pinned.item, pinned.lease)
+
+    async def plan() -> Contents:
+        return await _contents(handle, pinned)
+
+    async def read(contents: Contents) -> list[Share]:
+        return planned(door.stores.parts, contents)
+
+    await handle.refresh()
+    contents, found = await definitely(handle, plan, read)
+    await handle.beat()  # from here on the lease holds the version that was planned from
+    handle.release(contents)
+    return found
+
+
+async def _contents(handle: ReadHandle, pinned: Pinned) -> Contents:
+    """Return what is pinned.  Raises `AsOfError`."""
+    if pinned.lower is None:
+        return await handle.snapshot(pinned.upper - 1, timeout_s=0)
+    if not pinned.whole:
+        return await handle.changes(pinned.lower, pinned.upper)
+    handle.require(pinned.lower)
+    return msgspec.structs.replace(await handle.history(pinned.upper), advance=pinned.lower)

@@ -1,0 +1,1 @@
+"""Rows: which task gives which of them, and how they are read from parts, without Spark and without a JVM."""

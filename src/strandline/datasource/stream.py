@@ -1,0 +1,220 @@
+"""Reading a stream: the contents at its start, and then every change, each once, across restarts.
+
+Spark keeps an offset in the stream's checkpoint: which collection (its shard) is read, the name of the stream's hold,
+the time of the snapshot that it began with, and before which time all is read.  A batch is what lies between two
+offsets.  It is a function of them alone, so a batch that Spark makes again after a kill has the same rows.
+
+The hold is a critical reader: no clock drops it, and it keeps the changes readable that Spark has not committed.  Its
+name is durable in the checkpoint before the hold is made (in `partitions`), so each hold belongs to a checkpoint;
+until then the lease of the load keeps the start readable.  `commit` moves it forward, and is called by Spark only once
+a batch is in its log of commits.
+
+Law: at every moment, since of the collection is before the end of the last batch that Spark has committed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from typing import Any, Final
+
+import msgspec
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import ReadLimit, SupportsTriggerAvailableNow
+from pyspark.sql.types import StructType
+
+from strandline.datasource.batch import as_partitions, read
+from strandline.datasource.opened import EPOCH, Door, opened
+from strandline.datasource.pinned import Pinned, newest
+from strandline.datasource.rows.planning import planned
+from strandline.datasource.rows.shares import Share
+from strandline.errors import AsOfError, DefinitionError
+from strandline.frontier.antichain import TIME_MAX, Frontier, as_time
+from strandline.instance import error_half
+from strandline.persist.handles.contents import Contents
+from strandline.persist.handles.definite import definitely
+from strandline.persist.handles.read import contents as contents_of
+from strandline.persist.handles.since import SinceHandle
+
+HOLD: Final = "spark-stream"
+
+
+class Offset(msgspec.Struct, frozen=True):
+    """How far a stream has read.  ``upper`` 0: nothing yet, the contents at ``start`` come first."""
+
+    shard: str
+    hold: str
+    start: int
+    upper: int
+
+    @property
+    def needed(self) -> int:
+        """The time from which on the collection must stay readable, so that a batch from here can be read."""
+        return self.upper - 1 if self.upper else self.start
+
+
+class Stream:
+    """A stream of one collection, over an open location; `StreamReader` is Spark's side of it."""
+
+    def __init__(self, door: Door, pinned: Pinned) -> None:
+        self._door = door
+        self._pinned = pinned
+        self._hold: SinceHandle | None = None
+        self._given_back = False
+
+    async def begin(self, start: int | None) -> Offset:
+        """Return the offset of a new stream, which begins with the contents at ``start`` (None: the newest time).
+
+        Raises `AsOfError` if it cannot be read then, `CollectionError` if it has errors then.
+        """
+        handle = await self._door.leased(self._pinned.item, self._pinned.lease)
+        time = await newest(await self._door.catalog(), handle) if start is None else start
+        handle.release(await handle.snapshot(time, timeout_s=0))
+        if not self._pinned.forgiven:
+            await error_half.refuse(self._door.counting, handle, time)
+        return Offset(self._pinned.item.shard, self._door.stores.ids.fresh(HOLD), time, 0)
+
+    async def reached(self, offset: Offset, most: int = TIME_MAX) -> Offset:
+        """Return where the next batch from ``offset`` ends, at ``most`` or before; the same offset: nothing came.
+
+        Raises `DefinitionError` if the collection was dropped, or dropped and created again.
+        """
+        await self._refuse_another(offset)
+        if not offset.upper:
+            return msgspec.structs.replace(offset, upper=offset.start + 1)
+        handle = await self._door.plain(self._pinned.item)
+        upper = min(as_time((await handle.refresh()).upper), most)
+        window = contents_of(handle.state, handle.schema, offset.upper, upper, advance=offset.upper)
+        came = upper > offset.upper and window.rows
+        return msgspec.structs.replace(offset, upper=upper) if came else offset
+
+    async def shares(self, start: Offset, end: Offset) -> list[Share]:
+        """Return what the tasks of a batch give; from here on the stream's hold keeps what it reads.
+
+        Raises `AsOfError` if the changes are no longer known, `CollectionError` if there are errors among these times.
+        """
+        await self._refuse_another(start)
+        await (await self._held(start)).downgrade(Frontier(start.needed))
+        handle = await self._door.plain(self._pinned.item)
+        if not self._pinned.forgiven:
+            await error_half.refuse_in(self._door.counting, handle, start.upper or start.start, end.upper)
+        await self._give_lease_back()
+
+        async def plan() -> Contents:
+            if not start.upper:
+                return await handle.snapshot(start.start, timeout_s=0)
+            return await handle.changes(start.upper, end.upper)
+
+        async def look(contents: Contents) -> list[Share]:
+            return planned(self._door.stores.parts, contents)
+
+        try:
+            return (await definitely(handle, plan, look))[1]
+        except AsOfError as error:
+            await self._let_go(start)
+            raise AsOfError(
+                f"{error}; so this stream cannot go on from there: begin a new one, with another checkpoint"
+            ) from error
+
+    async def commit(self, end: Offset) -> None:
+        """Let go what Spark has committed: all before ``end``."""
+        await (await self._held(end)).downgrade(Frontier(end.needed))
+
+    async def _held(self, offset: Offset) -> SinceHandle:
+        if self._hold is None:
+            self._hold = await self._door.client.since(offset.shard, offset.hold, EPOCH)
+        return self._hold
+
+    async def _give_lease_back(self) -> None:
+        """End the lease that the load took: the hold is there."""
+        if not self._given_back:
+            await (await self._door.leased(self._pinned.item, self._pinned.lease)).close()
+            self._given_back = True
+
+    async def _refuse_another(self, offset: Offset) -> None:
+        """Raise `DefinitionError` if the collection is not the one that the stream began with, and let that go."""
+        item = (await self._door.catalog()).find(self._pinned.item.name)
+        shard = getattr(item, "shard", None)
+        if shard == offset.shard:
+            return
+        what = "was dropped" if item is None else "was dropped and created again, or replaced by another definition"
+        await self._let_go(offset)
+        raise DefinitionError(
+            f"{self._pinned.item.name!r}, which this stream reads, {what}, so its changes from {offset.upper} on are "
+            "not there; begin a new stream, with another checkpoint"
+        )
+
+    async def _let_go(self, offset: Offset) -> None:
+        """Release the hold of a stream that cannot go on, if its shard is there."""
+        if await self._door.client.reader(offset.shard, self._pinned.item.schema, "") is not None:
+            await (await self._held(offset)).expire()
+            self._hold = None
+
+
+class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Spark's side of a stream.  Its tasks get it pickled, and only `read`."""
+
+    def __init__(self, pinned: Pinned, start: int | None, schema: StructType) -> None:
+        self._pinned = pinned
+        self._start = start
+        self._schema = schema
+        self._open: tuple[ExitStack, Door, Stream] | None = None
+        self._most = TIME_MAX
+
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name, as those below
+        """Return where a new stream begins."""
+        door, stream = self._opened()
+        return _plain(door.run(stream.begin(self._start)))
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
+        """Return where the next batch ends."""
+        door, stream = self._opened()
+        return _plain(door.run(stream.reached(_offset(start), self._most)))
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        """Read no more than what is there now."""
+        door, _ = self._opened()
+
+        async def upper() -> int:
+            return as_time((await (await door.plain(self._pinned.item)).refresh()).upper)
+
+        self._most = door.run(upper())
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        """Return the partitions of a batch."""
+        if start == end:
+            return []
+        door, stream = self._opened()
+        return as_partitions(door.run(stream.shares(_offset(start), _offset(end))))
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of a task."""
+        return read(self._pinned.place, self._pinned.look, self._schema, partition)
+
+    def commit(self, end: dict[str, Any]) -> None:
+        """Let go what Spark has committed."""
+        door, stream = self._opened()
+        door.run(stream.commit(_offset(end)))
+
+    def stop(self) -> None:
+        """Close the location; the hold stays, for the stream that goes on from the checkpoint."""
+        if self._open is not None:
+            self._open[0].close()
+            self._open = None
+
+    def _opened(self) -> tuple[Door, Stream]:
+        if self._open is None:
+            stack = ExitStack()
+            door = stack.enter_context(opened(self._pinned.place))
+            self._open = stack, door, Stream(door, self._pinned)
+        return self._open[1:]
+
+
+def _plain(offset: Offset) -> dict[str, Any]:
+    found: dict[str, Any] = msgspec.to_builtins(offset)
+    return found
+
+
+def _offset(found: dict[str, Any]) -> Offset:
+    return msgspec.convert(found, Offset)
