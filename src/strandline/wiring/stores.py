@@ -1,13 +1,13 @@
-"""The two stores of a location: opened for whoever reads and needs no Spark, and known to belong together."""
+"""The two stores of a location: opened for a reader that needs no Spark, and known to belong together."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from strandline.controller.location.config import Mode
-from strandline.engine.parts.part_store import Parts
 from strandline.errors import ConfigError
 from strandline.persist.handles.location import Pair, agree, another_consensus, read_mark
 from strandline.store.blob import Blob
@@ -17,6 +17,9 @@ from strandline.store.system import SystemClock, SystemIds
 from strandline.wiring.consensuses import ConsensusPlace, consensus_of
 from strandline.wiring.locations import InMemory, Location, location_of
 from strandline.wiring.loop import at_once
+
+if TYPE_CHECKING:
+    from strandline.engine.parts.part_store import Parts
 
 
 @dataclass(frozen=True, slots=True)
