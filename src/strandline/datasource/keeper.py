@@ -7,7 +7,8 @@ that cannot open the location itself (a Connect client elsewhere), leaves leases
 
 from __future__ import annotations
 
-import atexit
+import concurrent.futures.thread as _pools  # noqa: F401  # see `Keeper`
+import threading
 from collections.abc import Mapping
 from contextlib import suppress
 from functools import cache, partial
@@ -34,7 +35,8 @@ class Keeper:
         self._views: dict[str, DataFrame] = {}
         self._loop = LoopThread()
         self._loop.repeat(SystemClock(), BEATS_S, self._beat)
-        atexit.register(self.close)
+        # Pools of threads end before `atexit`, and what their module registers when it is imported runs last of these.
+        threading._register_atexit(self.close)  # type: ignore[attr-defined]  # noqa: SLF001
 
     def keep(self, frame: DataFrame, lease: str, asked: Asked) -> DataFrame:
         """Return ``frame`` for a caller: its lease ends when neither it nor a frame derived from it is used."""
@@ -46,15 +48,14 @@ class Keeper:
         self._views.update(frames)
 
     def close(self) -> None:
-        """End all leases."""
-        given_back = list(self._kept)
+        """End all leases, and the thread."""
 
         async def end() -> None:
-            for lease in given_back:
+            for lease in list(self._kept):
                 self._end(lease)
 
-        with suppress(RuntimeError):  # the thread has ended
-            self._loop.run(end())
+        self._loop.run(end())
+        self._loop.stop()
 
     def _let_go(self, lease: str) -> None:
         """End a lease soon: this may be any thread, in the middle of anything."""

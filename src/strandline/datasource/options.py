@@ -38,6 +38,7 @@ class Options:
     startingtime: int | None = option(
         COUNT, "The time of the snapshot that a stream begins with; without it the newest complete time.", default=None
     )
+    stream: bool = option(FLAG, "Set by `register`: what is loaded is a stream.", default="false")
     lease: str | None = option(TEXT, "Set by `register`: the name of the frame's hold.", default=None)
     listing: bool = option(
         FLAG, "Set by `register`: the collections' names are read, and no collection.", default="false"
@@ -93,7 +94,17 @@ def asked(texts: Mapping[str, str]) -> Asked:
     return Asked(Place(found.location, found.consensus, tuple(sorted(storage.items()))), found)
 
 
+def refuse_in_stream(found: Options) -> None:
+    """Raise `InvalidUsage` if an option is there that only a frame has."""
+    for name, value in (("asOf", found.asof), ("lower", found.lower), ("upper", found.upper)):
+        if value is not None:
+            raise InvalidUsage(f"{FORMAT}: {name} is of a frame; a stream begins at startingTime and has no end")
+
+
 def _refuse_contradictions(found: Options) -> None:
+    if found.stream:
+        refuse_in_stream(found)
+        return
     if found.changes and found.asof is not None:
         raise InvalidUsage(
             f"{FORMAT}: asOf is a time to read rows at, and changes have times of their own: leave one out"

@@ -134,7 +134,7 @@ async def _pin(door: Door, asked: Asked) -> Pinned:
 
 async def _times(handle: ReadHandle, catalog: Catalog, wanted: Options) -> tuple[int | None, int, bool]:
     """Return ``lower``, ``upper`` and ``whole`` of what is asked for."""
-    if not wanted.changes:
+    if not (wanted.changes or wanted.stream):
         time = await newest(catalog, handle) if wanted.asof is None else wanted.asof
         return None, time + 1, False
     upper = await reads.complete([handle]) + 1 if wanted.upper is None else wanted.upper

@@ -8,6 +8,7 @@ Spark's in everything but a load in our format.
 from __future__ import annotations
 
 import re
+import warnings
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
@@ -19,7 +20,7 @@ from strandline.datasource.keeper import keeper
 from strandline.datasource.options import FORMAT, STORAGE, asked
 from strandline.datasource.pinned import LEASE
 from strandline.datasource.source import FilteringSource, Source
-from strandline.errors import InvalidUsage, StrandlineError
+from strandline.errors import AsOfError, CollectionError, InvalidUsage, StrandlineError
 from strandline.store.system import SystemIds
 
 if TYPE_CHECKING:
@@ -41,7 +42,7 @@ def register(
     Args:
         spark: a session, classic or Connect.  Each session registers for itself.
         location: if it is given, each collection that is complete at some time becomes a temporary view of this name,
-            all of them read at one time.
+            all of them read at one time.  A warning names a collection that cannot be read then.
         consensus: as in `strandline.open`; with a password only as a reference (``env:NAME``).
         storage: how to reach an object store, as in `strandline.open`'s configuration.
         as_of: the time of the views; without it the newest at which all are complete.
@@ -66,10 +67,16 @@ def _views(spark: SparkSession, options: Mapping[str, str], as_of: int | None) -
     newest = min(uppers) - 1 if uppers else max((row.since for row in readable), default=0)
     time = newest if as_of is None else as_of
     frames = {}
-    for row in readable:
-        frame = spark.read.format(FORMAT).options(**options, collection=row.name, asOf=str(time)).load()
-        frame.createOrReplaceTempView(quote(row.name))
-        frames[row.name] = frame
+    for row in listed:
+        try:
+            if row.since is None:
+                raise AsOfError(f"{row.name!r} is not complete at any time yet")
+            frame = spark.read.format(FORMAT).options(**options, collection=row.name, asOf=str(time)).load()
+        except (AsOfError, CollectionError) as error:
+            warnings.warn(f"there is no view of {row.name!r}: {error}", stacklevel=3)
+        else:
+            frame.createOrReplaceTempView(quote(row.name))
+            frames[row.name] = frame
     keeper().keep_views(frames)
 
 
@@ -90,7 +97,13 @@ def _streams(kind: Any) -> Any:
     class Reader(kind):  # type: ignore[misc]
         def format(self, source: str) -> Any:
             found = super().format(source)
-            return found.option("changes", "true") if source.lower() == FORMAT else found
+            return found.option("stream", "true") if source.lower() == FORMAT else found
+
+        def load(self, *given: Any, **options: Any) -> Any:
+            try:
+                return super().load(*given, **options)
+            except PySparkException as error:
+                raise (_own(str(error)) or error) from None
 
     return Reader
 

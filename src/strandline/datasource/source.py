@@ -9,7 +9,7 @@ from pyspark.sql.types import StructType
 
 from strandline.datasource.batch import FilteringReader, FrameReader
 from strandline.datasource.listing import LISTED, ListingReader
-from strandline.datasource.options import FORMAT, asked
+from strandline.datasource.options import FORMAT, asked, refuse_in_stream
 from strandline.datasource.pinned import Pinned, pin
 from strandline.datasource.stream import StreamReader
 from strandline.errors import InvalidUsage, StrandlineError
@@ -52,13 +52,7 @@ class Source(DataSource):
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
         """Return what reads the stream.  Raises `InvalidUsage` for options that only a frame has."""
         wanted, pinned = asked(self.options), self._known()
-        for name, value in (
-            ("asOf", wanted.options.asof),
-            ("lower", wanted.options.lower),
-            ("upper", wanted.options.upper),
-        ):
-            if value is not None:
-                raise InvalidUsage(f"{FORMAT}: {name} is of a frame; a stream begins at startingTime and has no end")
+        refuse_in_stream(wanted.options)
         if pinned.lower is None:
             raise InvalidUsage(
                 f"{FORMAT}: a stream gives updates, with __time and __diff: add .option('changes', 'true') "

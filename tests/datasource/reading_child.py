@@ -1,0 +1,44 @@
+"""A Spark application of its own, which reads a collection: asked for a time on each line, it answers with the rows.
+
+    reading_child.py MASTER LOCATION COLLECTION
+
+``MASTER``: a master of Spark's, or ``connect`` for a Connect session with a server of this process's.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+
+import pyspark
+from pyspark.sql import SparkSession
+
+import strandline
+
+
+def session(master: str) -> SparkSession:
+    """Return a session; executors of a cluster of their own processes import what this process imports."""
+    if master == "connect":
+        found: SparkSession = SparkSession.builder.remote("local").getOrCreate()
+        return found
+    os.environ["SPARK_HOME"] = str(Path(pyspark.__file__).parent)
+    builder = SparkSession.builder.master(master).config("spark.ui.enabled", "false")
+    return builder.config("spark.executorEnv.PYTHONPATH", os.pathsep.join(sys.path)).getOrCreate()
+
+
+def main(master: str, location: str, collection: str) -> None:
+    """Answer until the caller closes."""
+    spark = session(master)
+    strandline.register(spark)
+    where = {"location": location, "collection": collection}
+    for line in sys.stdin:
+        frame = spark.read.format("strandline").options(**where, asOf=line.strip()).load()
+        sys.stdout.write(json.dumps(sorted(list(row) for row in frame.collect())) + "\n")
+        sys.stdout.flush()
+    spark.stop()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
