@@ -28,7 +28,7 @@ from typing import Final, TypeVar
 
 import pyarrow.compute as pc
 
-from strandline.errors import FencedError, InvalidUsage, Unavailable
+from strandline.errors import ConfigError, FencedError, InvalidUsage, Unavailable
 from strandline.frontier.antichain import Frontier
 from strandline.materialize.driver import Driver, require_all
 from strandline.materialize.feed import Feed, complete
@@ -38,7 +38,7 @@ from strandline.materialize.protocol import messages, states
 from strandline.materialize.protocol.fsm import step
 from strandline.materialize.protocol.greatest import NOT_KNOWN, Greatest, greater, ordered
 from strandline.materialize.protocol.state import StateUpdate
-from strandline.materialize.protocol.task import WHOLE, Checkpoint, KeyRange, MaterializationSpec, Progress
+from strandline.materialize.protocol.task import NOTHING, WHOLE, Checkpoint, KeyRange, MaterializationSpec, Progress
 from strandline.materialize.reduced import Reduced
 from strandline.materialize.status import FAILED, Counts, Moving, Status, unwatched
 from strandline.materialize.stores import second_row
@@ -314,9 +314,30 @@ class Task:
         assert self._line is not None, "a session is open"
         response = await self._line.receive(seconds)
         if isinstance(response, messages.Opened):
+            await self._refuse_ahead(response.checkpoint)
             self._loads_all = response.loads_all
         if response is not None:
             await self._step(response)
+
+    async def _refuse_ahead(self, named: Checkpoint | None) -> None:
+        """Refuse an endpoint that has more than this location ever sent: its rows may be of a history that is lost.
+
+        An extent is durable in the log before the first of its rows is sent, so the log is never behind an endpoint,
+        unless it is an earlier one: that of a backup, or that of a process which was succeeded since, and which its
+        next write to the log fences.
+        """
+        logged, endpoint = self._log.record.progress, NOTHING if named is None else named
+        begun = 0 if logged.extent is None else logged.extent.upper
+        for key in self._spec.state_keys:
+            sent = max(begun, logged.checkpoint.of(key) or 0, logged.position.of(key) or 0)
+            at = endpoint.of(key) or 0
+            if at > sent:
+                await self._persist(logged, None)
+                raise ConfigError(
+                    f"the endpoint of {self._spec.name!r} has changes up to {at}, and this location sent none after "
+                    f"{sent}: it was restored from a backup, or copied; fill the tables again "
+                    f"(`strandline backfill {self._spec.name} --apply`)"
+                )
 
     def _kept(self, response: messages.Response) -> messages.Response:
         """Put loaded rows aside, if they decide what is stored: a replay may load as many as it has."""

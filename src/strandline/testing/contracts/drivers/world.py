@@ -20,6 +20,7 @@ from strandline.materialize.protocol.spec import canonical, contents
 from strandline.materialize.protocol.task import Binding, Checkpoint, MaterializationSpec
 from strandline.materialize.runtime import Task
 from strandline.store.beside import Call, Running
+from strandline.store.consensus import Versioned
 from strandline.store.memory import MemoryConsensus
 from strandline.testing.doubles import CountingIds, HandClock
 from strandline.testing.feed import ListFeed
@@ -90,7 +91,8 @@ class World:
     ) -> None:
         self.endpoint = endpoint
         self.spec = spec
-        self.consensus = MemoryConsensus()
+        self._versions: dict[str, list[Versioned]] = {}
+        self.consensus = MemoryConsensus(self._versions)
         self.feeds = [ListFeed(binding.collection, binding.schema, types) for binding in spec.bindings]
         self.clock = HandClock()
         self.upper = 0
@@ -102,6 +104,20 @@ class World:
         """Request a backfill of the first binding."""
         first, *others = self.spec.bindings
         self.spec = replace(self.spec, bindings=(replace(first, backfill=backfill), *others))
+
+    def bump_all(self, backfill: int) -> None:
+        """Request a backfill of every binding."""
+        self.spec = replace(self.spec, bindings=tuple(replace(each, backfill=backfill) for each in self.spec.bindings))
+
+    def backup(self) -> Callable[[], None]:
+        """Copy the location's own data; what is returned puts the copy in their place."""
+        copied = {key: [*versions] for key, versions in self._versions.items()}
+
+        def restore() -> None:
+            self._versions.clear()
+            self._versions.update(copied)
+
+        return restore
 
     def runtime(self, plan: CrashPlan | None = None, epoch: int = 1) -> Task:
         """Return a new runtime, as in a new process."""
