@@ -13,9 +13,10 @@ import pytest
 
 from strandline.algebra.schema import Column, Schema
 from strandline.cli import main
+from strandline.console.traces import traces
 from strandline.controller.location.config import Config, Mode
 from strandline.errors import ConfigError
-from strandline.extras import MODULES, missing, require
+from strandline.extras import MODULES, TRACES, missing, require
 from strandline.materialize.driver import Constraint, ConstraintKind, Validated, require_all
 from strandline.materialize.protocol.task import Binding, MaterializationSpec
 from strandline.store.system import SystemClock
@@ -51,6 +52,16 @@ def names(requirements: list[str]) -> set[str]:
     return {re.split(r"[^\w.-]", each, maxsplit=1)[0] for each in requirements}
 
 
+def distribution(module: str) -> str:
+    """Return the distribution that a module comes from; several may share the package that it is in."""
+    candidates = metadata.packages_distributions()[module.partition(".")[0]]
+    place = module.replace(".", "/")
+    for each in candidates:
+        if any(str(path).startswith((f"{place}/", f"{place}.")) for path in metadata.files(each) or ()):
+            return each
+    raise AssertionError(f"no distribution has {module}")
+
+
 @pytest.fixture
 def nothing_optional(monkeypatch):
     """Give a Python that has none of the libraries."""
@@ -67,9 +78,8 @@ def without_extras(code: str) -> subprocess.CompletedProcess[str]:
 def test_each_extra_installs_what_it_is_asked_for() -> None:
     """Damage: the command that an error names installs something else, and the error stays."""
     assert MODULES.keys() <= OPTIONAL.keys()
-    of = metadata.packages_distributions()
     for extra, modules in MODULES.items():
-        brought = {of[module][0].lower() for module in modules}
+        brought = {distribution(module).lower() for module in modules}
         assert brought == {name.lower() for name in names(OPTIONAL[extra])}, extra
     assert OPTIONAL["all"] == [f"strandline[{','.join(sorted(MODULES))}]"]
 
@@ -96,7 +106,14 @@ def test_the_modules_that_a_session_runs_in_start_without_any_of_them() -> None:
 
 def test_every_extra_belongs_to_something_that_can_be_named() -> None:
     """Damage: an extra that nothing asks for is never mentioned to a user who lacks it."""
-    assert ENDPOINTS.keys() == MODULES.keys()
+    assert {*ENDPOINTS, TRACES} == MODULES.keys()
+
+
+def test_traces_without_their_library_say_what_to_install(nothing_optional) -> None:
+    """Damage: `strandline run` ends in a ModuleNotFoundError because its configuration names a collector."""
+    wanted = re.escape("`traces` needs the library opentelemetry.sdk, which is not installed: ")
+    with pytest.raises(ConfigError, match=wanted + re.escape("pip install 'strandline[traces]'")):
+        traces(Config(traces={"endpoint": "http://127.0.0.1:4318"}), None)
 
 
 @pytest.mark.parametrize(("extra", "endpoint", "options"), [(extra, *rest) for extra, rest in ENDPOINTS.items()])

@@ -37,6 +37,7 @@ FLOORS = (
     ("wiring",),
     ("client", "datasource"),
     ("serving",),
+    ("console",),
     ("bench",),
     ("",),  # the package itself, which only names what is public
     ("cli",),
@@ -86,7 +87,7 @@ INNER = {
         ("introspection", "writing"),
         ("core",),
         ("asking", "defining"),
-        ("preparing",),
+        ("observing", "preparing"),
     ),
     "sources": (
         ("kinds", "reclock", "spec"),
@@ -152,6 +153,10 @@ TIED = {
     "confluent_kafka": CLIENTS,
     "deltalake": (*CLIENTS, "bench.endpoints.tables"),
     "pyiceberg": (*CLIENTS, "connections"),  # reader and endpoint ask one catalog, and understand its refusals alike
+    "starlette": ("console",),
+    "uvicorn": ("console",),
+    "prometheus_client": ("console",),
+    "opentelemetry": ("console",),
     "pyarrow.flight": ("instance.carriers", "serving", "bench.served"),  # pyarrow itself is the vocabulary of rows
 }
 

@@ -49,6 +49,7 @@ MODULE_OF = {
     "foundationdb": "fdb",
     "google-crc32c": "google_crc32c",
     "highwayhash-cffi": "highwayhash",
+    "opentelemetry-sdk": "opentelemetry",
     "protobuf": "google",
     "pyyaml": "yaml",
 }

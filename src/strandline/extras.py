@@ -24,6 +24,7 @@ MARIADB: Final = "mariadb"
 POSTGRES: Final = "postgres"
 REDIS: Final = "redis"
 S3: Final = "s3"
+TRACES: Final = "traces"
 
 MODULES: Final[Mapping[str, tuple[str, ...]]] = {
     DELTA: ("deltalake",),
@@ -34,6 +35,7 @@ MODULES: Final[Mapping[str, tuple[str, ...]]] = {
     POSTGRES: ("psycopg",),
     REDIS: ("redis",),
     S3: ("obstore",),
+    TRACES: ("opentelemetry.sdk", "opentelemetry.exporter.otlp.proto.http"),
 }
 """Of each extra, the modules that it makes importable."""
 
@@ -45,7 +47,14 @@ def no_extras(_: object) -> Sequence[str]:
 
 def missing(extra: str) -> tuple[str, ...]:
     """Return the modules of ``extra`` that this Python cannot import."""
-    return tuple(module for module in MODULES[extra] if find_spec(module) is None)
+    return tuple(module for module in MODULES[extra] if not _there(module))
+
+
+def _there(module: str) -> bool:
+    try:
+        return find_spec(module) is not None
+    except ModuleNotFoundError:  # nor is the package that it is in
+        return False
 
 
 def lacking(error: ModuleNotFoundError) -> str:
@@ -57,7 +66,8 @@ def lacking(error: ModuleNotFoundError) -> str:
     ''
     """
     module = (error.name or "").partition(".")[0]
-    extra = next((extra for extra, modules in MODULES.items() if module in modules), None)
+    tops = {each.partition(".")[0]: extra for extra, modules in MODULES.items() for each in modules}
+    extra = tops.get(module)
     return "" if extra is None else f"the library {module} is not installed: {command(extra)}"
 
 

@@ -391,6 +391,14 @@ def test_the_port_that_the_writer_serves_at_is_looked_at(project, listening) -> 
     assert "strandline.yml, serve_token" in fault.found
 
 
+def test_the_port_of_the_console_is_looked_at(project, listening) -> None:
+    """Damage: as above, and a console that is switched off is taken for a host of that name."""
+    loaded = load(project)
+    at = replace(loaded, config={**loaded.config, "console_at": f"127.0.0.1:{listening}"})
+    assert needed(at)[0].listens == (Address("127.0.0.1", listening),)
+    assert needed(replace(loaded, config={**loaded.config, "console_at": "none"}))[0].listens == ()
+
+
 # --- who writes -------------------------------------------------------------------------------------------------------
 def _written_by(holder: Holder | None, project: Path) -> tuple[Finding, bool]:
     catalogs = CatalogStore(Register(KEY, SystemClock(), SystemIds(), MemoryConsensus()))

@@ -15,6 +15,7 @@ from typing import Any, cast
 import pytest
 from lost_bridge import refused_by_the_jvm
 
+from strandline import console
 from strandline.cli import running
 from strandline.cli.running import FINISHING, Report, Stop, Wanted, _ticks, run, until_stopped
 from strandline.cli.terminal.exits import Exit
@@ -40,7 +41,7 @@ class Ticking:
 def ran(error: StrandlineError, *, once: bool = False) -> Exit:
     """Run until 7 is complete."""
     wanted = Wanted(once=once, until=7, take_over=False, tick_ms=1)
-    return _ticks(Ticking(error), wanted, Stop(), Report(Output(json=True)), lambda: None)  # type: ignore[arg-type]
+    return _ticks(Ticking(error), wanted, Stop(), Report(Output(json=True)), lambda _: None)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("error", [Determinate("the disk is full"), Indeterminate("no answer"), Unavailable("gone")])
@@ -90,6 +91,8 @@ def test_a_run_ends_as_documented_if_the_signal_ended_spark_first(
     wanted = Wanted(once=False, until=None, take_over=False, tick_ms=1)
     serving = SimpleNamespace(flight_sql=(), desk=SimpleNamespace(ticked=lambda: None))
     monkeypatch.setattr(running, "served", lambda *_: nullcontext(serving))
+    seen = SimpleNamespace(http=None, ticked=lambda _: None)
+    monkeypatch.setattr(console, "observed", lambda *_: nullcontext(seen))
     monkeypatch.setattr(running, "Door", SimpleNamespace(of=lambda _: None))
     project = cast("Any", SimpleNamespace(root=tmp_path, resolved=None))
     assert run(cast("Any", Opening(phase, signalled=True)), project, wanted, Output(json=True)) is Exit.OK
@@ -109,7 +112,7 @@ def test_what_a_stop_interrupted_is_no_failure_of_run_once(monkeypatch: pytest.M
 
     monkeypatch.setattr(env, "progress", interrupted)
     wanted = Wanted(once=True, until=None, take_over=False, tick_ms=1)
-    assert _ticks(cast("Any", env), wanted, stop, Report(Output(json=True)), lambda: None) is Exit.OK
+    assert _ticks(cast("Any", env), wanted, stop, Report(Output(json=True)), lambda _: None) is Exit.OK
 
 
 def test_the_first_ctrl_c_says_what_a_second_one_does() -> None:

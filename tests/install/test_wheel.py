@@ -113,7 +113,7 @@ def test_the_wheel_says_its_extras(wheel: Path) -> None:
         (name,) = [each for each in opened.namelist() if each.endswith(".dist-info/METADATA")]
         said = opened.read(name).decode()
     extras = set(re.findall(r"^Provides-Extra: (.*)$", said, re.MULTILINE))
-    assert extras >= {"all", "delta", "flow", "iceberg", "kafka", "mariadb", "postgres", "redis", "s3"}
+    assert extras >= {"all", "delta", "flow", "iceberg", "kafka", "mariadb", "postgres", "redis", "s3", "traces"}
     assert re.search(r"^Requires-Dist: psycopg\[binary\].*; extra == 'postgres'$", said, re.MULTILINE)
 
 

@@ -27,7 +27,7 @@ _COLLECTION: Final = ("kind", "phase", "lag", "since", "upper", "updates", "part
 def status(opener: Opener, root: Path, output: Output) -> None:
     """Print the status of the environment."""
     with opener.reading(opener.project(root), output.note) as env:
-        found = env.status()
+        found = {"serving": None, **env.status()}  # what serves says itself where
     output.result(found, _written_by(found))
     if output.json:
         return

@@ -111,14 +111,25 @@ def going_on(
             report.applied(env.apply(project).created)
             report.follow = partial(Following(project, report.say).look, env)
             if wanted.once:
-                return _ticks(env, wanted, stop, report, lambda: None)
-            with served(env, Door.of(env.config), stop.hurry, project.resolved) as serving:
-                report.serves(serving.flight_sql)
-                return _ticks(env, wanted, stop, report, serving.desk.ticked)
+                return _ticks(env, wanted, stop, report, lambda _: None)
+            return _served(env, project, wanted, stop, report)
         except FencedError as error:
             writer = env.written_by()
             output.note(f"strandline: fenced: {writer or 'another environment'} has taken over ({error})")
             return Exit.FENCED
+
+
+def _served(env: Environment, project: Project, wanted: Wanted, stop: Stop, report: Report) -> Exit:
+    from strandline.console import observed  # with an HTTP server, which no other command needs
+
+    with served(env, Door.of(env.config), stop.hurry, project.resolved) as serving, observed(env, serving) as seen:
+        report.serves(serving.flight_sql, seen.http)
+
+        def ticked(seconds: float) -> None:
+            serving.desk.ticked()
+            seen.ticked(seconds)
+
+        return _ticks(env, wanted, stop, report, ticked)
 
 
 def serve(opener: Opener, project: Project, listen: str, output: Output) -> Exit:
@@ -138,7 +149,7 @@ def serve(opener: Opener, project: Project, listen: str, output: Output) -> Exit
     return until_stopped(listening, output.note)
 
 
-def _ticks(env: Environment, wanted: Wanted, stop: Stop, report: Report, ticked: Callable[[], None]) -> Exit:
+def _ticks(env: Environment, wanted: Wanted, stop: Stop, report: Report, ticked: Callable[[float], None]) -> Exit:
     reported: int | None = None
     idle = 0  # ticks that were left out, one after the other
     while not stop.asked:
@@ -162,7 +173,7 @@ def _ticks(env: Environment, wanted: Wanted, stop: Stop, report: Report, ticked:
                 report.ticked(complete, time.monotonic() - begun, progress)
                 reported = complete
             report.looked(progress)
-            ticked()
+            ticked(time.monotonic() - begun)
             if stop.asked:  # what Spark could not finish is no problem of an item
                 break
             if wanted.once or (wanted.until is not None and complete >= wanted.until):
@@ -255,12 +266,14 @@ class Report:
         """The project was applied."""
         self.say("running", **({"created": ",".join(created)} if created else {}))
 
-    def serves(self, flight_sql: Sequence[str]) -> None:
-        """Clients are served from now on, at these places."""
+    def serves(self, flight_sql: Sequence[str], http: str | None) -> None:
+        """Clients are served from now on, at these places; ``http``: people, too."""
         if self._output.json:
-            self._output.result({"serving": {"flight_sql": list(flight_sql)}}, "")
+            self._output.result({"serving": {"flight_sql": list(flight_sql), "http": http}}, "")
         for place in flight_sql:
             self.say("serving", at=place)
+        if http is not None:
+            self.say("console", at=http)
 
     def ticked(self, complete: int, seconds: float, progress: dict[str, Any]) -> None:
         """Everything that has no problem is complete at ``complete``, which is later than it was."""

@@ -41,6 +41,7 @@ from strandline.controller.language.altering import AlterMaterialization
 from strandline.controller.language.showing import Show, Subscribe
 from strandline.controller.location.config import Config
 from strandline.controller.location.items import Collected, Item, Materialization, View, kind_of
+from strandline.controller.observing import figures
 from strandline.controller.preparing.preparation import promotion
 from strandline.errors import (
     AsOfError,
@@ -432,6 +433,30 @@ class Environment:
             return progress(self._core)
 
         return self._run(look())
+
+    def figures(self) -> dict[str, Any]:
+        """Return how each item is, in numbers, from memory alone (`controller/observing/figures.py`).
+
+        It reads no store, starts no job and waits for no tick; only the environment that writes has them.
+        """
+
+        async def look() -> dict[str, Any]:
+            return figures.figures(self._core)
+
+        return self._access.wait(look())
+
+    def errors(self, name: str) -> dict[str, Any]:
+        """Return how many errors a collection has now, the first of them, and since when.  It waits for no tick."""
+        return self._access.wait(figures.errors(self._core, arguments.text(name, "the collection's name")))
+
+    def described(self, name: str) -> dict[str, Any] | None:
+        """Return an item's definition, columns, plan and holders, from memory alone; None: there is no such item."""
+        arguments.text(name, "the item's name")
+
+        async def look() -> dict[str, Any] | None:
+            return figures.described(self._core, name)
+
+        return self._access.wait(look())
 
     def beginnings(self) -> tuple[Beginning, ...]:
         """Return what is read or computed for the first time, also while a tick goes on; any thread may ask."""

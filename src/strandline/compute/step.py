@@ -11,7 +11,6 @@ inputs' contents, and so they are wherever the shard cannot be trusted, or the c
 With a schedule (`frontier/refresh.py`) a stage reads its inputs up to a refresh, and what changed since the one before
 is one time: the refresh.  Its shard is known up to the next one.  If none is due when it is new, it is computed all the
 same, and cannot be read before the first one.
-
 Inputs' errors are this stage's too: it appends them as they are, beside its own.
 
 Long because a step is one subject: all of it moves one sink.
@@ -73,8 +72,8 @@ class Done:
     """What a step did: how many input updates it read, and for people, how.
 
     ``window``: whether it was small or large, or all was computed anew.  ``access``: by the collection and its
-    columns, how the rows that matter of it were found.  ``plan``: see `Engine.planned`.  ``ms``: since its wave began.
-    ``draft``: what was appended, if that was all of it.
+    columns, how the rows that matter of it were found.  ``plan``: see `Engine.planned`.  ``ms``: since its wave began,
+    at ``at_ms``.  ``draft``: what was appended, if that was all of it.
     """
 
     rows_read: int
@@ -82,6 +81,7 @@ class Done:
     access: Mapping[str, Access] = field(default_factory=dict)
     plan: str = ""
     ms: int = 0
+    at_ms: int = 0
     draft: Draft | None = None
 
 

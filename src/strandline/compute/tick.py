@@ -211,9 +211,10 @@ class _Wave:
         draft = self.drafts.get(run.name)
         done = await run.step(self.upper, None if draft is None else (draft, self.staged.get(run.name)))
         if done is not None:
-            ms = self.client.clock.now_ms() - (run.stepping_ms or 0)
+            begun_ms = run.stepping_ms or 0
+            ms = self.client.clock.now_ms() - begun_ms
             self.appended += [] if done.draft is None else [done.draft]
-            self.report.stepped[run.name] = run.last = replace(done, ms=ms, draft=None)
+            self.report.stepped[run.name] = run.last = replace(done, ms=ms, at_ms=begun_ms, draft=None)
 
     async def _step_behind(self, run: StageRun) -> None:
         """Step a stage over what is appended now; if that is not what it was drafted of, it has to begin again."""

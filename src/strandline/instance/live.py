@@ -78,6 +78,7 @@ def _counters(dataflows: Dataflows, tasks: Mapping[str, Splits]) -> Iterator[tup
 def _fields(done: Done) -> Iterator[tuple[str, int]]:
     yield "rows_read", done.rows_read
     yield "ms", done.ms
+    yield "at_ms", done.at_ms
     yield from ((f"{field}/{value}", 1) for field in ("window", "plan") if (value := getattr(done, field)))
     yield from ((f"access/{what}", int(access)) for what, access in done.access.items())
 
@@ -85,7 +86,7 @@ def _fields(done: Done) -> Iterator[tuple[str, int]]:
 def last_step(counted: Mapping[str, int], stage: str) -> Done | None:
     """Return what the last step of a stage did; None if it is not known here.
 
-    >>> done = Done(7, "small", {"t by k": Access.PROBE}, "prepared", 12)
+    >>> done = Done(7, "small", {"t by k": Access.PROBE}, "prepared", 12, 1_700_000_000_000)
     >>> last_step({f"step/s/{name}": count for name, count in _fields(done)}, "s") == done
     True
     """
@@ -99,7 +100,7 @@ def last_step(counted: Mapping[str, int], stage: str) -> Done | None:
             texts[field][value] = count
     window, plan = (next(iter(texts[field]), "") for field in ("window", "plan"))
     access = {what: Access(number) for what, number in texts["access"].items()}
-    return Done(fields["rows_read"], window, access, plan, fields.get("ms", 0))
+    return Done(fields["rows_read"], window, access, plan, fields.get("ms", 0), fields.get("at_ms", 0))
 
 
 def together(counted: Sequence[Mapping[str, int]]) -> dict[str, int]:

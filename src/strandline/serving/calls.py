@@ -38,7 +38,6 @@ TRUE_AT: Final = b"strandline.as_of"
 """In a stream's metadata: the time at which a query's answer is true."""
 
 PLAIN: Final = (
-    "status",
     "progress",
     "backfill",
     "skip",
@@ -55,10 +54,16 @@ PLAIN: Final = (
 
 
 class Addresses(msgspec.Struct, frozen=True):
-    """Where a process serves."""
+    """Where a process serves; ``http``: its console and metrics, if it has them."""
 
     flight_sql: list[str]
     pid: int
+    http: str | None = None
+
+    @property
+    def told(self) -> dict[str, Any]:
+        """What ``strandline status --json`` says of it."""
+        return {"flight_sql": self.flight_sql, "http": self.http}
 
 
 class Call(msgspec.Struct, frozen=True):
@@ -164,6 +169,7 @@ def _peek(desk: Desk, arguments: Arguments) -> Any:
 
 _CALLS: Final[Mapping[str, Callable[[Desk, Arguments], Any]]] = {
     **{name: _plain(name) for name in PLAIN},
+    "status": lambda desk, _: {**desk.env.status(), "serving": desk.served},
     "execute": lambda desk, arguments: desk.executed(arguments["sql"], arguments.get("transaction", "").encode()),
     "cancel": lambda desk, arguments: desk.cancel(arguments["handle"]),
     "commit": lambda desk, arguments: desk.commit(arguments["transaction"].encode()),

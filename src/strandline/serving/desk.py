@@ -14,10 +14,10 @@ Laws: E1, E2.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import pyarrow as pa
 from sqlglot import exp
@@ -33,6 +33,7 @@ from strandline.instance.indexes.keys import packed
 from strandline.serving import parameters, placeholders
 from strandline.serving.kept import Kept
 from strandline.serving.parameters import identifier
+from strandline.serving.traffic.counting import CHANGE, QUERY, Traffic, one_statement
 from strandline.store.clock import Clock, Ids
 
 QUERIES_MAX: Final = 8
@@ -83,6 +84,9 @@ class Desk:
         """``hurry``: asks the loop that makes ticks for one now.  ``resolve``: see `Resolve`."""
         self._resolve = resolve
         self.env = env
+        self.traffic = Traffic(clock)
+        self.served: Mapping[str, Any] | None = None
+        """Where this desk is served, as `Addresses.told` says it."""
         self._hurry = hurry
         self._acknowledged = 0
         self._ticked = threading.Condition()
@@ -127,6 +131,7 @@ class Desk:
         """Return a result, once."""
         return self._results.take(handle)
 
+    @one_statement(CHANGE)
     def executed(self, said: str | statements.Statement, transaction: bytes = b"") -> int | None:
         """Run a statement that changes something; return the time of its commit, as `ANSWERED` says."""
         statement = self._resolve(arguments.statement(said))
@@ -137,8 +142,10 @@ class Desk:
         if transaction:
             self._transactions.get(transaction).execute(statement)
             return None
-        return self._acknowledge(self.env.execute(statement))
+        with self.traffic.step("execute"):
+            return self._acknowledge(self.env.execute(statement))
 
+    @one_statement(CHANGE)
     def counted(self, texts: Sequence[str], transaction: bytes = b"") -> int:
         """Run statements that change one table, at one time; return how many rows they have changed.
 
@@ -151,7 +158,7 @@ class Desk:
             together = self.env.begin()
             for statement in found:
                 together.execute(statement)
-            time = self._acknowledge(together.commit())
+            time = self._committed(together)
         known = [_inserts(statement) for statement in found]
         if None not in known:
             return sum(filter(None, known))
@@ -170,6 +177,7 @@ class Desk:
         quoted = ", ".join(f"{identifier(column.name)} {spark_type(column.name, column.type)}" for column in columns)
         self.env.execute(f"CREATE TABLE IF NOT EXISTS {identifier(table)} ({quoted})")
 
+    @one_statement(CHANGE)
     def changed(
         self,
         table: str,
@@ -180,11 +188,13 @@ class Desk:
         deletes: bool = False,
     ) -> tuple[int, int | None]:
         """Insert rows into a table, or delete them from it, all or nothing; return how many, and when."""
-        given = _bounded(rows)
+        with self.traffic.step("receive"):
+            given = _bounded(rows)
         together = self._transactions.get(transaction) if transaction else self.env.begin(token)
         if given.num_rows:
-            (together.delete if deletes else together.insert)(table, given)
-        time = None if transaction else self._acknowledge(together.commit())
+            with self.traffic.step("stage"):
+                (together.delete if deletes else together.insert)(table, given)
+        time = None if transaction else self._committed(together)
         return int(given.num_rows), time
 
     def tables(self) -> dict[str, tuple[str, Schema]]:
@@ -197,12 +207,17 @@ class Desk:
             return self.answer(text)[0]
         return _answered(self.executed(statement, transaction))
 
+    def _committed(self, transaction: Transaction) -> int | None:
+        with self.traffic.step("commit"):
+            return self._acknowledge(transaction.commit())
+
     def _acknowledge(self, time: int | None) -> int | None:
         if time is not None:
             with self._ticked:
                 self._acknowledged = max(self._acknowledged, time)
         return time
 
+    @one_statement(QUERY)
     def answer(self, text: str, as_of: int | None = None, handle: str = "") -> tuple[pa.Table, int | None]:
         """Return the rows that a query is answered with, and the time at which they are true.
 
@@ -233,9 +248,11 @@ class Desk:
         least, begun = self._acknowledged if as_of is None else 0, self._clock.now_ms()
         while True:
             try:
-                return self.env.answer(text, as_of, least, cancel=cancel)
+                with self.traffic.step("answer"):
+                    return self.env.answer(text, as_of, least, cancel=cancel)
             except NotYetError as error:
-                self._wait(error, begun)
+                with self.traffic.step("wait"):
+                    self._wait(error, begun)
 
     def _wait(self, error: NotYetError, begun: int) -> None:
         if self._clock.now_ms() - begun > 1000 * CATCHING_UP_S:
@@ -247,7 +264,9 @@ class Desk:
 
     @contextmanager
     def _turn(self) -> Iterator[None]:
-        if not self._turns.acquire(timeout=TURN_S):
+        with self.traffic.step("turn"):
+            taken = self._turns.acquire(timeout=TURN_S)
+        if not taken:
             raise Unavailable(f"{QUERIES_MAX} queries are computed already, and none has ended within {TURN_S:g} s")
         try:
             yield
@@ -317,9 +336,10 @@ class Desk:
         """Begin a transaction; return its handle."""
         return self._transactions.put(self.env.begin())
 
+    @one_statement(CHANGE)
     def commit(self, handle: bytes) -> int | None:
         """Commit a transaction; return its time (None: it changed nothing)."""
-        time = self._acknowledge(self._transactions.get(handle).commit())
+        time = self._committed(self._transactions.get(handle))
         self._transactions.drop(handle)
         return time
 

@@ -4,7 +4,7 @@ Of a location in files: a Unix socket in a directory of the location that only i
 that says where all servers are.  A path that is too long for a socket is replaced by one below the directory for
 temporary files.  A further address is the operator's to choose (``serve_at``), and to tell others.
 
-    {"flight_sql": ["grpc+unix:///data/strand/serving/flight.sock"], "pid": 4711}
+    {"flight_sql": ["grpc+unix:///data/strand/serving/flight.sock"], "pid": 4711, "http": "http://127.0.0.1:40123"}
 """
 
 from __future__ import annotations
@@ -48,27 +48,38 @@ class Door:
 
     @property
     def place(self) -> str:
-        """Where to listen.  Raises `ConfigError` if that would let strangers in, or show them what crosses."""
+        """Where Flight SQL listens.  Raises as `checked`."""
+        at = self.checked()
+        return f"grpc+tls://{at}" if self.certificate is not None else f"grpc+tcp://{at.bound}"
+
+    def checked(self, *, tokenless: bool = False) -> Address:
+        """Return the address, if listening there lets no stranger in and shows none what crosses.
+
+        ``tokenless``: on loopback it may do without a token.  Raises `ConfigError` if it may not listen there.
+        """
         at = Address.parse(self.address)
         if (self.certificate is None) != (self.key is None):
             raise ConfigError("TLS needs both files: set `serve_certificate` and `serve_key`, or neither")
-        if self.token is None:
+        if self.token is None and not (tokenless and at.loopback):
             raise ConfigError(f"serving at {at} needs a token, since others can connect there: set `serve_token`")
         if not at.loopback and self.certificate is None:
             raise ConfigError(
                 f"{at} is not loopback, so serving there needs TLS: set `serve_certificate` and `serve_key`, "
                 "or serve at 127.0.0.1"
             )
-        return f"grpc+tls://{at}" if self.certificate is not None else f"grpc+tcp://{at.bound}"
+        return at
 
     @classmethod
     def of(cls, config: Config) -> Door | None:
         """Return what the configuration names; None: nothing.  Raises `ConfigError` if its token is not there."""
-        if config.serve_at is None:
-            return None
+        return None if config.serve_at is None else cls.at(config.serve_at, config)
+
+    @classmethod
+    def at(cls, address: str, config: Config) -> Door:
+        """Return a door at another address, with the token and the files that the configuration names."""
         token = None if config.serve_token is None else Secret(resolve_reference(config.serve_token, base=Path()))
         files = [None if each is None else Path(each) for each in (config.serve_certificate, config.serve_key)]
-        return cls(config.serve_at, token, *files)
+        return cls(address, token, *files)
 
     def certificates(self) -> list[tuple[bytes, bytes]] | None:
         """Return the chain and key to show; None without TLS."""
@@ -88,6 +99,8 @@ class Serving:
 
     desk: Desk
     flight_sql: tuple[str, ...]
+    announce: Callable[[str], None]
+    """Says that the console is served, too, and where."""
 
 
 @contextmanager
@@ -111,9 +124,17 @@ def serve(
             opened.callback(server.close)
             at = Address.parse(door.address)
             places.append(f"{door.place.partition('://')[0]}://{Address(at.host, server.port)}")
+
+        def publish(http: str | None = None) -> None:
+            addresses = Addresses(places, os.getpid(), http)
+            desk.served = addresses.told
+            if root is not None:
+                _publish(root, addresses)
+
         if root is not None:
-            _publish(root, Addresses(places, os.getpid()), opened)
-        yield Serving(desk, tuple(places))
+            opened.callback(_withdraw, root)
+        publish()
+        yield Serving(desk, tuple(places), publish)
 
 
 def _socket(desk: Desk, root: Path, opened: ExitStack) -> str:
@@ -148,16 +169,15 @@ def _private(directory: Path) -> Path:
     return directory
 
 
-def _publish(root: Path, addresses: Addresses, opened: ExitStack) -> None:
+def _publish(root: Path, addresses: Addresses) -> None:
     path = root / DIRECTORY / ADDRESSES
     fresh = path.with_suffix(".new")
     fresh.write_bytes(msgspec.json.encode(addresses))
     fresh.replace(path)
 
-    def withdraw() -> None:
-        found = published(root)
-        if found is not None and found.pid == addresses.pid:  # else a successor's
-            with suppress(OSError):
-                path.unlink()
 
-    opened.callback(withdraw)
+def _withdraw(root: Path) -> None:
+    found = published(root)
+    if found is not None and found.pid == os.getpid():  # else a successor's
+        with suppress(OSError):
+            (root / DIRECTORY / ADDRESSES).unlink()

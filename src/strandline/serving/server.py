@@ -241,12 +241,13 @@ def _followed(context: Any, desk: Desk, wanted: Subscribe) -> Any:
 
     def sent() -> Iterator[Any]:
         try:
-            for event in events:
-                match event:
-                    case Updates(rows):
-                        yield rows.cast(schema)
-                    case Progress(upper):
-                        yield empty, msgspec.json.encode(upper)
+            with desk.traffic.subscription():
+                for event in events:
+                    match event:
+                        case Updates(rows):
+                            yield rows.cast(schema)
+                        case Progress(upper):
+                            yield empty, msgspec.json.encode(upper)
         except Exception as error:  # noqa: BLE001 - it is raised in the client
             raise as_flight(error, ours=context.get_middleware(OURS) is not None) from None
         finally:

@@ -17,6 +17,7 @@ from strandline.connections.addresses import Address, Listening, Reaching, of_ho
 from strandline.controller.defining.project import SETTINGS_FILE, Project, absolute
 from strandline.controller.language.instances import CreateInstance
 from strandline.controller.language.statements import CreateConnection, CreateMaterialization, CreateSource
+from strandline.controller.location.config import NOWHERE
 from strandline.controller.location.items import connections_of
 from strandline.controller.location.on_error import MaterializationOptions, SourceOptions, common_to_all, others
 from strandline.errors import ConfigError, DefinitionError
@@ -73,7 +74,8 @@ def _settings(project: Project) -> Needed:
     """Return where the writer listens, and the references among the settings; that of the location is resolved."""
     texts = {"consensus": project.consensus, **project.config, **project.config["storage"]}
     found = _referring(SETTINGS_FILE, {name: text for name, text in texts.items() if isinstance(text, str)})
-    return replace(found, listens=of_hosts(project.config.get("serve_at") or "", 0))
+    serves = (project.config.get("serve_at"), project.config.get("console_at"))
+    return replace(found, listens=of_hosts(",".join(at for at in serves if at and at != NOWHERE), 0))
 
 
 def _source(statement: CreateSource, connections: Mapping[str, CreateConnection]) -> Needed:

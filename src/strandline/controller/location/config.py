@@ -21,6 +21,10 @@ TICK_MS_DEFAULT: Final = 1000
 DEPLOYMENT_DEFAULT: Final = "default"
 CACHE_BYTES_DEFAULT: Final = 256 << 20
 KEEP_HISTORY_DEFAULT: Final = "1 hour"
+NOWHERE: Final = "none"
+"""What ``console_at`` says where there is to be no console."""
+TRACES: Final = ("endpoint", "headers")
+"""The settings of ``traces``."""
 FROM_MAVEN: Final = "maven"
 """Where jars come from that lie in no directory."""
 
@@ -62,6 +66,10 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ``serve_at``: an address (``host:port``) at which ``strandline run`` serves Arrow Flight SQL, beside the socket of a
     location in files.  It wants ``serve_token``, a reference, and off loopback ``serve_certificate`` and ``serve_key``,
     files (PEM).
+    ``console_at``: an address (``host:port``) at which it serves its console and metrics, in place of a free port of
+    127.0.0.1; ``none``: nowhere.  With a ``serve_token`` they want that token; off loopback they need it, and TLS.
+    ``traces``: where it sends traces by OTLP over HTTP: ``endpoint`` (``http://host:4318``), and ``headers``, a
+    reference to text such as ``authorization=Bearer …``.  Without it, what ``OTEL_EXPORTER_OTLP_ENDPOINT`` says.
     """
 
     deployment: str = DEPLOYMENT_DEFAULT
@@ -84,6 +92,8 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     serve_token: str | None = None
     serve_certificate: str | None = None
     serve_key: str | None = None
+    console_at: str | None = None
+    traces: dict[str, str] = {}
 
     def __post_init__(self) -> None:
         if self.tick_ms < 1:
@@ -100,6 +110,12 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             raise ConfigError("replica_token is a secret: say where it is (env:NAME or file:PATH), not what it is")
         if self.serve_token is not None and not is_reference(self.serve_token):
             raise ConfigError("serve_token is a secret: say where it is (env:NAME or file:PATH), not what it is")
+        if unknown := sorted(self.traces.keys() - TRACES):
+            raise ConfigError(f"traces has no setting {unknown[0]!r}; it has {' and '.join(TRACES)}")
+        if self.traces and "endpoint" not in self.traces:
+            raise ConfigError("traces names no endpoint: say where they go, such as http://localhost:4318")
+        if "headers" in self.traces and not is_reference(self.traces["headers"]):
+            raise ConfigError("the headers of traces are a secret: say where they are (env:NAME or file:PATH)")
 
 
 def config_from(settings: Mapping[str, Any] | None) -> Config:

@@ -1,0 +1,3 @@
+"""What clients ask of a desk, counted for people who watch."""
+
+__all__ = ["counting"]

@@ -1,0 +1,300 @@
+"""The page in a real browser: what a person sees, by mouse and by keyboard, on wide and narrow screens.
+
+With `STRANDLINE_SCREENSHOTS=1` the test writes the pictures of docs/console.md anew.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+from playwright.sync_api import Browser, Page, expect, sync_playwright
+
+from console_shown import BEGUN_MS, Console, Hands, Shown, an_hour, figures_of, item, shown
+from strandline.console import service
+from strandline.serving import Door
+from strandline.store.secret import Secret
+
+pytestmark = pytest.mark.server
+
+CHROMIUM = shutil.which("chromium")
+CALM = (
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+)
+IMAGES = Path(__file__).resolve().parents[2] / "docs" / "images"
+IMAGE_BYTES_MAX = 150 << 10
+TURNED = "\u202eevil"
+"""A name that turns the direction of the text."""
+EVIL = "<script>document.title='taken'</script><img src=x onerror=alert(1)>"
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    """A headless Chromium."""
+    if CHROMIUM is None:
+        pytest.skip("Chromium is not installed (tools/setup --servers installs it where it can)")
+    with sync_playwright() as playwright:
+        started = playwright.chromium.launch(executable_path=CHROMIUM, args=list(CALM))
+        yield started
+        started.close()
+
+
+@contextmanager
+def page_of(
+    browser: Browser, width: int = 1440, height: int = 900, scheme: str = "light", **how: Any
+) -> Iterator[Page]:
+    """Open a page that must say nothing on the console of the browser, and ask nothing of other hosts."""
+    context = browser.new_context(viewport={"width": width, "height": height}, color_scheme=scheme, **how)
+    said: list[str] = []
+    page = context.new_page()
+    page.set_default_timeout(15_000)
+    page.on("console", lambda message: said.append(f"{message.type}: {message.text}"))
+    page.on("pageerror", lambda error: said.append(str(error)))
+    page.on("request", lambda request: asked.append(request.url))
+    asked: list[str] = []
+    yield page
+    hosts = {url.split("/")[2] for url in asked if url.startswith("http")}
+    context.close()
+    assert said == []
+    assert len(hosts) <= 1, hosts
+
+
+def overflow(page: Page) -> int:
+    """Return how many pixels the page is wider than its window."""
+    return int(page.evaluate("document.documentElement.scrollWidth - window.innerWidth"))
+
+
+def node(page: Page, name: str) -> Any:
+    """Return the item of the graph that has a name."""
+    return page.locator(".node").filter(has=page.locator(".name", has_text=name)).first
+
+
+@pytest.fixture(scope="module")
+def hour() -> Iterator[Console]:
+    """A console over a pipeline that has been seen for an hour."""
+    with shown(figures_of(Hands())) as served:
+        an_hour(served)
+        yield served
+
+
+@pytest.mark.parametrize("width", [360, 1440])
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_the_graph_a_view_and_an_error(browser: Browser, hour: Console, width: int, scheme: str) -> None:
+    """Damage: an operator cannot see on this screen what stands still, nor why."""
+    with page_of(browser, width, scheme=scheme) as page:
+        page.goto(hour.url)
+        expect(page.locator(".node")).to_have_count(14)  # the instance has a place of its own
+        expect(page.locator("#graph path")).to_have_count(16)
+        expect(page.locator("#panel h2")).to_have_text("Needs a look")
+        expect(page.locator("#panel")).to_contain_text("connection refused at db:5432")
+        expect(page.locator("#legend")).to_contain_text("3 broken")
+        expect(page.locator("#summary")).to_contain_text("2026-09-21T14:13:19+00:00")
+        assert overflow(page) <= 0
+
+        node(page, "sessions").click()
+        expect(page.locator("#panel h2")).to_have_text("sessions")
+        expect(page.locator("#panel")).to_contain_text(str(BEGUN_MS - 899))  # beside its date
+        expect(page.locator("#panel")).to_contain_text("2026-09-21T14:13:19+00:00")
+        expect(page.locator("#panel")).to_contain_text("SELECT city, sum(n) AS n FROM sales")
+        expect(page.locator("#panel")).to_contain_text("Plan: every part is updated from changes")
+        expect(page.locator(".plot")).to_have_count(6)
+        assert page.locator(".plot .line").first.get_attribute("d").count("L") > 300
+        assert overflow(page) <= 0
+
+        node(page, "clicks").click()
+        expect(page.locator("#panel h2")).to_have_text("clicks")
+        expect(page.locator("#panel")).to_contain_text("3 rows with errors, since 2026-09-21T14:03:20+00:00")
+        expect(page.locator("#panel")).to_contain_text("clicks[0]@17: it is no JSON")
+        page.get_by_text("the row as it is kept").click()
+        expect(page.locator("#panel")).to_contain_text('"raw": "{oops"')
+        assert overflow(page) <= 0
+        ground = page.evaluate("getComputedStyle(document.body).backgroundColor")
+        dark = sum(int(part) for part in ground.removeprefix("rgb(").removesuffix(")").split(",")) < 3 * 128
+        assert dark == (scheme == "dark")
+
+
+def test_it_goes_on_by_itself(browser: Browser, hour: Console) -> None:
+    """Damage: the screen shows an hour ago, and looks as if it were now."""
+    with page_of(browser) as page:
+        page.goto(hour.url)
+        expect(node(page, "daily")).to_have_class("node fresh")
+        hour.env.items["daily"]["problem"] = "the store is full"
+        hour.watch.look()
+        try:
+            expect(node(page, "daily")).to_have_class("node broken")
+            expect(page.locator("#panel")).to_contain_text("the store is full")
+        finally:
+            hour.env.items["daily"]["problem"] = None
+            hour.watch.look()
+
+
+def test_by_keyboard_alone(browser: Browser, hour: Console) -> None:
+    """Damage: who uses no mouse sees the first page and no other."""
+    with page_of(browser) as page:
+        page.goto(hour.url)
+        expect(page.locator(".node")).to_have_count(14)
+        page.keyboard.press("/")
+        page.keyboard.type("sessions")
+        expect(page.locator(".node:not(.dim)")).to_have_count(1)
+        page.keyboard.press("Escape")
+        node(page, "sessions").focus()
+        page.keyboard.press("Enter")
+        expect(page.locator("#panel h2")).to_have_text("sessions")
+        assert page.url.endswith("#sessions")
+        page.keyboard.press("ArrowRight")
+        page.keyboard.press("Enter")
+        expect(page.locator("#panel h2")).not_to_have_text("sessions")
+        page.keyboard.press("Escape")
+        expect(page.locator("#panel h2")).to_have_text("Needs a look")
+        page.go_back()
+        page.go_back()
+        expect(page.locator("#panel h2")).to_have_text("sessions")
+
+
+def test_names_are_text_and_legible(browser: Browser) -> None:
+    """Damage: who may create a table may run a script in an operator's browser; or one long name hides all others."""
+    long = "a_view_whose_name_says_all_that_it_does_" * 8
+    env = Shown(
+        Hands(),
+        {
+            EVIL: item("table"),
+            long: item("view", EVIL, problem=EVIL * 3, notices=[EVIL]),
+            TURNED: item("view", long, seen="0/[1]"),
+        },
+        {TURNED: {"rows": 1, "first": [{EVIL: EVIL}], "since": BEGUN_MS, "told": [EVIL]}},
+        others={EVIL: EVIL},
+    )
+    env.plans[long] = {"incremental": False, "reasons": [EVIL], "text": EVIL, "stages": []}
+    with shown(env) as console:
+        console.watch.look()
+        for width in (360, 1440):
+            with page_of(browser, width) as page:
+                page.goto(console.url)
+                for name in (EVIL, long, TURNED):
+                    page.goto(f"{console.url}/#{name}".replace("<", "%3C"))
+                    expect(page.locator("#panel h2")).to_have_text(name)
+                    assert overflow(page) <= 0
+                assert "taken" not in page.title()
+                assert page.locator("#panel script, #panel img, #graph img, #graph script").count() == 0
+                box = node(page, "a_view_whose_name").bounding_box()
+                assert box is not None
+                assert box["width"] < 200
+
+
+def test_a_hundred_items(browser: Browser) -> None:
+    """Damage: a real environment is a page of lines on top of each other."""
+    items = {f"source_{number}": item("source") for number in range(20)}
+    for number in range(60):
+        items[f"view_{number}"] = item("view", f"source_{number % 20}", *([f"view_{number - 7}"] if number > 6 else []))
+    items |= {f"out_{number}": item("materialization", f"view_{number}") for number in range(20)}
+    with shown(Shown(Hands(), items)) as console:
+        console.watch.look()
+        for width in (360, 1440):
+            with page_of(browser, width) as page:
+                page.goto(console.url)
+                expect(page.locator(".node")).to_have_count(100)
+                assert overflow(page) <= 0
+                sides = "n.offsetLeft, n.offsetTop, n.offsetWidth, n.offsetHeight"
+                boxes = page.evaluate(f"[...document.querySelectorAll('.node')].map(n => [{sides}])")
+                assert len({tuple(box[:2]) for box in boxes}) == 100
+                for one in boxes:
+                    for other in boxes:
+                        apart = abs(one[0] - other[0]) >= one[2] or abs(one[1] - other[1]) >= one[3]
+                        assert apart or one == other, "two items lie on each other"
+
+
+def test_an_empty_environment_says_what_to_do(browser: Browser) -> None:
+    """Damage: the first thing that a new user sees is a blank page."""
+    with shown(Shown(Hands())) as console:
+        console.watch.look()
+        with page_of(browser, 360) as page:
+            page.goto(console.url)
+            expect(page.locator("#graph")).to_contain_text("Nothing is defined here yet.")
+            expect(page.locator("#panel h2")).to_have_text("An empty environment")
+            assert overflow(page) <= 0
+
+
+def test_a_process_that_ends_is_noticed(browser: Browser) -> None:
+    """Damage: the page stays green after the process was killed."""
+    context = browser.new_context()
+    page = context.new_page()
+    with shown(figures_of(Hands())) as console:
+        console.watch.look()
+        page.goto(console.url)
+        expect(page.locator("#connection")).to_contain_text("as of 2026-09-21T14:13:20+00:00")
+    expect(page.locator("#connection")).to_contain_text("no answer", timeout=15_000)
+    expect(page.locator("#connection")).to_have_class("lost")
+    context.close()
+
+
+def test_the_token_is_given_in_a_form(browser: Browser) -> None:
+    """Damage: a console with a token can be read by a scraper and by no person."""
+    with shown(figures_of(Hands()), Door(service.ANYWHERE, Secret("correct horse"))) as console:
+        console.watch.look()
+        context = browser.new_context()
+        page = context.new_page()
+        page.goto(console.url)
+        page.get_by_label("Token").fill("wrong")
+        page.get_by_role("button").click()
+        expect(page.get_by_role("alert")).to_have_text("That is not the token of this environment.")
+        page.get_by_label("Token").fill("correct horse")
+        page.keyboard.press("Enter")
+        expect(page.locator(".node")).to_have_count(14)
+        assert "correct" not in page.url
+        assert page.evaluate("document.cookie") == ""
+        context.close()
+
+
+def test_no_other_page_may_embed_it(browser: Browser, hour: Console) -> None:
+    """Damage: a page lays the console under its own buttons, and reads where its visitor clicks."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            body = f'<iframe src="{hour.url}/" width="800" height="600"></iframe>'.encode()
+            self.send_response(200)
+            self.send_header("content-type", "text/html")
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: Any) -> None:
+            """Say nothing."""
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()  # noqa: TID251 - a server of a test
+        context = browser.new_context()
+        page = context.new_page()
+        refused: list[str] = []
+        page.on("console", lambda message: refused.append(message.text))
+        page.goto(f"http://127.0.0.1:{server.server_port}/")
+        page.wait_for_timeout(1_000)
+        assert [frame for frame in page.frames if frame.url.startswith(hour.url)] == []
+        assert any("frame" in text for text in refused), refused
+        context.close()
+        server.shutdown()
+
+
+def test_pictures_for_the_docs(browser: Browser, hour: Console, tmp_path: Path) -> None:
+    """Damage: the docs show no picture, or each clone carries megabytes of them."""
+    wanted = {"console": ("light", ""), "console-view": ("dark", "#sessions")}
+    place = IMAGES if os.environ.get("STRANDLINE_SCREENSHOTS") else tmp_path
+    for name, (scheme, chosen) in wanted.items():
+        with page_of(browser, 1280, 800, scheme) as page:
+            page.goto(f"{hour.url}/{chosen}")
+            expect(page.locator(".plot").first).to_be_visible()
+            page.screenshot(path=place / f"{name}.png")
+    sizes = {path.stem: path.stat().st_size for folder in (place, IMAGES) for path in folder.glob("console*.png")}
+    assert sizes.keys() == wanted.keys()
+    assert max(sizes.values()) <= IMAGE_BYTES_MAX
