@@ -108,7 +108,7 @@ def test_each_item_shows_what_it_is(running: Running) -> None:
     assert items["by_city"]["step"]["updates"] > 0
 
     shown = json.loads(running.ask("/api/item?name=by_city"))
-    assert shown["described"]["definition"].startswith("CREATE MATERIALIZED VIEW `by_city` AS\nSELECT city")
+    assert shown["described"]["definition"].startswith("CREATE MATERIALIZED VIEW by_city AS\nSELECT city")
     assert shown["described"]["columns"] == [["city", "string"], ["n", "bigint"]]
     assert shown["described"]["plan"]["incremental"]
     assert [each["name"] for each in shown["described"]["holders"]]

@@ -133,6 +133,18 @@ def _plain(name: str) -> Callable[[Desk, Arguments], Any]:
     return lambda desk, arguments: getattr(desk.env, name)(**arguments)
 
 
+def _status(desk: Desk, _: Arguments) -> Any:
+    return {**desk.env.status(), "serving": desk.served}
+
+
+def _execute(desk: Desk, arguments: Arguments) -> Any:
+    return desk.executed(arguments["sql"], arguments.get("transaction", "").encode())
+
+
+def _commit(desk: Desk, arguments: Arguments) -> Any:
+    return desk.commit(arguments["transaction"].encode())
+
+
 def _explain(desk: Desk, arguments: Arguments) -> Any:
     return asdict(desk.env.explain(**arguments))
 
@@ -169,10 +181,10 @@ def _peek(desk: Desk, arguments: Arguments) -> Any:
 
 _CALLS: Final[Mapping[str, Callable[[Desk, Arguments], Any]]] = {
     **{name: _plain(name) for name in PLAIN},
-    "status": lambda desk, _: {**desk.env.status(), "serving": desk.served},
-    "execute": lambda desk, arguments: desk.executed(arguments["sql"], arguments.get("transaction", "").encode()),
+    "status": _status,
+    "execute": _execute,
     "cancel": lambda desk, arguments: desk.cancel(arguments["handle"]),
-    "commit": lambda desk, arguments: desk.commit(arguments["transaction"].encode()),
+    "commit": _commit,
     "tick": lambda desk, _: desk.tick(),
     "sync": lambda desk, arguments: desk.sync(**arguments),
     "explain": _explain,

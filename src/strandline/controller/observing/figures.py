@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import msgspec
 
-from strandline.compute.explain import Explanation
+from strandline.compute.rules.explanation import Explanation
 from strandline.controller.asking.freshness import freshness
 from strandline.controller.commanded import place_of
 from strandline.controller.core import Core
