@@ -102,7 +102,7 @@ INNER = {
         ("pinned",),
         ("batch", "keeper", "listing"),
         ("stream",),
-        ("source",),
+        ("releasing", "source"),
         ("sessions",),
     ),
     "sources.readers": (  # no upstream knows of another one

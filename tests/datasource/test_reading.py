@@ -15,6 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 import strandline
 from strandline.controller.retention import TICKS_BETWEEN
+from strandline.datasource import release, streams
 from strandline.datasource.opened import opened
 from strandline.datasource.options import Place
 from strandline.engine.frames.ddl import schema_of
@@ -257,8 +258,13 @@ def test_a_stream_gives_the_contents_and_then_each_change_once(
         released(place.env)
         assert run() == now()
     assert run() == now(), "nothing came, and something was read"
+    assert list(streams(place.location)["v"]) == [hold]
+    with pytest.raises(InvalidUsage, match="no stream has a hold 'history' here; there are: spark-stream-"):
+        release(place.location, "history")
     assert begun[hold].since < place.state("v").criticals[hold].since
     assert "hunter2" not in "".join(path.read_text() for path in (tmp_path / "checkpoint" / "offsets").glob("[0-9]"))
+    release(place.location, hold)
+    assert streams(place.location) == {}
 
 
 def test_options_of_a_frame_are_refused_for_a_stream_and_the_other_way(place: Served) -> None:

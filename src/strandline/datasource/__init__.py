@@ -9,8 +9,15 @@ from typing import TYPE_CHECKING
 from strandline import lazily
 
 if TYPE_CHECKING:
+    from strandline.datasource.releasing import release, streams
     from strandline.datasource.sessions import register
 
-__all__ = ["register"]
+__all__ = ["register", "release", "streams"]
 
-__getattr__ = lazily.names(__name__, {"register": "strandline.datasource.sessions"})
+__getattr__ = lazily.names(
+    __name__,
+    {
+        "register": "strandline.datasource.sessions",
+        **dict.fromkeys(("release", "streams"), "strandline.datasource.releasing"),
+    },
+)

@@ -40,7 +40,7 @@ class Keeper:
 
     def keep(self, frame: DataFrame, lease: str, asked: Asked) -> DataFrame:
         """Return ``frame`` for a caller: its lease ends when neither it nor a frame derived from it is used."""
-        self._kept[lease] = asked.place, asked.options.collection
+        self._kept[lease] = asked.place, asked.collection
         return held.hand_out(frame, _usable, partial(self._let_go, lease))
 
     def keep_views(self, frames: Mapping[str, DataFrame]) -> None:

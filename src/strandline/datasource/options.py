@@ -27,7 +27,7 @@ class Options:
     consensus: str | None = option(
         PLACE, "The location's consensus, as in `strandline.open`; with a password only as `env:NAME`.", default=None
     )
-    collection: str = option(TEXT, "The table, source or view to read.", default="(none)")
+    collection: str | None = option(TEXT, "The table, source or view to read.", default=None)
     columns: str | None = option(
         TEXT, "The columns to read, separated by commas; without it all of them.", default=None
     )
@@ -62,6 +62,12 @@ class Asked:
     options: Options
 
     @property
+    def collection(self) -> str:
+        """The name of the collection, which every read but that of the names has."""
+        assert self.options.collection is not None, "`asked` refuses a read without one"
+        return self.options.collection
+
+    @property
     def names(self) -> tuple[str, ...] | None:
         """The columns that are asked for, as they were written; None: all of them."""
         wanted = self.options.columns
@@ -88,7 +94,7 @@ def asked(texts: Mapping[str, str]) -> Asked:
     if refusal := refusal_of_secrets(storage):
         raise ConfigError(f"storage: {refusal}")
     found = understood(FORMAT, Options, own, error=InvalidUsage)
-    if "collection" not in own and not found.listing:
+    if found.collection is None and not found.listing:
         raise InvalidUsage(f"{FORMAT}: option 'collection' is missing: it names the table, source or view to read")
     _refuse_contradictions(found)
     return Asked(Place(found.location, found.consensus, tuple(sorted(storage.items()))), found)

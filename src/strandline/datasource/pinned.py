@@ -112,7 +112,7 @@ async def newest(catalog: Catalog, handle: ReadHandle) -> int:
 
 async def _pin(door: Door, asked: Asked) -> Pinned:
     catalog = await door.catalog()
-    item = catalog.collection(asked.options.collection)
+    item = catalog.collection(asked.collection)
     place = replace(asked.place, location=door.stores.location)
     lease = asked.options.lease or door.stores.ids.fresh(LEASE)
     names = columns_of(item, asked.names)
