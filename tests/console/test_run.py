@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -17,6 +18,7 @@ import pytest
 
 import strandline
 from strandline.errors import StrandlineError
+from trace_collector import Collector, collecting, told
 
 pytestmark = pytest.mark.server
 COMMAND = (sys.executable, "-m", "strandline")
@@ -25,10 +27,10 @@ WITHIN_S = 120.0
 
 @dataclass
 class Running:
-    """A process of `strandline run`, and what its first document said."""
+    """A process of `strandline run`, who collects its traces, and what its first document said."""
 
     root: Path
-    process: subprocess.Popen[str]
+    collector: Collector
     first: dict[str, Any]
 
     @property
@@ -68,12 +70,21 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
         (root / name).parent.mkdir(exist_ok=True)
         (root / name).write_text(text)
     command = [*COMMAND, "run", "--json", "--tick-ms", "300", "--project", str(root)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+    with (
+        collecting() as collector,
+        subprocess.Popen(
+            command,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "OTEL_EXPORTER_OTLP_ENDPOINT": collector.url, "OTEL_BSP_SCHEDULE_DELAY": "200"},
+        ) as process,
+    ):
         assert process.stdout is not None
         line = process.stdout.readline()
         assert line, process.communicate()[1]
         try:
-            yield Running(root, process, json.loads(line))
+            yield Running(root, collector, json.loads(line))
         finally:
             process.send_signal(signal.SIGINT)
             process.communicate(timeout=60)
@@ -139,3 +150,25 @@ def test_statements_and_ticks_are_counted(running: Running) -> None:
     assert values['strandline_errors{kind="source",name="visits"}'] == 1
     assert values['strandline_freshness_seconds{kind="view",name="by_city"}'] < WITHIN_S
     assert values['strandline_materialization_rows_total{name="out",operation="stored"}'] == 1
+
+
+def test_ticks_and_statements_are_traced(running: Running) -> None:
+    """Damage: who looks for what makes a query or a tick slow finds no span of it."""
+    with strandline.connect(str(running.root / "data")) as env:
+        env.query("SELECT count(*) AS n FROM by_city")
+    (running.root / "visits" / "b.csv").write_text("id,city,n\n4,rome,5\n")
+    end = time.monotonic() + WITHIN_S
+    while True:
+        spans = running.collector.spans
+        steps = [span for span in spans if span.name == "step" and told(span.attributes)["strandline.updates"]]
+        queries = [s for s in spans if s.name == "statement" and told(s.attributes)["strandline.kind"] == "query"]
+        if steps and queries:
+            break
+        assert time.monotonic() < end, sorted({span.name for span in spans})
+        time.sleep(0.3)  # noqa: TID251 - another process works meanwhile
+    ticks = {span.span_id for span in spans if span.name == "tick"}
+    assert {span.parent_span_id for span in steps} <= ticks
+    assert any(told(span.attributes)["strandline.stage"] == "by_city" for span in steps)
+    below = {span.name for span in spans if span.parent_span_id == queries[-1].span_id}
+    assert {"turn", "answer"} <= below
+    assert all(b"SELECT" not in request.SerializeToString() for _, _, request in running.collector.posted)

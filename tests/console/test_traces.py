@@ -4,75 +4,25 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
-from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any
 
 import pytest
-from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
-    ExportTraceServiceRequest,
-    ExportTraceServiceResponse,
-)
 
 from console_shown import BEGUN_MS, Hands
 from strandline.console.traces import ENDPOINTS, traces
 from strandline.controller.location.config import Config, config_from
 from strandline.errors import ConfigError
 from strandline.serving.traffic.counting import CHANGE, QUERY, Traffic
+from trace_collector import Collector, collecting, told
 
 NS = 1_000_000
-
-
-@dataclass
-class Collector:
-    """A receiver of OTLP over HTTP: what was posted, where and with which headers."""
-
-    url: str = ""
-    posted: list[tuple[str, dict[str, str], ExportTraceServiceRequest]] = field(default_factory=list)
-
-    @property
-    def spans(self) -> list[Any]:
-        return [
-            span
-            for _, _, request in self.posted
-            for resource in request.resource_spans
-            for scope in resource.scope_spans
-            for span in scope.spans
-        ]
 
 
 @pytest.fixture
 def collector() -> Iterator[Collector]:
     """A collector that listens."""
-    found = Collector()
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            body = self.rfile.read(int(self.headers["content-length"]))
-            request = ExportTraceServiceRequest.FromString(body)
-            found.posted.append((self.path, {name.lower(): value for name, value in self.headers.items()}, request))
-            answer = ExportTraceServiceResponse().SerializeToString()
-            self.send_response(200)
-            self.send_header("content-type", "application/x-protobuf")
-            self.send_header("content-length", str(len(answer)))
-            self.end_headers()
-            self.wfile.write(answer)
-
-        def log_message(self, *_: Any) -> None:
-            """Say nothing."""
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()  # noqa: TID251 - a server of a test
-        found.url = f"http://127.0.0.1:{server.server_port}"
+    with collecting() as found:
         yield found
-        server.shutdown()
-
-
-def told(attributes: Any) -> dict[str, Any]:
-    """Return attributes as values."""
-    return {each.key: getattr(each.value, each.value.WhichOneof("value")) for each in attributes}
 
 
 @pytest.mark.parametrize("place", ["", "/", "/v1/traces"])

@@ -3,7 +3,7 @@
 "use strict";
 
 const LOOK_MS = 2000;
-const NODE = { width: 184, height: 54, thin: 12, across: 48, down: 14, margin: 20 };
+const NODE = { width: 184, height: 54, thin: 4, across: 48, down: 14, margin: 20 };
 const HEALTHS = ["fresh", "waiting", "beginning", "late", "stale", "broken"];
 const SVG = "http://www.w3.org/2000/svg";
 const $ = (id) => document.getElementById(id);
@@ -36,10 +36,11 @@ function s(tag, how, ...children) {
   return made;
 }
 
-const named = (name) => h("span", { class: "name" }, name);
+const named = (name) => h("span", { class: "name", title: name }, name);
 const link = (name) => h("a", { href: `#${encodeURIComponent(name)}` }, named(name));
 
-const moment = (text) => h("span", { class: "moment" }, text || "–");
+const iso = (text) => text.replace("+00:00", "Z");
+const moment = (text) => h("span", { class: "moment" }, text ? iso(text) : "–");
 
 function table(heads, rows) {
   const cell = (tag, value) => h(tag, { class: typeof value === "number" ? "number" : null }, typeof value === "number" ? many(value) : value ?? "");
@@ -117,8 +118,9 @@ function layered(items) {
     }
   }
   const settle = (layer) => {
-    const whole = layer.reduce((sum, place) => sum + place.height + NODE.down, -NODE.down);
-    layer.reduce((y, place) => { place.y = y; return y + place.height + NODE.down; }, -whole / 2);
+    const below = (place) => (place.item ? NODE.down : NODE.down / 2);
+    const whole = layer.reduce((sum, place) => sum + place.height + below(place), -NODE.down);
+    layer.reduce((y, place) => { place.y = y; return y + place.height + below(place); }, -whole / 2);
     return whole;
   };
   layers.forEach(settle);
@@ -182,6 +184,7 @@ function draw(items) {
     edges.push({ from, to, path });
   }
   $("graph").replaceChildren(sheet);
+  $("graph").scrollTop = (height - $("graph").clientHeight) / 2; // the layers stand around the middle
   reveal();
 }
 
@@ -272,7 +275,7 @@ function plot(title, times, values, write) {
   const mark = s("path", { class: "mark", d: "M0 0V70" });
   svg.append(mark);
   const shown = h("b", {}, write(last));
-  const ends = [h("span", {}, times.length ? minute(begin) : ""), h("span", {}, known.length ? `at most ${write(Math.max(...known))}` : "nothing known yet"), h("span", {}, times.length ? minute(end) : "")];
+  const ends = [h("span", {}, times.length ? minute(begin) : ""), h("span", {}, known.length ? `max ${write(Math.max(...known))}` : "nothing known yet"), h("span", {}, times.length ? minute(end) : "")];
   svg.addEventListener("pointermove", (event) => {
     if (!times.length) return;
     const box = svg.getBoundingClientRect();
@@ -337,7 +340,7 @@ function show(cards) {
   panel.replaceChildren(...wanted);
 }
 
-const fact = (title, value, below) => (value === undefined || value === null ? null : h("div", {}, h("dt", {}, title), h("dd", {}, value, below ? h("small", {}, below) : null)));
+const fact = (title, value, below) => (value === undefined || value === null ? null : h("div", {}, h("dt", {}, title), h("dd", {}, value, below ? h("small", {}, iso(below)) : null)));
 const said = (health, text) => h("p", { class: `said ${health}` }, text);
 
 function facts(item) {
@@ -369,7 +372,7 @@ function showItem(found) {
   const plan = described && described.plan;
   show([
     card("item", [item], () => [
-      h("div", { class: "head" }, h("h2", {}, named(item.name)), h("button", { type: "button", onclick: () => choose(null) }, "Overview")),
+      h("div", { class: "head" }, h("h2", { class: item.name.length > 60 ? "long" : null }, named(item.name)), h("button", { type: "button", onclick: () => choose(null) }, "Overview")),
       h("div", { class: "sub" }, h("span", {}, item.kind), h("span", { class: `word ${item.health}` }, h("span", { class: "dot" }), item.health), item.refresh ? h("span", {}, `refresh ${item.refresh}`) : null),
       item.problem ? said("broken", item.problem) : null,
       ...item.notices.map((notice) => said("waiting", notice)),
