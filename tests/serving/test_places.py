@@ -42,6 +42,19 @@ def test_a_location_has_a_socket(root: Path) -> None:
     assert served_at(root) == str(root / "serving" / "flight.sock")
 
 
+def test_who_asks_learns_where_the_console_is(root: Path) -> None:
+    """Damage: `status --json` names no console although there is one; or one that has ended."""
+    env = cast("Environment", SimpleNamespace(directory=root))
+    with serve(env, None, lambda: None) as serving:
+        assert (serving.desk.served or {})["http"] is None
+        serving.announce("http://127.0.0.1:40123")
+        told = {"flight_sql": list(serving.flight_sql), "http": "http://127.0.0.1:40123"}
+        found = places.published(root)
+        assert found is not None
+        assert found.told == serving.desk.served == told
+    assert places.published(root) is None
+
+
 def test_a_path_that_is_too_long_for_a_socket_has_one_elsewhere(root: Path) -> None:
     """Damage: `run` refuses a project because its directory lies deep."""
     deep = root.joinpath(*["a directory"] * 12)
