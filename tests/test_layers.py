@@ -78,7 +78,7 @@ INNER = {
         ("prepared",),
         ("files",),
         ("messages",),
-        ("spark",),
+        ("early", "spark"),
     ),
     "controller": (
         ("instances", "location"),
@@ -168,6 +168,7 @@ LOOK_INSIDE = ("bench", "testing")
 CONCRETE = (
     "store.blob_kinds",
     "store.consensus_kinds",
+    "engine.early",
     "engine.spark",
     "engine.session.s3a",
     "engine.parts.part_objects",

@@ -48,6 +48,7 @@ def test_a_second_writer_is_refused_before_spark_starts(tmp_path: Path, monkeypa
     hold(location)
     with pytest.raises(ConfigError, match=f"written by deployment 'default', process {os.getppid()} .* which is alive"):
         strandline.open(str(location))
-    for opening in ({"config": {"take_over": True}}, {"read_only": True}):
-        with pytest.raises(SparkStarted):
-            strandline.open(str(location), **opening)  # type: ignore[arg-type]
+    with pytest.raises(SparkStarted):
+        strandline.open(str(location), config={"take_over": True})
+    with strandline.open(str(location), read_only=True) as env, pytest.raises(SparkStarted):
+        env.query("SELECT 1")

@@ -391,6 +391,7 @@ class Environment:
         arguments.text(name, "the view's name")
 
         async def explain() -> Explanation:
+            await self._core.remember()
             return definitions.explain_view(self._core, name, await status.live_counters(self._core))
 
         return self._run(explain())

@@ -49,9 +49,15 @@ def open(  # noqa: A001  # the public name is `strandline.open`
     Raises:
         ConfigError: the location is not writable, is held by another environment (named), or Java is missing or too
             old.
+
+    Where it is not opened for writing and no ``spark`` is given, Spark is started by the first call that needs it, and
+    it is that call which raises what is said of Java.
     """
     wanted = arguments.opening(mode, read_only=read_only)
-    assembly, settings = _assembled(location, spark, consensus, config, wanted, claims=wanted is Mode.FULL)
+    writes = wanted is Mode.FULL
+    assembly, settings = _assembled(
+        location, spark, consensus, config, wanted, claims=writes, waits=not writes and spark is None
+    )
     seen = seen_by(project)
     return _opened(
         assembly, lambda loop: environment(loop.run(Core.open(assembly, settings, wanted, seen=seen)), assembly, loop)
@@ -118,6 +124,7 @@ def _assembled(
     mode: Mode,
     *,
     claims: bool = False,
+    waits: bool = False,
 ) -> tuple[SparkAssembly, Config]:
     arguments.text(location, "location")
     if consensus is not None:
@@ -127,5 +134,7 @@ def _assembled(
     if config is not None:
         arguments.instance(config, Mapping, "config", "a mapping of settings")
     settings = config_from(config)
-    assembly = assemble(location, spark=spark, consensus=consensus, config=settings, mode=mode, claims=claims)
+    assembly = assemble(
+        location, spark=spark, consensus=consensus, config=settings, mode=mode, claims=claims, waits=waits
+    )
     return assembly, settings

@@ -26,6 +26,7 @@ async def shown(core: Core, statement: Show, as_of: int | None) -> pa.Table:
     if statement.what is not Shown.PLAN:
         return listed(statement, core.catalog)
     with within(statement.at):
+        await core.remember()
         explained = explain_view(core, statement.name, await live_counters(core))
     return table(statement, [(line,) for line in str(explained).splitlines()])
 

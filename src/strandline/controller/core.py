@@ -230,6 +230,11 @@ class Core:
         self.readers.forget(shard)
         self.client.forget(shard)
 
+    async def remember(self) -> None:
+        """Know what the process that writes has learned of the texts of views, so that to plan them needs no Spark."""
+        if self.writing is None:
+            await recall(self._answers, self.assembly.answers)
+
     def live(self) -> dict[str, int]:
         """Return the live counters of what runs here (`instance/live.py`)."""
         return {} if self.writing is None else self.writing.running.counters()

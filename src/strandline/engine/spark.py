@@ -40,6 +40,7 @@ from strandline.engine.frames.rows import Behind, Distributed, Frame, Local, Pla
 from strandline.engine.frames.shared import Shared
 from strandline.engine.parts.arrivals import Arrivals
 from strandline.engine.parts.aside import Aside
+from strandline.engine.parts.here import verified
 from strandline.engine.parts.merge import Rewriter
 from strandline.engine.parts.net import Netted, netted
 from strandline.engine.parts.part_store import Parts
@@ -260,7 +261,7 @@ class SparkEngine:
 
     async def verify(self, contents: Contents) -> int:
         """See `Merger.verify`."""
-        return await self._run(partial(self._rewriter.verify, contents))
+        return await self._run(partial(verified, self._store, contents))
 
     async def trim(self, staged: Staged, schema: Schema, lower: Frontier, upper: Frontier) -> Staged:
         """See `Engine.trim`."""

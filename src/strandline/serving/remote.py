@@ -28,7 +28,6 @@ from strandline.errors import ConfigError, StrandlineError
 from strandline.options import resolve_reference
 from strandline.serving import calls
 from strandline.serving.failures import OURS, as_ours
-from strandline.serving.messages import made, packed, unpacked
 from strandline.store.secret import Secret
 from strandline.store.system import SystemIds
 
@@ -186,6 +185,8 @@ class RemoteEnvironment:
 
     def begin(self) -> RemoteTransaction:
         """Return a transaction for a caller that cannot use `transaction`."""
+        from strandline.serving.messages import made, packed, unpacked  # Protobuf, for transactions alone
+
         found = self._acted("BeginTransaction", packed(made("ActionBeginTransactionRequest")))
         return RemoteTransaction(self, unpacked(found[0]).transaction_id.decode())
 
@@ -297,6 +298,8 @@ class RemoteEnvironment:
 
     def end(self, transaction: str) -> None:
         """Drop a transaction."""
+        from strandline.serving.messages import made, packed
+
         request = made("ActionEndTransactionRequest", transaction_id=transaction.encode(), action=_ROLL_BACK)
         self._acted("EndTransaction", packed(request))
 

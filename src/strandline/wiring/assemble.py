@@ -30,6 +30,7 @@ from strandline.store.system import SystemClock, SystemIds
 from strandline.wiring.consensuses import consensus_of
 from strandline.wiring.locations import Location, location_of
 from strandline.wiring.loop import RunningTask, at_once, side_by_side
+from strandline.wiring.planes import Plane, late
 from strandline.wiring.registry import DRIVERS, Readers, driver, trigger
 from strandline.wiring.replicas import dial_of
 from strandline.wiring.stores import agreed
@@ -55,11 +56,14 @@ def assemble(
     config: Config,
     mode: Mode = Mode.FULL,
     claims: bool = False,
+    waits: bool = False,
 ) -> SparkAssembly:
     """Return the assembly of ``location``.
 
     ``claims``: it will be written to at once.  So a holder that lives is met here, before Spark is started, and not
     only by the environment.
+
+    ``waits``: Spark is started when a call first needs it (`wiring/planes.py`), which then raises what is said of Java.
 
     Only what is to write data (``mode``) makes a location that is not there, and sweeps it.  What is to be independent
     is given stores that cannot be changed.
@@ -77,9 +81,13 @@ def assemble(
         blob = _cached(blob, where, config, opened)
         if mode is Mode.INDEPENDENT:
             blob = ReadingBlob(blob)
-        from strandline.wiring.on_spark import on_spark  # it imports Spark's Python
 
-        clock, plane = SystemClock(), on_spark(spark, where, parts, config, opened)
+        def make(opened: ExitStack) -> Plane:
+            from strandline.wiring.on_spark import on_spark  # it imports Spark's Python
+
+            return on_spark(spark, where, parts, config, opened)
+
+        clock, plane = SystemClock(), late(make, parts, config.functions, opened) if waits else make(opened)
         return SparkAssembly(
             clock,
             SystemIds(),

@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from hashlib import blake2b
+from importlib import metadata
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from strandline.engine.session.functions import Functions
+if TYPE_CHECKING:
+    from strandline.engine.session.functions import Functions
 
 ASKING: Final = ("algebra", "engine/frames", "engine/sql")
 """The rooms whose code asks Spark, and reads what it answers."""
@@ -21,6 +23,12 @@ def authority(settings: Mapping[str, str], functions: Functions) -> str:
     ``settings``: Spark's version, and those of its settings that change answers.
     """
     told = blake2b(json.dumps([dict(settings), functions.types], sort_keys=True).encode(), digest_size=16)
+    return asker() + told.hexdigest()
+
+
+def asker() -> str:
+    """Return what every authority of this code begins with: how we ask, and which PySpark is asked."""
+    told = blake2b(metadata.version("pyspark").encode(), digest_size=16)
     for room in ASKING:
         for source in sorted((_HOUSE / room).glob("*.py")):
             told.update(source.name.encode() + source.read_bytes())

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from contextlib import ExitStack
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from strandline.compute.plan.scalars.analyst import TypeAnalyst
 from strandline.compute.plan.scalars.remembered import Answers, RememberedAnalyst
 from strandline.controller.location.config import Config
 from strandline.engine.files.decoder import SparkFiles
@@ -19,23 +17,13 @@ from strandline.engine.spark import SparkEngine
 from strandline.engine.sql.analysis import SparkAnalyst
 from strandline.wiring.authority import authority
 from strandline.wiring.locations import Location
+from strandline.wiring.planes import Plane
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-@dataclass(frozen=True, slots=True)
-class OnSpark:
-    """What answers by one session."""
-
-    engine: SparkEngine
-    analyst: TypeAnalyst
-    answers: Answers
-    files: SparkFiles
-    messages: SparkMessages
-
-
-def on_spark(spark: SparkSession | None, where: Location, parts: Parts, config: Config, opened: ExitStack) -> OnSpark:
+def on_spark(spark: SparkSession | None, where: Location, parts: Parts, config: Config, opened: ExitStack) -> Plane:
     """Return the data plane of a location; ``opened`` closes what is made for it.
 
     ``spark``: a session to work beside; None starts Spark.
@@ -53,4 +41,4 @@ def on_spark(spark: SparkSession | None, where: Location, parts: Parts, config: 
     opened.callback(engine.close)
     answers = Answers(authority(engine.settings(), functions))
     analyst = RememberedAnalyst(SparkAnalyst(session, functions), answers)
-    return OnSpark(engine, analyst, answers, SparkFiles(session), SparkMessages(session))
+    return Plane(engine, analyst, answers, SparkFiles(session), SparkMessages(session))

@@ -15,13 +15,10 @@ from typing import Any, Final
 
 import msgspec
 import pyarrow as pa
-import structlog
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-_stamp: Final = structlog.processors.TimeStamper(fmt="iso")
-_render: Final = structlog.processors.LogfmtRenderer(key_order=("timestamp", "event"))
 WIDTH_UNFOLDED: Final = 100_000
 
 
@@ -54,7 +51,11 @@ class Output:
 
     def log(self, event: str, **facts: object) -> None:
         """Write a log line to standard error."""
-        logger = structlog.wrap_logger(structlog.PrintLogger(sys.stderr), processors=(_stamp, _render))
+        import structlog  # no answer to a question needs it
+
+        stamp = structlog.processors.TimeStamper(fmt="iso")
+        render = structlog.processors.LogfmtRenderer(key_order=("timestamp", "event"))
+        logger = structlog.wrap_logger(structlog.PrintLogger(sys.stderr), processors=(stamp, render))
         said = {name: printable(fact, lines=False) if isinstance(fact, str) else fact for name, fact in facts.items()}
         logger.info(event, **said)
 

@@ -18,7 +18,7 @@ ANSWERS: Final = "answers"
 
 async def recall(register: Register, answers: Answers) -> None:
     """Know what was answered before, if it is kept for this authority."""
-    if answers.authority:
+    if answers.recalls:
         with suppress(StoreError, Unavailable, CorruptionError):
             if (kept := await register.read()) is not None:
                 answers.recall(kept)

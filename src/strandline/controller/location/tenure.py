@@ -21,7 +21,6 @@ from pathlib import Path
 from typing import Final, Protocol
 
 import msgspec
-import psutil
 
 from strandline.controller.location.catalog import KEY, Catalog, CatalogStore, Holder
 from strandline.controller.location.config import Config
@@ -78,6 +77,8 @@ class SystemProcesses:
         """Return when process ``pid`` started (see `Processes`), or None if there is none (a zombie counts as none)."""
         if boot not in ("", self.boot()):
             return None  # no process outlives the machine's next start
+        import psutil  # who only asks opens nothing that another process may hold
+
         try:
             process = psutil.Process(pid)
             if process.status() == psutil.STATUS_ZOMBIE:

@@ -71,10 +71,6 @@ class Rewriter:
         lower, upper = contents.batches[0].lower, contents.batches[-1].upper
         return replace(made, lower=lower, upper=upper, digest=digest, since=Frontier(contents.advance))
 
-    def verify(self, contents: Contents) -> int:
-        """See `Merger.verify`."""
-        return sum(pc.sum(table[DIFF]).as_py() or 0 for table in self.scanner.tables(replace(contents, half=Half.BOTH)))
-
     def trim(self, staged: Staged, schema: Schema, lower: Frontier, upper: Frontier) -> Staged:
         """See `Engine.trim`."""
         parts = narrowed(staged, lower, upper)

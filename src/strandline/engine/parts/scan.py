@@ -20,6 +20,7 @@ from pyspark.sql import DataFrame, SparkSession
 from strandline.algebra.schema import DIFF, ERROR, TIME, quote
 from strandline.engine.frames import inline
 from strandline.engine.frames.rows import Distributed, Frame, Local, dataframe
+from strandline.engine.parts import here
 from strandline.engine.parts.footers import Described
 from strandline.engine.parts.part_store import Parts
 from strandline.engine.parts.prune import SHARE_MAX, Reach
@@ -62,7 +63,7 @@ class Scanner:
         blobs = _blobs(contents)
         if not blobs:
             return Local(small, contents.plain)
-        if contents.here and _may_be_few(contents, blobs):
+        if contents.here and may_be_few(contents, blobs):
             table = pa.concat_tables(self.tables(contents))
             if table.num_rows <= HERE_ROWS_MAX:
                 return Local(table, contents.plain)
@@ -91,7 +92,7 @@ class Scanner:
 
     def _times(self, contents: Contents, parts: Sequence[Described]) -> Counter[int]:
         """Return how many updates of these parts each time has; the parts are read here if they are small."""
-        if _may_be_few(contents, [each.part for each in parts]):
+        if may_be_few(contents, [each.part for each in parts]):
             own = {each.part.key for each in parts}
             batches = (
                 changed(batch, parts=tuple(p for p in batch.parts if _key(p) in own)) for batch in contents.batches
@@ -107,28 +108,8 @@ class Scanner:
         )
 
     def tables(self, contents: Contents) -> Iterator[pa.Table]:
-        """Yield the updates of ``contents``, part by part, read and checked here; first none, for the columns."""
-        target = inline.update_schema(contents.schema)
-        yield inline.select(target.empty_table(), half=contents.half, lower=0, upper=0, advance=0)
-        for part in (part for batch in contents.batches for part in batch.parts):
-            shown = contents.through(part.window)
-            if shown is not None:
-                stored = self._stored(contents, part, target)
-                yield inline.select(
-                    stored, half=shown.half, lower=shown.lower, upper=shown.upper, advance=shown.advance
-                )
-
-    def _stored(self, contents: Contents, part: Part, target: pa.Schema) -> pa.Table:
-        if isinstance(part, InlinePart):
-            return inline.decode(contents.shard, part, contents.schema)
-        return self._loaded(part, target)
-
-    def _loaded(self, part: BlobPart, target: pa.Schema) -> pa.Table:
-        self.store.check(part)
-        table = inline.conform(self.store.load(part), target)
-        if table[TIME].null_count or table[DIFF].null_count:
-            raise CorruptionError(f"part {part.key} holds updates without a time or a diff")
-        return table
+        """See `here.tables`."""
+        return here.tables(self.store, contents)
 
     def _shown(self, contents: Contents, parts: Sequence[Described], within: Reach | None = None) -> DataFrame | None:
         """Return what shows of these parts, times counting from ``contents.advance``; None if nothing does."""
@@ -188,7 +169,7 @@ def _decoded(contents: Contents) -> pa.Table:
     return pa.concat_tables(tables)
 
 
-def _may_be_few(contents: Contents, parts: Sequence[BlobPart]) -> bool:
+def may_be_few(contents: Contents, parts: Sequence[BlobPart]) -> bool:
     """Tell whether ``contents`` may have few updates in ``parts``, and reading these takes little."""
     size = sum(part.size for part in parts)
     if sum(part.rows for part in parts) <= HERE_ROWS_MAX:

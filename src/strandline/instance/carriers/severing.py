@@ -11,8 +11,6 @@ import socket
 from ipaddress import IPv6Address, ip_address
 from urllib.parse import unquote
 
-import psutil
-
 
 def sever(peer: str, port: int) -> bool:
     """Shut down this process's connection from ``peer``, as gRPC names it, to the local ``port``.
@@ -20,6 +18,8 @@ def sever(peer: str, port: int) -> bool:
     Return whether there was one.  The descriptor is duplicated before its ends are compared, so a descriptor that is
     closed and reused meanwhile is not cut by mistake.
     """
+    import psutil
+
     wanted = _endpoint(peer)
     for found in psutil.Process().net_connections("tcp"):
         if not found.raddr or found.raddr.port != wanted[1] or found.laddr.port != port or found.fd < 0:

@@ -51,10 +51,16 @@ class _Kept(msgspec.Struct, frozen=True):
 
 
 class Answers:
-    """The answers of one authority by question; ``authority`` is empty if none are to be kept."""
+    """The answers of one authority by question; ``authority`` is empty if none are to be kept.
 
-    def __init__(self, authority: str = "") -> None:
+    ``trusted``: before Spark is started its authority is not known.  Until then the answers of any are recalled whose
+    text begins so: they say how the process that kept them planned its views.
+    """
+
+    def __init__(self, authority: str = "", *, trusted: str = "") -> None:
         self.authority = authority
+        self._trusted = trusted
+        self._of = authority
         self._held: dict[str, _Answer] = {}
         self._asked: set[str] = set()
         self._learned = False
@@ -80,8 +86,19 @@ class Answers:
             kept = msgspec.msgpack.decode(zlib.decompress(encoded), type=_Kept)
         except (zlib.error, msgspec.MsgspecError):
             return
-        if kept.authority == self.authority:
-            self._held = kept.answers | self._held
+        if kept.authority == self.authority or (self._trusted and kept.authority.startswith(self._trusted)):
+            self._held, self._of = kept.answers | self._held, kept.authority
+
+    @property
+    def recalls(self) -> bool:
+        """Whether answers of others are of use here."""
+        return bool(self.authority or self._trusted)
+
+    def ask(self, authority: str) -> None:
+        """Take ``authority`` from now on, and forget the answers that were another one's."""
+        if self._of != authority:
+            self._held = {}
+        self._trusted, self._of = "", authority
 
     def to(self, question: tuple[Any, ...], ask: Callable[[], _Answer | None]) -> _Answer | None:
         """Return the answer to a question; ``ask`` returns what Spark answers, and None for what is not kept."""
