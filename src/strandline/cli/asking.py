@@ -10,7 +10,6 @@ from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final
 
-from strandline.cli.terminal import moments
 from strandline.cli.terminal.opening import Asked, Opener
 from strandline.cli.terminal.output import Output, rows_document, rows_table, table
 from strandline.client import Progress, Transaction, Updates
@@ -18,6 +17,7 @@ from strandline.controller.asking.freshness import told
 from strandline.controller.language import statements
 from strandline.controller.language.showing import Show
 from strandline.errors import ConfigError, DefinitionError, Position
+from strandline.frontier import moments
 from strandline.instance.error_half import described, remedy
 from strandline.serving import RemoteEnvironment, RemoteTransaction
 

@@ -1,7 +1,8 @@
 """Reads: the rows of collections at one time, for a query or whatever else asks for them.
 
 A query reads several collections at one time: by default the latest that is complete for all of them, so what it sees
-agrees with itself.  Beside them it may read how the environment is at this moment (`controller/introspection`).
+agrees with itself.  A time that its text says (``AS OF``) is the time of all of it.
+Beside them it may read how the environment is at this moment (`controller/introspection`).
 ``<source>_errors`` is a relation too: the error half of a source, one row an undecodable record.  It can be read
 whether there are errors or not; the rows of a collection cannot while it has any (`error_half`).
 """
@@ -19,15 +20,17 @@ from strandline.algebra.excerpt import within
 from strandline.algebra.nodes import Get, Project
 from strandline.algebra.scalar import Scalar, call, cast, column
 from strandline.algebra.schema import ERROR, Column, Schema
-from strandline.compute.plan.sql.dialect import parse, position_of, relations, words
+from strandline.compute.plan.sql.dialect import parse, position, position_of, relations, words
 from strandline.controller.asking.status import live_counters, status
 from strandline.controller.core import Core
 from strandline.controller.holding import Hold
-from strandline.controller.introspection import naming
+from strandline.controller.introspection import asides, naming
+from strandline.controller.introspection.erring import ERRORS as ERRING
+from strandline.controller.introspection.erring import erring
 from strandline.controller.introspection.relations import RELATIONS, Known
 from strandline.controller.location.catalog import ERRORS_SUFFIX, unknown
 from strandline.controller.location.items import Collected, Fed, Item, View
-from strandline.errors import AsOfError
+from strandline.errors import AsOfError, InvalidUsage
 from strandline.frontier.antichain import as_time, join, meet
 from strandline.instance import error_half
 from strandline.persist.handles.contents import Contents, Half, Rows
@@ -99,15 +102,27 @@ async def asked(core: Core, sql: str, as_of: int | None, hold: Hold, least: int 
 
     Raises as `query`, and `NotYetError` if that is to come.
     """
-    text, stand_ins = naming.substituted(sql)
+    aside = asides.taken(sql)
+    if as_of is not None and aside.as_of not in {None, as_of}:
+        raise InvalidUsage(f"the query says AS OF {aside.as_of}, and is asked for at {as_of}: leave one of them out")
+    as_of = aside.as_of if as_of is None else as_of
+    text, stand_ins = naming.substituted(aside.text)
     for shown in stand_ins.values() if as_of is not None else ():
         raise AsOfError(
             f"'{naming.SCHEMA}.{shown}' has no history, so it cannot be read at {as_of}: leave the time out"
         )
-    names = relations_of(core, text, stand_ins)
+    names = relations_of(core, text, {*stand_ins, *aside.halves})
+    halves = {stand_in: await _half(core, half, sql) for stand_in, half in aside.halves.items()}
     present = await _present(core, stand_ins)
-    time, relations = await relations_at(core, names, as_of, hold, least)
-    return Question(text, time if names else None, time, relations | present)
+    time, relations = await relations_at(core, names, as_of, hold, least, halves)
+    return Question(text, time if names or halves else None, time, relations | present)
+
+
+async def _half(core: Core, half: asides.Half, sql: str) -> ReadHandle:
+    """Return a handle of the collection that ``errors(…)`` names.  Raises `DefinitionError` with its position."""
+    with within(position(sql, half.start)):
+        core.catalog.collection(half.collection)
+    return await core.readers.holding(half.collection)
 
 
 async def _present(core: Core, stand_ins: Mapping[str, str]) -> dict[str, tuple[Schema, Rows]]:
@@ -133,15 +148,26 @@ def edit_reads(core: Core, table: str, edit: Edit) -> list[str]:
 
 
 async def relations_at(
-    core: Core, names: Sequence[str], as_of: int | None, hold: Hold, least: int = 0
+    core: Core,
+    names: Sequence[str],
+    as_of: int | None,
+    hold: Hold,
+    least: int = 0,
+    halves: Mapping[str, ReadHandle] | None = None,
 ) -> tuple[int, dict[str, tuple[Schema, Rows]]]:
     """Return the multisets of relations at one time (None: the latest complete for all), and that time.
 
-    What is read is kept by ``hold``.  Raises `AsOfError` if one cannot be read at ``as_of``; else as `latest`.
+    ``halves``: the collections whose errors are relations too.  What is read is kept by ``hold``.
+    Raises `AsOfError` if one cannot be read at ``as_of``; else as `latest`.
     """
     handles = {name: await core.readers.holding(_base(core, name)) for name in names}
-    time = as_of if as_of is not None else await latest(core, handles.values(), least)
-    return time, {name: await multiset(core, name, handles[name], time, hold) for name in names}
+    halves = halves or {}
+    time = as_of if as_of is not None else await latest(core, [*handles.values(), *halves.values()], least)
+    found = {name: await multiset(core, name, handles[name], time, hold) for name in names}
+    for stand_in, handle in halves.items():
+        rows = await core.engine.local(await erring(core.engine, handle, time), ERRING, time=0, diff=1)
+        found[stand_in] = ERRING, await core.engine.multiset(rows)
+    return time, found
 
 
 async def latest(core: Core, handles: Iterable[ReadHandle], least: int = 0) -> int:

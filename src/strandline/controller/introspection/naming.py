@@ -52,12 +52,12 @@ def substituted(sql: str) -> tuple[str, dict[str, str]]:
     for each in found:
         stand_in = f"{RESERVED}{[*RELATIONS].index(each.name)}"
         stand_ins[stand_in] = each.name
-        text = _blank(text, each.start, each.own if each.alias else each.after)
+        text = blank(text, each.start, each.own if each.alias else each.after)
         text = text[: each.start] + stand_in + text[each.start + len(stand_in) :]
     starts = {each.start for each in found}
     for column in _names(sql) if found else ():
         if column.start not in starts and sql[column.after : column.after + 1] == ".":
-            text = _blank(text, column.start, column.own)
+            text = blank(text, column.start, column.own)
     return text, stand_ins
 
 
@@ -108,7 +108,7 @@ def _names(sql: str) -> Iterator[_Named]:
             yield _Named(own.text.lower(), schema.start, own.start, after.start)
 
 
-def _blank(text: str, start: int, end: int) -> str:
+def blank(text: str, start: int, end: int) -> str:
     """Return ``text`` with spaces from ``start`` to ``end``; its lines stay."""
     spaces = "".join(sign if sign == "\n" else " " for sign in text[start:end])
     return text[:start] + spaces + text[end:]
