@@ -33,6 +33,7 @@ EXITS: Final = {
     Exit.USAGE: "The command line is wrong; standard error says which option.",
     Exit.DIFFERENCE: "`verify` found a difference, or `fsck` found damage that a read can meet.",
     Exit.FENCED: "Another process has taken over the location, so this one has ended.",
+    Exit.STANDS_STILL: "`status` shows something that stands still: it has a problem, which the output names.",
 }
 
 CALLED: Final = "The names of `strandline`: they may grow, and do not change."

@@ -176,11 +176,21 @@ def replica(
 
 
 @app.command()
-def status(context: typer.Context, project: ProjectOption = HERE, json: JsonOption = False) -> None:
-    """Show collections, errors, materializations and the writer."""
+def status(
+    context: typer.Context,
+    seconds: Annotated[
+        float, typer.Argument(metavar="[SECONDS]", min=0.1, help="With --watch: how often; default: 2.")
+    ] = 2.0,
+    watch: Annotated[bool, typer.Option("--watch", help="Show it again and again, until Ctrl-C.")] = False,
+    project: ProjectOption = HERE,
+    json: JsonOption = False,
+) -> None:
+    """Show collections, errors, materializations and the writer; status 5 if anything stands still."""
     from strandline.cli import asking
 
-    asking.status(_opener(context), project, Output(json))
+    if watch:
+        raise typer.Exit(asking.watch(_opener(context), project, Output(json), seconds))
+    raise typer.Exit(asking.status(_opener(context), project, Output(json)))
 
 
 @app.command()

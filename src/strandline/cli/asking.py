@@ -3,92 +3,48 @@
 from __future__ import annotations
 
 import re
-import signal
 import sys
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager, suppress
+from collections.abc import Sequence
+from contextlib import closing, suppress
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
+from strandline.cli.terminal import watching
+from strandline.cli.terminal.exits import Exit
 from strandline.cli.terminal.opening import Asked, Opener
-from strandline.cli.terminal.output import Output, rows_document, rows_table, table
+from strandline.cli.terminal.output import Output, rows_document, rows_table
+from strandline.cli.terminal.standing import parts, stands_still, written_by
+from strandline.cli.terminal.watching import interrupted
 from strandline.client import Progress, Transaction, Updates
-from strandline.controller.asking.freshness import told
+from strandline.controller.defining.project import Project
 from strandline.controller.language import statements
 from strandline.controller.language.showing import Show
 from strandline.errors import ConfigError, DefinitionError, Position
 from strandline.frontier import moments
-from strandline.instance.error_half import described, remedy
 from strandline.serving import RemoteEnvironment, RemoteTransaction
 
-_COLLECTION: Final = ("kind", "phase", "lag", "since", "upper", "updates", "parts", "errors", "problem")
+
+def status(opener: Opener, root: Path, output: Output) -> Exit:
+    """Print the status of the environment; the exit status says whether anything stands still."""
+    found = _looked(opener, opener.project(root), output)
+    output.result(found, written_by(found))
+    if not output.json:
+        for part in parts(found):
+            output.console.print(part)
+    return Exit.STANDS_STILL if stands_still(found) else Exit.OK
 
 
-def status(opener: Opener, root: Path, output: Output) -> None:
-    """Print the status of the environment."""
-    with opener.reading(opener.project(root), output.note) as env:
-        found = {"serving": None, **env.status()}  # what serves says itself where
-    output.result(found, _written_by(found))
-    if output.json:
-        return
-    lines = [
-        (name, *(_cell(each.get(column)) for column in _COLLECTION)) for name, each in found["collections"].items()
-    ]
-    output.console.print(table(("collection", *_COLLECTION), lines))
-    for name, each in found["sources"].items():
-        if name not in found["collections"]:
-            output.result({}, _source(name, each))
-    for name, each in found["collections"].items():
-        if each["first"] is not None:
-            output.result({}, f"{name}: {each['phase']}, {_begun(each['first'])}")
-        first = (each.get("errors") or {}).get("first", ())
-        for error in first:
-            output.result({}, f"{name}: {described(error)}")
-        if first:
-            output.result({}, f"{name}: {remedy(first[0])}")
-        for notice in each["notices"]:
-            output.result({}, f"{name}: {notice}")
-    for name, counts in (("this process", found["persist"]), ("the writer", found["writer_persist"] or {})):
-        if shown := ", ".join(f"{key.replace('_', ' ')} {value}" for key, value in counts.items() if value):
-            output.result({}, f"store counters of {name}: {shown}")
-    for name, each in found["materializations"].items():
-        moving, each["lag"] = each.pop("moving") or {}, told({**each["lag"], "rows": None})
-        shown = ", ".join(f"{key} {value}" for key, value in each.items() if value not in (None, [], ""))
-        if any(moving.values()):
-            shown += f", under way: {moving['read']} of about {moving['about']} rows read, {moving['sent']} sent"
-        output.result({}, f"materialization {name}: {shown}")
-    for name, each in found["instances"].items():
-        for line in _instance(name, each):
-            output.result({}, line)
-    if found["next"] is not None:
-        for line in _next(found["next"]):
-            output.result({}, line)
-    known = {name.lower() for kind in ("collections", "sources", "materializations") for name in found[kind]}
-    for name in sorted(found["problems"].keys() - known):
-        output.result({}, f"{name}: {found['problems'][name]}")
+def watch(opener: Opener, root: Path, output: Output, seconds: float) -> Exit:
+    """Print the status again and again, every ``seconds``, until a signal."""
+    project = opener.project(root)
+    with interrupted():
+        watching.watch(lambda: _looked(opener, project, output), output, seconds)
+    return Exit.OK
 
 
-def _instance(name: str, found: Mapping[str, Any]) -> Iterator[str]:
-    """Yield what an instance runs and how each of its replicas is, for people."""
-    yield f"instance {name}: {', '.join(found['items']) or 'nothing runs in it'}"
-    for replica, each in found["replicas"].items():
-        went, reused, created = sum(each.get("replaced", {}).values()), each.get("reused", 0), each.get("created", 0)
-        kept = f"connected; at the last connection {reused} items were kept, {created} begun, {went} replaced"
-        here = f"instance {name}, replica {replica} at {each['address']}"
-        yield f"{here}: {kept if each.get('obeys') else each.get('problem', 'it compares what it runs')}"
-        if each.get("obeys") and each.get("problem"):
-            yield f"{here}: {each['problem']}"
-        for item, why in each.get("problems", {}).items():
-            yield f"{here}, {item}: {why}"
-
-
-def _next(found: Mapping[str, Any]) -> Iterator[str]:
-    """Yield how far the next version is, for people."""
-    asked = ", and its promotion is asked for" if found["asked"] else ""
-    yield f"next version: {'it has caught up' if found['ready'] else 'it has not caught up yet'}{asked}"
-    for name, each in found["views"].items():
-        why = each["behind"] or each["later"] or told({"ms": each["lag_ms"], "rows": None})
-        yield f"next version, {name}: {why}"
+def _looked(opener: Opener, project: Project, output: Output) -> dict[str, Any]:
+    with opener.reading(project, output.note) as env:
+        return {"serving": None, **env.status()}  # what serves says itself where
 
 
 def query(opener: Opener, root: Path, sql: str, as_of: int | None, output: Output) -> None:
@@ -106,7 +62,7 @@ def subscribe(opener: Opener, root: Path, name: str, as_of: int | None, until: i
         opener.beside(opener.project(root), output.note) as env,  # it outlives the process that writes
         closing(env.subscribe(name, as_of, until)) as events,
         suppress(KeyboardInterrupt),
-        _interrupted(),
+        interrupted(),
     ):
         for event in events:
             match event:
@@ -179,16 +135,6 @@ def _said(name: str, timestamp: int | None, output: Output) -> None:
     output.result({"statement": name, "timestamp": timestamp}, said)
 
 
-@contextmanager
-def _interrupted() -> Iterator[None]:
-    """Let SIGTERM end what goes on as SIGINT does."""
-    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
-
-
 def _answer(env: Asked, sql: str, as_of: int | None, output: Output) -> None:
     rows, time = env.answer(sql, as_of)
     output.result({"as_of": time, **rows_document(rows)}, rows_table(rows))
@@ -205,33 +151,3 @@ def _text(file: Path) -> str:
         raise ConfigError(f"the file {str(file)!r} cannot be read: {error.strerror}") from error
     except UnicodeDecodeError as error:
         raise ConfigError(f"the file {str(file)!r} is not text in UTF-8 (byte {error.start + 1})") from error
-
-
-def _source(name: str, each: Mapping[str, Any]) -> str:
-    """Return a source in a line: what it reads, by which connections, what it feeds, and what keeps it."""
-    by = f" by {', '.join(each['connections'])}" if each["connections"] else ""
-    feeds = f", feeds {', '.join(each['tables']) or 'no table yet'}"
-    said = "".join(f"; {text}" for text in (each["problem"], *each["notices"]) if text)
-    return f"source {name}: {each['connector']}{by}{feeds}{said}"
-
-
-def _begun(first: Mapping[str, Any]) -> str:
-    """Return how far the first load or result of a collection is.
-
-    >>> _begun({"rows": 1200, "about": 5000, "ms": 65_000}), _begun({"rows": 3, "about": None, "ms": None})
-    ('1,200 of about 5,000 rows, for 1 min 5 s', '3 rows')
-    """
-    about = "" if first["about"] is None else f" of about {first['about']:,}"
-    since = "" if first["ms"] is None else f", for {told({'ms': first['ms'], 'rows': None})}"
-    return f"{first['rows']:,}{about} rows{since}"
-
-
-def _written_by(found: Mapping[str, Any]) -> str:
-    return f"generation {found['epoch']}, written by {found['holder'] or 'no process now'}"
-
-
-def _cell(value: object) -> object:
-    """Return a table cell: empty for a value that does not apply, a number for errors, a duration for a lag."""
-    if isinstance(value, Mapping):
-        return told(value) if "ms" in value else value["rows"]
-    return "" if value is None else value

@@ -22,6 +22,7 @@ class Exit(IntEnum):
     USAGE = 2
     DIFFERENCE = 3
     FENCED = 4
+    STANDS_STILL = 5
 
 
 def exit_of(error: Exception) -> Exit:

@@ -64,6 +64,7 @@ async def status(core: Core) -> dict[str, Any]:
             "errors": await _errors(core, readers[name]),
             **_source_status(item, catalog, live.of(counted, live.SOURCE, name)),
             **_sink_status(item, live.of(counted, live.SINK, name)),
+            **_last_step(item, counted),
             **_said(name, notices, problems),
         }
         for name, item in named.items()
@@ -220,6 +221,16 @@ async def _writers(notifier: Notifier) -> dict[str, int] | None:
 def _sink_status(item: object, counters: dict[str, int]) -> dict[str, Any]:
     """Return what the sinks of a view did in the process that writes, since it was opened; None: it cannot be asked."""
     return {"sink": counters or None} if isinstance(item, View) else {}
+
+
+def _last_step(item: object, counted: dict[str, int]) -> dict[str, Any]:
+    """Return what the last steps of a view's stages read and took, together; None: that is not known here."""
+    if not isinstance(item, View):
+        return {}
+    steps = [live.last_step(counted, stage) for stage in (*item.stages, item.name.lower())]
+    done = [step for step in steps if step is not None]
+    cost = {"rows": sum(step.rows_read for step in done), "ms": max((step.ms for step in done), default=0)}
+    return {"last_step": cost if done else None}
 
 
 def _source_status(item: Collected, catalog: Catalog, figures: dict[str, int]) -> dict[str, Any]:
