@@ -7,7 +7,7 @@ import os
 import pytest
 
 from small_disk import fill, mounted
-from strandline.cli import app, main
+from strandline.cli import main, template
 from strandline.cli.terminal.output import Output, as_json, printable, table
 
 pytestmark = [pytest.mark.spark, pytest.mark.seldom(2)]
@@ -85,7 +85,7 @@ def test_what_only_this_program_can_have_done_wrong_is_one_sentence_too(monkeypa
     def broken(directory):
         raise KeyError("\x1b[2Jk")
 
-    monkeypatch.setattr(app, "create_project", broken)
+    monkeypatch.setattr(template, "create_project", broken)
     assert main(["init", "x"]) == 1
     said = capsys.readouterr().err
     assert said.startswith("strandline: KeyError('\\x1b[2Jk')") or "\x1b" not in said
