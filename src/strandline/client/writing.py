@@ -111,13 +111,23 @@ class Transaction:
 
 
 def change(access: Access, name: str, rows: Data, *, deletes: bool) -> Change:
-    """Return rows to insert into a table, or to delete from it."""
+    """Return rows to insert into a table, or to delete from it; a column that is left out of an insert is NULL."""
     table = _table(access, name)
     diff = -1 if deletes else 1
     if arguments.is_spark(rows):
         frame = access.assembly.engine.given(cast("DataFrame", rows), table.schema, diff=diff)
         return Change(table, frame, deletes, None)
-    return _listed(access, table, arguments.arrow(rows, table.name, table.schema.names), deletes=deletes)
+    given = arguments.arrow(rows, table.name, table.schema.names)
+    return _listed(access, table, given if deletes else _filled(given, table.schema.names), deletes=deletes)
+
+
+def _filled(rows: pa.Table, names: Sequence[str]) -> pa.Table:
+    """Return rows to insert with a column of NULL for each of ``names`` that they leave out."""
+    given = {name.lower() for name in rows.column_names}
+    for name in names:
+        if name.lower() not in given:
+            rows = rows.append_column(name, pa.nulls(rows.num_rows))
+    return rows
 
 
 def _listed(access: Access, table: Collection, rows: pa.Table, *, deletes: bool) -> Change:
@@ -130,10 +140,12 @@ def _inserted(access: Access, s: statements.Insert) -> Change | None:
     table = _table(access, s.table, s.at)
     columns = {column.name.lower(): column for column in table.schema}
     named = [name.lower() for name, _ in s.columns] or list(columns)
-    if sorted(named) != sorted(columns):
+    if len({*named}) < len(named) or not {*named} <= columns.keys():
         return None
     rows = literals.rows(s.query.text, [columns[name] for name in named])
-    return None if rows is None else _listed(access, table, rows.select(table.schema.names), deletes=False)
+    if rows is None:
+        return None
+    return _listed(access, table, _filled(rows, table.schema.names).select(table.schema.names), deletes=False)
 
 
 def _inserting(access: Access, s: statements.Insert) -> Statement:

@@ -12,10 +12,12 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from strandline.compute.plan.scalars.analyst import Analyst
+from strandline.compute.plan.sql.dialect import parse, position_of, relations
 from strandline.compute.plan.view import PlannedView, plan_view
 from strandline.compute.stage import Stage, split
 from strandline.controller.location.catalog import Catalog
 from strandline.controller.location.items import Collected, View
+from strandline.errors import DefinitionError
 from strandline.frontier.refresh import Refresh
 from strandline.store.clock import Ids
 
@@ -73,3 +75,14 @@ def stage_shards(
     views = [item for item in catalog.items.values() if isinstance(item, View) and item.instance == instance]
     known = {name: shard for view in views for name, shard in view.stages.items()}
     return {stage.name: known.get(stage.name) or before.get(stage.name) or ids.fresh("s") for stage in stages[:-1]}
+
+
+def refuse_itself(name: str, sql: str) -> None:
+    """Raise `DefinitionError` with a position if the text of a new view reads the view."""
+    tree = parse(sql)
+    for table in () if tree is None else relations(tree):
+        if table.name.lower() == name.lower() and not table.db:
+            raise DefinitionError(
+                f"a view cannot read itself, as {name!r} does; WITH RECURSIVE has a query that reads its own rows",
+                position_of(table, sql),
+            )

@@ -71,7 +71,7 @@ def _archive(path: str) -> Finding:
     archive = class_archive.place(path)
     if class_archive.is_whole(archive):
         return ok("class archive", str(archive))
-    return missing("class archive", "without it Spark takes twice as long to start", "run `strandline warm` once")
+    return ok("class archive", "none yet: Spark takes twice as long to start until `strandline warm` is run once")
 
 
 def open_files() -> Finding:

@@ -65,6 +65,9 @@ class Verification:
         """Whether the collection is exactly right."""
         return not self.missing and not self.extra
 
+    def __repr__(self) -> str:
+        return f"<Verification of {str(self).splitlines()[0]}>"
+
     def __str__(self) -> str:
         if self.tables:
             return "\n".join(map(str, self.tables))

@@ -19,7 +19,6 @@ import msgspec
 from strandline.algebra.excerpt import within
 from strandline.algebra.schema import RESERVED, Schema
 from strandline.compute.explain import explain
-from strandline.compute.plan.sql.dialect import parse, position_of, relations
 from strandline.compute.rehearsal import rehearse
 from strandline.compute.rules.explanation import Explanation
 from strandline.compute.stage import split
@@ -48,7 +47,7 @@ from strandline.controller.location.items import (
     Table,
     View,
 )
-from strandline.controller.planning import Definition, define, replanned, stage_shards
+from strandline.controller.planning import Definition, define, refuse_itself, replanned, stage_shards
 from strandline.errors import DefinitionError
 from strandline.frontier.refresh import Refresh
 from strandline.instance import live
@@ -123,23 +122,12 @@ def drafted(core: Core, catalog: Catalog, name: str, sql: str, refresh: Refresh 
     """Plan a view over ``catalog``, and try the plan; its shards are for the caller to choose."""
     naming.refuse(sql, "a view cannot read")
     if catalog.find(name) is None:
-        _refuse_itself(name, sql)
+        refuse_itself(name, sql)
     planned, stages = define(name, sql, catalog, core.assembly.analyst, refresh=refresh)
     rehearse(stages, {each: catalog.collection(each).schema for each in planned.imports}, core.assembly.analyst)
     columns, conf = columns_of(planned.schema), core.engine.settings()
     view = View(name, columns, "", planned.sql, planned.imports, stages={}, conf=conf, refresh=refresh)
     return Definition(msgspec.structs.replace(view, instance=instance), planned, stages)
-
-
-def _refuse_itself(name: str, sql: str) -> None:
-    """Raise `DefinitionError` with a position if the text of a new view reads the view."""
-    tree = parse(sql)
-    for table in () if tree is None else relations(tree):
-        if table.name.lower() == name.lower() and not table.db:
-            raise DefinitionError(
-                f"a view cannot read itself, as {name!r} does; WITH RECURSIVE has a query that reads its own rows",
-                position_of(table, sql),
-            )
 
 
 def _refuse_past(core: Core, refresh: Refresh | None) -> None:

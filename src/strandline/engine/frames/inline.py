@@ -106,15 +106,15 @@ def _cast(column: pa.ChunkedArray, target: pa.DataType) -> pa.ChunkedArray:
     return column.cast(target)
 
 
-def match_names(names: Sequence[str], schema: Schema) -> dict[str, str]:
-    """Return the given names by their lower case, if they are those of ``schema``, each once.
+def match_names(names: Sequence[str], schema: Schema, *, some: bool = False) -> dict[str, str]:
+    """Return the given names by their lower case, if they are those of ``schema``, each once; ``some``: some of them.
 
     Raises:
         InvalidUsage: a column is missing or unknown; the message names it.
     """
     given = {name.lower(): name for name in names}
     known = {name.lower() for name in schema.names}
-    missing = [name for name in schema.names if name.lower() not in given]
+    missing = [] if some else [name for name in schema.names if name.lower() not in given]
     unknown = [name for lower, name in given.items() if lower not in known]
     if missing or unknown or len(given) < len(names):
         raise InvalidUsage(

@@ -83,16 +83,19 @@ def inserted(answer: DataFrame, columns: Sequence[str], schema: Schema) -> DataF
 
 
 def given(rows: DataFrame, schema: Schema, *, diff: int) -> DataFrame:
-    """Return a caller's frame as updates at time 0 with ``diff``: columns by name.
+    """Return a caller's frame as updates at time 0 with ``diff``: columns by name; of insertions, others are NULL.
 
     Raises `InvalidUsage` naming a column that is missing, unknown, or cannot be stored.
     """
-    named = inline.match_names(rows.columns, schema)
+    named = inline.match_names(rows.columns, schema, some=diff > 0)
     kinds = {field.name: field.dataType for field in rows.schema.fields}
+    cells = []
     for column in schema:
-        if refused := _unassignable(kinds[named[column.name.lower()]], column):
+        name = named.get(column.name.lower())
+        if name is not None and (refused := _unassignable(kinds[name], column)):
             raise InvalidUsage(refused)
-    return rows.select(*(_stored(F.col(quote(column.name)), column) for column in schema), *_stamp(diff))
+        cells.append(F.lit(None) if name is None else F.col(quote(column.name)))
+    return rows.select(*(_stored(cell, column) for cell, column in zip(cells, schema, strict=True)), *_stamp(diff))
 
 
 def assignable(source: DataType, target: DataType) -> bool:
