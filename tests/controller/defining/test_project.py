@@ -73,6 +73,8 @@ def test_a_project_can_say_whatever_an_environment_can_be_configured_with(tmp_pa
         "serve_token": "env:TOKEN",
         "serve_certificate": "tls/chain.pem",
         "serve_key": "tls/key.pem",
+        "console_at": "127.0.0.1:9464",
+        "traces": {"endpoint": "http://localhost:4318", "headers": "file:otlp"},
     }
     (tmp_path / "strandline.yml").write_text(json.dumps({"location": "data", **said}))
     config = load(tmp_path).config
@@ -82,6 +84,8 @@ def test_a_project_can_say_whatever_an_environment_can_be_configured_with(tmp_pa
     assert at.replica_token == f"file:{tmp_path}/replicas"
     assert (at.serve_key, at.replica_key) == (f"{tmp_path}/tls/key.pem", f"{tmp_path}/tls/replica.key")
     assert at.replica_authority == "/etc/authority.pem"
+    assert at.console_at == "127.0.0.1:9464"
+    assert at.traces == {"endpoint": "http://localhost:4318", "headers": f"file:{tmp_path}/otlp"}
 
 
 def test_a_setting_of_spark_keeps_its_capitals(tmp_path):

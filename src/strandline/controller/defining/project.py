@@ -230,6 +230,8 @@ class _Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     serve_token: str | None = None
     serve_certificate: str | None = None
     serve_key: str | None = None
+    console_at: str | None = None
+    traces: dict[str, Scalar] = {}
     on_error: Literal["fail", "continue"] = "fail"
 
     def __post_init__(self) -> None:
@@ -283,6 +285,8 @@ def _said(root: Path, settings: _Settings) -> dict[str, Any]:
     found = {
         "lanes": settings.lanes,
         "serve_at": settings.serve_at,
+        "console_at": settings.console_at,
+        "traces": absolute(root, texts(settings.traces)) or None,
         "serve_token": _seen(root, settings.serve_token),
         **{name: _below(root, getattr(settings, name)) for name in _PEM_FILES},
     }
