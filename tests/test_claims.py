@@ -89,7 +89,9 @@ def test_every_law_that_is_named_is_listed() -> None:
     unknown = {(law, path.name) for path in documents() for law in cited(path.read_text(), families) - known}
     for path in code():
         text = path.read_text()
-        if "strandline.extras import" not in text:  # whose `require` is of libraries
+        if not re.search(
+            r"^from strandline(\.extras import|.* import .*\bextras\b)", text, re.MULTILINE
+        ):  # of libraries
             unknown |= {(law, path.name) for law in set(BROKEN.findall(text)) - known}
         if cited(text, families) - known:  # perhaps in what is no prose: data, names
             unknown |= {(law, path.name) for law in cited(prose(text), families) - known}
@@ -146,4 +148,5 @@ def test_the_page_of_threats_names_each_way_in() -> None:
         path.relative_to(PACKAGE).as_posix() for path in PACKAGE.rglob("*.py") if LISTENS.search(path.read_text())
     }
     listening.remove("bench/alive.py")  # its server accepts nothing, on loopback, while it measures
-    assert listening == {"persist/notices/push.py", "sources/readers/webhook/server.py"}
+    assert listening == {"console/service.py", "persist/notices/push.py", "sources/readers/webhook/server.py"}
+    assert "`console_at`" in first
