@@ -107,6 +107,13 @@ def test_the_wheel_has_every_file_of_the_package_and_no_other(wheel: Path) -> No
     assert "strandline/py.typed" in names, "type checkers ignore the annotations of a package without it"
 
 
+def test_the_wheel_has_the_files_of_the_console(wheel: Path) -> None:
+    """Damage: the console of an installed Strandline is a page without its script, or an error."""
+    with zipfile.ZipFile(wheel) as opened:
+        held = {name.rpartition("/static/")[2] for name in opened.namelist() if "console/static/" in name}
+    assert held == {path.name for path in (ROOT / "src/strandline/console/static").iterdir()}
+
+
 def test_the_wheel_says_its_extras(wheel: Path) -> None:
     """Damage: the command that an error names is refused by pip."""
     with zipfile.ZipFile(wheel) as opened:

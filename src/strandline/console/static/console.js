@@ -52,7 +52,7 @@ function table(heads, rows) {
 // ---- how numbers are written ----------------------------------------------------------------------------------------
 
 function many(value) {
-  if (value === null || value === undefined) return "–";
+  if (!Number.isFinite(value)) return "–";
   if (Math.abs(value) >= 1e6) return new Intl.NumberFormat("en", { notation: "compact", maximumFractionDigits: 2 }).format(value);
   return new Intl.NumberFormat("en", { maximumFractionDigits: Math.abs(value) < 10 ? 2 : Math.abs(value) < 100 ? 1 : 0 }).format(value);
 }
@@ -440,7 +440,7 @@ function showEnvironment(found) {
     }),
     tasks.length ? card("tasks", [tasks, [...rates]], () => [
       h("h3", {}, "Materializations"),
-      table(["name", "phase", "complete before", "rows", "rows/s"], tasks.map((item) => [link(item.name), item.phase || "–", moment(item.upper_at), (item.rows_stored || 0) + (item.rows_deleted || 0), rates.get(item.name)?.now ?? "–"])),
+      table(["name", "phase", "complete before", "rows", "rows/s"], tasks.map((item) => [link(item.name), item.phase || "–", moment(item.upper_at), (item.rows_stored || 0) + (item.rows_deleted || 0), rates.get(item.name)?.now ?? NaN])),
     ]) : null,
     instances.length ? card("instances", [instances], () => [h("h3", {}, "Replicas"), replicas(instances)]) : null,
   ]);
@@ -475,7 +475,7 @@ function learnRates(found) {
     if (item.rows_stored === undefined) continue;
     const [done, before] = [item.rows_stored + item.rows_deleted, rates.get(item.name)];
     const seconds = before ? (found.seen_ms - before.at) / 1000 : 0;
-    if (!before || seconds > 0) rates.set(item.name, { done, at: found.seen_ms, now: before ? Math.max(0, (done - before.done) / seconds) : 0 });
+    if (!before || seconds > 0) rates.set(item.name, { done, at: found.seen_ms, now: before ? Math.max(0, (done - before.done) / seconds) : NaN });
   }
 }
 
