@@ -116,7 +116,8 @@ def test_an_interrupt_while_it_runs_ends_it_in_order_though_spark_is_gone_alread
     os.killpg(process.pid, signal.SIGINT)
     _, said = process.communicate(timeout=120)
     assert (process.returncode, "Traceback" in said) == (0, False), said
-    assert place.run("status", "--json").documents[0]["holder"] is None
+    said = place.run("status", "--json").documents[0]
+    assert (said["holder"], said["serving"]) == (None, None)
 
 
 @pytest.mark.spark
