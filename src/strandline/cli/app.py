@@ -278,14 +278,26 @@ def explain(
 @app.command()
 def sql(
     context: typer.Context,
-    file: Annotated[Path, typer.Option("-f", "--file", metavar="FILE", help="The statements; - is standard input.")],
+    file: Annotated[
+        Path | None,
+        typer.Option(
+            "-f",
+            "--file",
+            metavar="FILE",
+            help="The statements; - is standard input.  Default, at a terminal: a shell.",
+        ),
+    ] = None,
     project: ProjectOption = HERE,
     json: JsonOption = False,
 ) -> None:
-    """Run statements, separated by semicolons."""
+    """Run statements, separated by semicolons; or, at a terminal without -f, a shell for them."""
+    if file is None and not json and sys.stdin.isatty() and sys.stdout.isatty():
+        from strandline.cli.shell import prompting  # no other command needs a line editor
+
+        raise typer.Exit(prompting.shell(_opener(context), project))
     from strandline.cli import asking
 
-    asking.script(_opener(context), project, file, Output(json))
+    asking.script(_opener(context), project, Path("-") if file is None else file, Output(json))
 
 
 @inspect_app.command("shard")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import sys
 from collections.abc import Sequence
 from contextlib import closing, suppress
@@ -12,7 +11,7 @@ from typing import Any
 from strandline.cli.terminal import watching
 from strandline.cli.terminal.exits import Exit
 from strandline.cli.terminal.opening import Asked, Opener
-from strandline.cli.terminal.output import Output, rows_document, rows_table
+from strandline.cli.terminal.output import Output, outcome, rows_document, rows_table
 from strandline.cli.terminal.standing import parts, stands_still, written_by
 from strandline.cli.terminal.watching import interrupted
 from strandline.client import Progress, Transaction, Updates
@@ -130,9 +129,7 @@ def _refuse_loose_ends(parsed: Sequence[tuple[str, statements.Statement]]) -> No
 
 
 def _said(name: str, timestamp: int | None, output: Output) -> None:
-    words = re.sub(r"(?<=[a-z])(?=[A-Z])", " ", name).upper()
-    said = f"{words}: done" if timestamp is None else f"{words}: committed at {timestamp}"
-    output.result({"statement": name, "timestamp": timestamp}, said)
+    output.result({"statement": name, "timestamp": timestamp}, outcome(name, timestamp))
 
 
 def _answer(env: Asked, sql: str, as_of: int | None, output: Output) -> None:

@@ -13,22 +13,22 @@ class Cancel:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._ways: list[Callable[[], object]] = []
+        self._way: Callable[[], object] | None = None
         self._called = False
 
     def __call__(self) -> None:
         """End the query, or have it ended as soon as it begins."""
         with self._lock:
             self._called = True
-            ways, self._ways = self._ways, []
-        for way in ways:
+            way, self._way = self._way, None
+        if way is not None:
             way()
 
     def by(self, way: Callable[[], object]) -> None:
-        """Have ``way`` called; at once if this was called already."""
+        """Have ``way`` called, and none that was given before; at once if this was called already."""
         with self._lock:
             if not self._called:
-                self._ways.append(way)
+                self._way = way
                 return
         way()
 

@@ -95,6 +95,11 @@ class Environment:
         address = self._access.assembly.address
         return None if address is None else address.parent
 
+    @property
+    def writes(self) -> bool:
+        """Whether it may change anything, and ticks."""
+        return self._core.writing is not None
+
     def close(self) -> None:
         """Close the location and release it.  Everything that was acknowledged is durable already.
 
@@ -139,7 +144,10 @@ class Environment:
             case statements.Query() | Show():
                 raise InvalidUsage("a query returns rows: call env.query(…)")
             case Subscribe():
-                raise InvalidUsage("a subscription returns updates as they come: iterate over env.subscribe(…)")
+                raise InvalidUsage(
+                    "SUBSCRIBE works in the shell; a program iterates over env.subscribe(…), and "
+                    "`strandline subscribe` prints what comes"
+                )
         return None
 
     def insert(self, table: str, rows: Data, token: str | None = None) -> int:

@@ -11,12 +11,14 @@ process dies before, when the location is opened for writing again.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncGenerator, Iterator
 from contextlib import AsyncExitStack, aclosing, suppress
 
 from msgspec.structs import replace
 
 from strandline.client.access import Access
+from strandline.client.cancelling import Cancel
 from strandline.client.events import Event, Progress, Updates
 from strandline.controller.asking import reads
 from strandline.controller.core import Core
@@ -39,6 +41,7 @@ class Subscription:
         self._core = core
         self._reader = reader
         self._held = held
+        self._turn = asyncio.Lock()  # a call for the next one that is cancelled ends before it closes
         self._events = self._all(as_of, until)
 
     @classmethod
@@ -72,12 +75,14 @@ class Subscription:
             AsOfError: it cannot be read at ``as_of``; or the lease was lost, because this process stood still for long.
             CollectionError: the collection has errors at a time whose updates are to come next.
         """
-        return await anext(self._events, None)
+        async with self._turn:
+            return await anext(self._events, None)
 
     async def close(self) -> None:
         """Give up what is held; the view of a query goes with the next tick."""
-        await self._events.aclose()
-        await self._held.aclose()
+        async with self._turn:
+            await self._events.aclose()
+            await self._held.aclose()
 
     async def _all(self, as_of: int | None, until: int | None) -> AsyncGenerator[Event, None]:
         reader = self._reader
@@ -115,16 +120,23 @@ class Subscription:
 class Events(Iterator[Event]):
     """What comes of a subscription, for plain calls; other calls of the environment may be made meanwhile.
 
-    `close` it; one that is not used any longer closes itself.
+    `close` it, from any thread; one that is not used any longer closes itself.
     """
 
     def __init__(self, access: Access, subscription: Subscription) -> None:
         self._access = access
         self._subscription = subscription
         self._closed = False
+        self._waiting = Cancel()
 
     def __next__(self) -> Event:
-        event = None if self._closed else self._access.wait(self._subscription.next())
+        event = None
+        if not self._closed:
+            try:
+                event = self._access.wait(self._subscription.next(), self._waiting)
+            except InvalidUsage:
+                if not self._closed:
+                    raise
         if event is None:
             self.close()
             raise StopIteration
@@ -134,6 +146,7 @@ class Events(Iterator[Event]):
         """Give up what is held; a view of a query goes with the next tick."""
         if not self._closed:
             self._closed = True
+            self._waiting()
             with suppress(InvalidUsage):  # where the environment is closed, all leases are given up
                 self._access.wait(self._subscription.close())
 

@@ -42,8 +42,18 @@ def shown(time: int) -> str:
     >>> shown(1_700_000_000_500), shown(2**62)
     ('2023-11-14T22:13:20.500Z (1700000000500)', '4611686018427387904')
     """
+    at = clock(time)
+    return at if at == str(time) else f"{at} ({time})"
+
+
+def clock(time: int) -> str:
+    """Return a time as people read it; one that no calendar has, as milliseconds.
+
+    >>> clock(1_700_000_000_500), clock(2**62)
+    ('2023-11-14T22:13:20.500Z', '4611686018427387904')
+    """
     try:
         at = _EPOCH + time * _MS
     except OverflowError:
         return str(time)
-    return f"{at.replace(tzinfo=None).isoformat(timespec='milliseconds')}Z ({time})"
+    return f"{at.replace(tzinfo=None).isoformat(timespec='milliseconds')}Z"

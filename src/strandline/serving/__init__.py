@@ -10,14 +10,14 @@ from strandline import lazily
 
 if TYPE_CHECKING:
     from strandline.serving.places import Door, Serving, serve
-    from strandline.serving.remote import RemoteEnvironment, RemoteTransaction, connect
+    from strandline.serving.remote import RemoteEnvironment, RemoteTransaction, connect, writer
 
-__all__ = ["Door", "RemoteEnvironment", "RemoteTransaction", "Serving", "connect", "serve"]
+__all__ = ["Door", "RemoteEnvironment", "RemoteTransaction", "Serving", "connect", "serve", "writer"]
 
 __getattr__ = lazily.names(
     __name__,
     {
         **dict.fromkeys(("Door", "Serving", "serve"), "strandline.serving.places"),
-        **dict.fromkeys(("RemoteEnvironment", "RemoteTransaction", "connect"), "strandline.serving.remote"),
+        **dict.fromkeys(("RemoteEnvironment", "RemoteTransaction", "connect", "writer"), "strandline.serving.remote"),
     },
 )

@@ -247,6 +247,8 @@ class Desk:
     def _caught_up(self, text: str, as_of: int | None, cancel: Cancel) -> tuple[pa.Table, int | None]:
         least, begun = self._acknowledged if as_of is None else 0, self._clock.now_ms()
         while True:
+            if cancel.called:
+                raise cancel.error()
             try:
                 with self.traffic.step("answer"):
                     return self.env.answer(text, as_of, least, cancel=cancel)

@@ -54,12 +54,25 @@ def connect(where: str, *, token: str | None = None, authority: str | None = Non
     """
     place = arguments.text(where, "where to connect")
     if not place.startswith("grpc+"):
-        found = calls.published(path_of(place) if place.startswith("file:") else Path(place))
+        found = _published(place)
         if found is None or not found.flight_sql:
             raise ConfigError(f"no process serves the location {place!r}: start `strandline run`, or name its address")
         place = found.flight_sql[0]
     secret = None if token is None else Secret(resolve_reference(token, base=Path()))
     return RemoteEnvironment(place, secret, None if authority is None else Path(authority).read_bytes())
+
+
+def writer(location: str) -> int | None:
+    """Return the process that said that it serves a location in files; None: none does.
+
+    It may have been killed since.
+    """
+    found = _published(location)
+    return None if found is None or not found.flight_sql else found.pid
+
+
+def _published(place: str) -> calls.Addresses | None:
+    return calls.published(path_of(place) if place.startswith("file:") else Path(place))
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ control character in a row could move the cursor, hide text or type into the ter
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -67,6 +68,24 @@ def printable(text: str, *, lines: bool = True) -> str:
     ('a\\x1b[2Jb\\u202ec', 'two\nlines', 'one\\nline')
     """
     return "".join(c if c.isprintable() or (lines and c in "\n\t") else repr(c)[1:-1] for c in text)
+
+
+def verb(statement: str) -> str:
+    """Return a kind of statement as a statement says it.
+
+    >>> verb("CreateView")
+    'CREATE VIEW'
+    """
+    return re.sub(r"(?<=[a-z])(?=[A-Z])", " ", statement).upper()
+
+
+def outcome(statement: str, at: object) -> str:
+    """Return what is said of a statement that was done; ``at``: when it was committed, None: it changed definitions.
+
+    >>> outcome("DropReplica", None), outcome("Insert", "12:00")
+    ('DROP REPLICA: done', 'INSERT: committed at 12:00')
+    """
+    return f"{verb(statement)}: done" if at is None else f"{verb(statement)}: committed at {at}"
 
 
 def as_json(document: Mapping[str, Any]) -> str:

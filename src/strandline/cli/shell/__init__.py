@@ -1,0 +1,6 @@
+"""The shell: `strandline sql` at a terminal.
+
+The modules without a terminal in them are plain functions: `texts`, `tables`, `completion`, `history`, `commands`.
+"""
+
+__all__ = ["prompting"]

@@ -1,0 +1,360 @@
+"""Running: what the shell does with what was typed: statements, commands, answers, errors.
+
+Long because each kind of statement and each command is done here.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from time import perf_counter
+from typing import Final, TypeVar
+
+import pyarrow as pa
+from rich.console import Console
+from rich.status import Status
+from rich.text import Text
+
+from strandline.cli.shell import commands
+from strandline.cli.shell.colours import coloured
+from strandline.cli.shell.commands import Command
+from strandline.cli.shell.completion import Names
+from strandline.cli.shell.connection import Connection
+from strandline.cli.shell.describing import described, helped, standing
+from strandline.cli.shell.following import Scroll
+from strandline.cli.shell.tables import FAINT, Look, counted, lines
+from strandline.cli.shell.texts import ESCAPE, pointed, typed
+from strandline.cli.shell.working import followed, interruptible
+from strandline.cli.terminal.exits import sentence
+from strandline.cli.terminal.opening import Asked
+from strandline.cli.terminal.output import outcome, printable, verb
+from strandline.client import Cancel, Environment, Transaction
+from strandline.controller.language import statements
+from strandline.controller.language.showing import Show, Shown, Subscribe
+from strandline.errors import ConfigError, DefinitionError, InvalidUsage, StrandlineError, Unavailable
+from strandline.frontier import moments
+from strandline.serving import RemoteEnvironment, RemoteTransaction
+
+T = TypeVar("T")
+
+LIMIT: Final = 100
+"""So many rows of an answer are shown at first."""
+WATCH_S: Final = 2.0
+_INSIDE: Final = "in a transaction already: COMMIT or ROLLBACK ends it"
+UNFOLDED: Final = 100_000
+"""The width of a file."""
+TICK_S: Final = 60.0
+"""For so long a statement waits for views to follow, where this shell is the process that writes."""
+_WRONG: Final = "bold red"
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What the user has set."""
+
+    expanded: bool = False
+    timing: bool = False
+    limit: int | None = LIMIT
+
+
+class Leave(Exception):
+    """The user wants to leave."""
+
+
+class Shell:
+    """See the module.  ``console``: the terminal."""
+
+    def __init__(self, connection: Connection, console: Console) -> None:
+        self.names = Names(self._known)
+        self._connection = connection
+        self._console = console
+        self._settings = Settings()
+        self._transaction: Transaction | RemoteTransaction | None = None
+        self._last = ""
+        self._file = ExitStack()
+        self._target: Console | None = None
+
+    @property
+    def in_transaction(self) -> bool:
+        """Whether BEGIN was said, and neither COMMIT nor ROLLBACK yet."""
+        return self._transaction is not None
+
+    def run(self, text: str) -> bool:
+        """Do what was typed, up to the first error, which is shown; return whether there was none.
+
+        Raises `Leave` if the user wants to leave.
+        """
+        try:
+            for each in typed(text):
+                begun = perf_counter()
+                if each.startswith(ESCAPE):
+                    self._command(commands.read(each))
+                    continue
+                if self._statement(each) and self._settings.timing:
+                    self._say(f"took {_duration(perf_counter() - begun)}", FAINT)
+        except KeyboardInterrupt:
+            self._say("cancelled", FAINT)
+        except Leave:
+            raise
+        except Exception as error:  # noqa: BLE001 - the shell goes on
+            self._wrong(error, text)
+        else:
+            return True
+        return False
+
+    def close(self) -> None:
+        """End what is open; a transaction is not committed."""
+        if self._transaction is not None:
+            self._say("the transaction was not committed")
+            if isinstance(self._transaction, RemoteTransaction):
+                self._attempted(self._transaction.roll_back)
+        self._file.close()
+
+    # ---- statements --------------------------------------------------------------------------------------------------
+
+    def _statement(self, text: str) -> bool:
+        """Do a statement; return whether how long it took says anything."""
+        statement = self._connection.project.resolved(statements.parse(text))
+        match statement:
+            case statements.Query() | Show():
+                self._last = text
+                self._question(text, statement)
+            case Subscribe(what):
+                self._follow(what)
+            case statements.Bracket(word):
+                self._bracket(word)
+            case _:
+                self._change(text, statement)
+        return not isinstance(statement, Subscribe)
+
+    def _question(self, text: str, statement: statements.Statement) -> None:
+        rows, time = self._asked(lambda env, cancel: env.answer(text, cancel=cancel))
+        if isinstance(statement, Show) and statement.what is Shown.CREATE:
+            self._print([coloured(printable(f"{each};")) for each in rows.column("statement").to_pylist()])
+            return
+        self._answer(rows, time)
+
+    def _answer(self, rows: pa.Table, time: int | None) -> None:
+        look = self._look()
+        self._print(lines(rows, look))
+        at = "" if time is None else f", true at {moments.clock(time)}"
+        self._say(f"({counted(rows, look)}{at})", FAINT)
+
+    def _change(self, text: str, statement: statements.Statement) -> None:
+        if isinstance(self._transaction, RemoteTransaction):
+            self._waited(partial(self._transaction.execute, text))
+            self._say(f"{verb(type(statement).__name__)}: part of the transaction")
+            return
+        if self._transaction is not None:
+            self._waited(partial(self._transaction.execute, statement))
+            self._say(f"{verb(type(statement).__name__)}: part of the transaction")
+            return
+        env = self._connection.ready(changes=True)
+        try:
+            if isinstance(env, RemoteEnvironment):
+                time = self._waited(partial(env.execute, text))
+            else:
+                time = self._waited(partial(env.execute, statement))
+        finally:
+            self.names.forget()
+        self._done(statement, time)
+
+    def _done(self, statement: object, time: int | None) -> None:
+        self._say(outcome(type(statement).__name__, None if time is None else moments.clock(time)))
+        self._follow_up()
+
+    def _follow_up(self) -> None:
+        """Have views follow, where no other process sees to it."""
+        env = self._connection.env
+        if isinstance(env, Environment):
+            self._waited(partial(env.tick, timeout=TICK_S))
+
+    def _bracket(self, word: str) -> None:
+        if (word == "BEGIN") == self.in_transaction:
+            raise InvalidUsage(f"{word} {_INSIDE if self.in_transaction else 'outside any transaction'}")
+        if word == "BEGIN":
+            env = self._connection.ready(changes=True)
+            begin: Callable[[], Transaction | RemoteTransaction] = env.begin
+            self._transaction = self._waited(begin)
+            self._say("BEGIN: queries see the tables without its changes until COMMIT", FAINT)
+            return
+        transaction, self._transaction = self._transaction, None
+        assert transaction is not None, "there is one"
+        if word == "COMMIT":
+            time = self._waited(transaction.commit)
+            self._say("COMMIT: nothing was changed" if time is None else f"COMMIT: committed at {moments.clock(time)}")
+            self._follow_up()
+            return
+        if isinstance(transaction, RemoteTransaction):
+            self._attempted(transaction.roll_back)
+        self._say("ROLLBACK: nothing was changed")
+
+    def _follow(self, what: str) -> None:
+        env, scroll = self._connection.ready(changes=False), Scroll(self._console.width)
+        self._say("what is there, and then each change; Ctrl-C ends it", FAINT)
+        try:
+            for event in followed(env.subscribe(what)):
+                self._print(scroll.lines(event))
+        except Unavailable as error:
+            if not self._connection.lost(error):
+                raise
+
+    # ---- commands ----------------------------------------------------------------------------------------------------
+
+    def _command(self, command: Command) -> None:
+        settings = self._settings
+        match command:
+            case Command(name, "") if name in commands.LISTS:
+                self._answer(self._shown(f"SHOW {commands.LISTS[name]}"), None)
+            case Command(name, argument) if name in commands.LISTS:
+                self._print(described(argument, self._shown, self._look()))
+            case Command(r"\status"):
+                self._print(standing(self._asked(lambda env, _: env.status()), self._look()))
+            case Command(r"\watch"):
+                self._watch(commands.seconds(command, WATCH_S))
+            case Command(r"\x"):
+                self._settings = replace(settings, expanded=commands.switched(command, settings.expanded))
+                self._say(f"one value a line: {_on(self._settings.expanded)}", FAINT)
+            case Command(r"\timing"):
+                self._settings = replace(settings, timing=commands.switched(command, settings.timing))
+                self._say(f"timing: {_on(self._settings.timing)}", FAINT)
+            case Command(r"\limit", ""):
+                self._say(f"limit: {_limit(settings.limit)}", FAINT)
+            case Command(r"\limit"):
+                self._settings = replace(settings, limit=commands.limited(command))
+                self._say(f"limit: {_limit(self._settings.limit)}", FAINT)
+            case Command(r"\i", file):
+                self._run_file(file)
+            case Command(r"\o", file):
+                self._write_to(file)
+            case Command(r"\?"):
+                self._print(helped())
+            case _:
+                raise Leave
+
+    def _watch(self, seconds: float) -> None:
+        if not self._last:
+            raise InvalidUsage(r"\watch runs the last query again, and there is none yet")
+        wait = threading.Event().wait
+        while True:
+            self._console.clear()
+            self._say(f"every {seconds:g} s, until Ctrl-C: {' '.join(self._last.split())}", FAINT)
+            self._answer(*self._asked(lambda env, cancel: env.answer(self._last, cancel=cancel)))
+            wait(seconds)
+
+    def _run_file(self, file: str) -> None:
+        try:
+            text = Path(file).expanduser().read_text()
+        except (OSError, UnicodeDecodeError) as error:
+            raise ConfigError(f"the file {file!r} cannot be read: {sentence(error)}") from error
+        if not self.run(text):
+            raise InvalidUsage(f"{file}: the statements behind the one that failed were not run")
+
+    def _write_to(self, file: str) -> None:
+        self._file.close()
+        self._target = None
+        if not file:
+            self._say("answers are shown here", FAINT)
+            return
+        try:
+            opened = self._file.enter_context(Path(file).expanduser().open("w"))
+        except OSError as error:
+            raise ConfigError(f"the file {file!r} cannot be written: {sentence(error)}") from error
+        self._target = Console(file=opened, width=UNFOLDED, highlight=False, soft_wrap=True)
+        self._say(rf"answers go to {file}, until \o", FAINT)
+
+    # ---- asking ------------------------------------------------------------------------------------------------------
+
+    def _asked(self, call: Callable[[Asked, Cancel], T]) -> T:
+        """Make a call that changes nothing; if the process that writes has ended, make it again when it is back."""
+        while True:
+            env, cancel = self._connection.ready(changes=False), Cancel()
+            try:
+                return interruptible(partial(call, env, cancel), cancel, self._waits)
+            except StrandlineError as error:
+                if not self._connection.lost(error):
+                    raise
+                self._forget_transaction()
+            self._connection.come_back()
+
+    def _shown(self, text: str) -> pa.Table:
+        return self._asked(lambda env, cancel: env.answer(text, cancel=cancel))[0]
+
+    def _waited(self, call: Callable[[], T]) -> T:
+        """Make a call that cannot be taken back."""
+        try:
+            return interruptible(call, _nothing, self._waits)
+        except KeyboardInterrupt:
+            self._say("it was sent, and may still be done: look before you repeat it")
+            raise
+        except StrandlineError as error:
+            if self._connection.lost(error):
+                self._forget_transaction()
+                raise Unavailable("whether the statement was done is not known: look before you repeat it") from error
+            raise
+
+    def _forget_transaction(self) -> None:
+        if isinstance(self._transaction, RemoteTransaction):
+            self._transaction = None
+            self._say("the transaction went with it: nothing of it was committed")
+
+    def _waits(self) -> Status:
+        return self._console.status("running; Ctrl-C cancels it")
+
+    def _known(self, text: str) -> Sequence[Sequence[str]]:
+        """Return what SHOW answers, for completion; nothing if it cannot be asked."""
+        try:
+            rows, _ = self._connection.env.answer(text)
+        except Exception:  # noqa: BLE001 - the next statement says why
+            return []
+        return [tuple(row.values()) for row in rows.to_pylist()]
+
+    def _attempted(self, call: Callable[[], object]) -> None:
+        try:
+            self._waited(call)
+        except StrandlineError:
+            return  # it is gone by itself
+
+    # ---- showing -----------------------------------------------------------------------------------------------------
+
+    def _look(self) -> Look:
+        if self._target is not None:
+            return Look(UNFOLDED, None, self._settings.expanded)
+        return Look(self._console.width, self._settings.limit, self._settings.expanded)
+
+    def _print(self, shown: Iterable[Text]) -> None:
+        target = self._target or self._console
+        for line in shown:
+            target.print(line)
+
+    def _say(self, text: str, style: str = "") -> None:
+        self._console.print(Text(printable(text), style))
+
+    def _wrong(self, error: Exception, text: str) -> None:
+        at = error.position if isinstance(error, DefinitionError) else None
+        said = error.message if isinstance(error, DefinitionError) else sentence(error)
+        self._console.print(Text.assemble(("error: ", _WRONG), printable(said)))
+        if at is not None and at.line <= text.count("\n") + 1:
+            line, mark = pointed(text, at, self._console.width)
+            self._console.print(Text(line))
+            self._console.print(Text(mark, _WRONG))
+
+
+def _nothing() -> None:
+    """Cancel nothing: a change that was sent goes on."""
+
+
+def _duration(seconds: float) -> str:
+    return f"{seconds * 1000:.0f} ms" if seconds < 1 else f"{seconds:.2f} s"
+
+
+def _on(switch: bool) -> str:
+    return "on" if switch else "off"
+
+
+def _limit(limit: int | None) -> str:
+    return "all rows are shown" if limit is None else f"{limit:,} rows are shown"

@@ -1,0 +1,128 @@
+"""Working: a call that takes long is made beside the terminal, so that Ctrl-C reaches the shell."""
+
+from __future__ import annotations
+
+import queue
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, closing, suppress
+from dataclasses import dataclass
+from typing import Final, Generic, Protocol, TypeVar
+
+from strandline.instance.carriers.exchange import start_thread
+
+T = TypeVar("T")
+E_co = TypeVar("E_co", covariant=True)
+
+_LOOK_S: Final = 0.1
+"""So often the shell looks whether Ctrl-C was pressed."""
+_LOOKS: Final = 10
+"""After so many looks the call is shown to run."""
+LET_GO_S: Final = 5.0
+"""For so long a call that was cancelled may take to end; after that it is left alone."""
+
+
+class Stream(Protocol[E_co]):
+    """What comes as it comes, until it is closed."""
+
+    def __iter__(self) -> Iterator[E_co]:
+        """Yield it."""
+        ...
+
+    def close(self) -> None:
+        """End it."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class _Came(Generic[T]):
+    """Something has come."""
+
+    value: T
+
+
+@dataclass(frozen=True, slots=True)
+class _Ended:
+    """Nothing more comes; ``error``: because of that."""
+
+    error: BaseException | None
+
+
+class _Outcome(Generic[T]):
+    """What a call returned or raised, once it has ended."""
+
+    def __init__(self, call: Callable[[], T]) -> None:
+        self._call = call
+        self._ended: queue.SimpleQueue[tuple[T | None, BaseException | None]] = queue.SimpleQueue()
+
+    def make(self) -> None:
+        """Make the call."""
+        try:
+            self._ended.put((self._call(), None))
+        except BaseException as error:  # noqa: BLE001 - it is raised in the thread that waits
+            self._ended.put((None, error))
+
+    def result(self, seconds: float) -> T:
+        """Return what was returned, or raise what was raised.  Raises `queue.Empty` if the call goes on."""
+        value, error = self._ended.get(timeout=seconds)
+        if error is not None:
+            raise error
+        return value  # type: ignore[return-value]  # it is T where there is no error
+
+
+def interruptible(
+    call: Callable[[], T], cancel: Callable[[], object], shown: Callable[[], AbstractContextManager[object]]
+) -> T:
+    """Make ``call`` in a thread of its own, and return what it returns.  ``shown`` is entered if it takes a while.
+
+    Ctrl-C calls ``cancel``, and raises `KeyboardInterrupt` when the call has ended, or will not.
+    """
+    outcome, looks = _Outcome(call), 0
+    start_thread(outcome.make, "shell")
+    try:
+        with ExitStack() as entered:
+            while True:
+                try:
+                    return outcome.result(_LOOK_S)
+                except queue.Empty:
+                    looks += 1
+                    if looks == _LOOKS:
+                        entered.enter_context(shown())
+    except KeyboardInterrupt:
+        _let_go(cancel, outcome)
+        raise
+
+
+def followed(stream: Stream[T]) -> Iterator[T]:
+    """Yield what comes, until Ctrl-C, which ends the stream.  Raises what the stream raises."""
+    found: queue.SimpleQueue[_Came[T] | _Ended] = queue.SimpleQueue()
+
+    def read() -> None:
+        try:
+            for each in stream:
+                found.put(_Came(each))
+        except BaseException as error:  # noqa: BLE001 - it is raised in the thread that waits
+            found.put(_Ended(error))
+        else:
+            found.put(_Ended(None))
+
+    start_thread(read, "shell")
+    with closing(stream), suppress(KeyboardInterrupt):
+        while True:
+            try:
+                event = found.get(timeout=_LOOK_S)
+            except queue.Empty:
+                continue
+            match event:
+                case _Came(value):
+                    yield value
+                case _Ended(None):
+                    return
+                case _Ended(BaseException() as error):
+                    raise error
+
+
+def _let_go(cancel: Callable[[], object], outcome: _Outcome[T]) -> None:
+    cancelling = _Outcome(cancel)
+    start_thread(cancelling.make, "shell")
+    with suppress(Exception, KeyboardInterrupt):  # how it ends is of no interest any more
+        outcome.result(LET_GO_S)
