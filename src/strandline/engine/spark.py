@@ -48,7 +48,8 @@ from strandline.engine.parts.prune import reach
 from strandline.engine.parts.scan import Scanner
 from strandline.engine.parts.staging import Stager, is_whole
 from strandline.engine.prepared.plans import Asked, Plans, are_few
-from strandline.engine.session.start import cancel_jobs, require_running, tag_jobs, untag_jobs
+from strandline.engine.session.cancelling import Cancellable
+from strandline.engine.session.start import cancel_jobs, require_running, tag_jobs
 from strandline.engine.sql import answers, edits, error_half
 from strandline.engine.sql.rendering import render
 from strandline.errors import InvalidUsage
@@ -499,19 +500,11 @@ class SparkEngine:
 
     async def _cancellable(self, call: Callable[[], _T]) -> _T:
         """As `_run`; if this is cancelled, the jobs of the call are, too."""
-        tag = f"{self._tag}-{next(self._calls)}"
-
-        def tagged() -> _T:
-            tag_jobs(self._session, tag)
-            try:
-                return call()
-            finally:
-                untag_jobs(self._session, tag)
-
+        made = Cancellable(self._session, f"{self._tag}-{next(self._calls)}", call)
         try:
-            return await self._run(tagged)
+            return await self._run(made)
         except asyncio.CancelledError:
-            asyncio.get_running_loop().run_in_executor(self._peekers, cancel_jobs, self._session, tag)
+            asyncio.get_running_loop().run_in_executor(self._peekers, made.cancel)
             raise
 
     def _begun(self, call: Callable[[], _T]) -> asyncio.Future[_T]:

@@ -11,7 +11,6 @@ from collections.abc import Callable
 from typing import Final
 
 from strandline.cli.terminal.opening import Asked, Opener
-from strandline.client import Environment
 from strandline.controller.defining.project import Project
 from strandline.errors import ConfigError, StrandlineError, Unavailable
 from strandline.serving import RemoteEnvironment, writer
@@ -46,7 +45,7 @@ class Connection:
     @property
     def writes(self) -> bool:
         """Whether this shell is the process that writes."""
-        return isinstance(self._env, Environment) and self._env.writes
+        return self._env is not None and not isinstance(self._env, RemoteEnvironment) and self._env.writes
 
     def open(self) -> str:
         """Connect, or open the location for reading; return what to say of it."""

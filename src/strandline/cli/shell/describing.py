@@ -12,7 +12,6 @@ from strandline.cli.shell.colours import coloured
 from strandline.cli.shell.commands import HELP
 from strandline.cli.shell.tables import FAINT, HEAD, Look, lines
 from strandline.cli.terminal.output import printable
-from strandline.controller.asking.freshness import told
 from strandline.controller.introspection.definition import named
 from strandline.errors import InvalidUsage
 
@@ -52,6 +51,8 @@ def described(name: str, ask: Ask, look: Look) -> Iterator[Text]:
 
 def standing(found: Mapping[str, Any], look: Look) -> Iterator[Text]:
     """Yield the lines about how each collection is, and what stands still and why; ``found``: what `status` returns."""
+    from strandline.controller.asking.freshness import told  # it imports what runs views: nothing else here needs that
+
     columns = ("collection", "phase", "lag", "errors", "problem")
     rows: list[tuple[Any, ...]] = [
         (name, each["phase"], told(each["lag"]), (each.get("errors") or {}).get("rows"), each.get("problem"))

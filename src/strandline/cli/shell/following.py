@@ -23,7 +23,10 @@ _VALUE_MIN: Final = 12
 
 
 class Scroll:
-    """The lines of one subscription; its columns are as wide as the first updates need."""
+    """The lines of one subscription; its columns are as wide as the first updates need.
+
+    At one time, what went stands before what came.
+    """
 
     def __init__(self, width: int) -> None:
         self._width = width
@@ -44,7 +47,7 @@ class Scroll:
                     heads = (Text(printable(name, lines=False), HEAD) for name in names)
                     yield self._line(Text("time", HEAD), Text("diff", HEAD), heads)
                 times, diffs = rows.column(TIME).to_pylist(), rows.column(DIFF).to_pylist()
-                for n, (time, diff) in enumerate(zip(times, diffs, strict=True)):
+                for time, diff, n in sorted(zip(times, diffs, range(len(times)), strict=True)):
                     sign = Text(f"{diff:+}", CAME if diff > 0 else WENT)
                     yield self._line(Text(clock(time), FAINT), sign, (styled(column[n]) for column in cells))
 

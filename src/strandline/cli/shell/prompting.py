@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import signal
+import sys
+import termios
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -30,6 +32,8 @@ from strandline.cli.terminal.output import printable
 
 PROMPT: Final = "strandline> "
 IN_TRANSACTION: Final = "strandline*> "
+_LOCAL: Final = 3
+"""Where the attributes of a terminal say what it does by itself with keys."""
 _TERMINATED: Final = 128 + signal.SIGTERM
 
 
@@ -41,10 +45,10 @@ def shell(opener: Opener, root: Path) -> int:
     console = Console(highlight=False, soft_wrap=True)
 
     def say(text: str) -> None:
-        console.print(Text(printable(text), FAINT))
+        console.print(Text(printable(text), FAINT), soft_wrap=False)
 
     connection = Connection(opener, project, say, threading.Event().wait)
-    with ExitStack() as opened, _terminated():
+    with ExitStack() as opened, _terminated(), _silent():
         opened.callback(connection.close)
         with console.status("connecting"):
             where = connection.open()
@@ -102,6 +106,20 @@ def _keys() -> KeyBindings:
         event.current_buffer.complete_state = None
 
     return keys
+
+
+@contextmanager
+def _silent() -> Iterator[None]:
+    """Keep the terminal from showing keys while a statement runs; the prompt shows them, with their colours."""
+    keyboard = sys.stdin.fileno()
+    before = termios.tcgetattr(keyboard)
+    quiet = [*before]
+    quiet[_LOCAL] &= ~termios.ECHO
+    termios.tcsetattr(keyboard, termios.TCSADRAIN, quiet)
+    try:
+        yield
+    finally:
+        termios.tcsetattr(keyboard, termios.TCSADRAIN, before)
 
 
 @contextmanager

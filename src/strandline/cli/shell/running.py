@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from time import perf_counter
-from typing import Final, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
 import pyarrow as pa
 from rich.console import Console
@@ -32,12 +32,15 @@ from strandline.cli.shell.working import followed, interruptible
 from strandline.cli.terminal.exits import sentence
 from strandline.cli.terminal.opening import Asked
 from strandline.cli.terminal.output import outcome, printable, verb
-from strandline.client import Cancel, Environment, Transaction
+from strandline.client import Cancel
 from strandline.controller.language import statements
 from strandline.controller.language.showing import Show, Shown, Subscribe
 from strandline.errors import ConfigError, DefinitionError, InvalidUsage, StrandlineError, Unavailable
 from strandline.frontier import moments
 from strandline.serving import RemoteEnvironment, RemoteTransaction
+
+if TYPE_CHECKING:
+    from strandline.client import Transaction
 
 T = TypeVar("T")
 
@@ -170,7 +173,7 @@ class Shell:
     def _follow_up(self) -> None:
         """Have views follow, where no other process sees to it."""
         env = self._connection.env
-        if isinstance(env, Environment):
+        if not isinstance(env, RemoteEnvironment):
             self._waited(partial(env.tick, timeout=TICK_S))
 
     def _bracket(self, word: str) -> None:
@@ -332,12 +335,12 @@ class Shell:
             target.print(line)
 
     def _say(self, text: str, style: str = "") -> None:
-        self._console.print(Text(printable(text), style))
+        self._console.print(Text(printable(text), style), soft_wrap=False)
 
     def _wrong(self, error: Exception, text: str) -> None:
         at = error.position if isinstance(error, DefinitionError) else None
         said = error.message if isinstance(error, DefinitionError) else sentence(error)
-        self._console.print(Text.assemble(("error: ", _WRONG), printable(said)))
+        self._console.print(Text.assemble(("error: ", _WRONG), printable(said)), soft_wrap=False)
         if at is not None and at.line <= text.count("\n") + 1:
             line, mark = pointed(text, at, self._console.width)
             self._console.print(Text(line))
