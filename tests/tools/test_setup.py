@@ -163,7 +163,7 @@ def test_the_jdk_that_the_user_names_comes_first(machine: Machine) -> None:
     assert java_home(machine, JAVA_HOME=str(mine)) == str(mine)
 
 
-@pytest.mark.parametrize("package", ["postgresql", "redis-server", "mariadb-server-core", "chromium"])
+@pytest.mark.parametrize("package", ["postgresql", "redis-server", "mariadb-server-core", "chromium", "tmux"])
 def test_who_cannot_install_a_server_goes_on_without(package: str, machine: Machine) -> None:
     """A user without root could run no test at all for want of a server that a few of them need."""
     done = machine.setup("--no-jdk", "--servers", "bash", "-c", "echo ran")
@@ -177,15 +177,14 @@ def test_root_gets_servers_once_and_only_when_asked(machine: Machine) -> None:
     script(machine.bin / "id", "echo 0")
     calls, programs = machine.root / "calls", machine.root / "postgresql" / "15" / "bin"
     programs.mkdir(parents=True)
-    initdb, redis, maria, chromium = (
+    names = ("redis-server", "mariadb-install-db", "chromium", "tmux")
+    initdb, redis, maria, chromium, tmux = (
         f"{shutil.which('touch')} '{program}'; {shutil.which('chmod')} +x '{program}'"
-        for program in (
-            programs / "initdb",
-            *(machine.bin / name for name in ("redis-server", "mariadb-install-db", "chromium")),
-        )
+        for program in (programs / "initdb", *(machine.bin / name for name in names))
     )
     packages = (
-        f"*postgresql) {initdb};; *redis-server) {redis};; *mariadb-server-core) {maria};; *chromium) {chromium};;"
+        f"*postgresql) {initdb};; *redis-server) {redis};; *mariadb-server-core) {maria};; "
+        f"*chromium) {chromium};; *tmux) {tmux};;"
     )
     script(machine.bin / "apt-get", f"echo \"$@\" >>'{calls}'; case $* in {packages} esac")
     assert machine.setup("--no-jdk").returncode == 0
@@ -216,6 +215,7 @@ def maven(machine: Machine) -> Path:
     script(machine.bin / "redis-server", "")
     script(machine.bin / "mariadb-install-db", "")
     script(machine.bin / "chromium", "")
+    script(machine.bin / "tmux", "")
     script(machine.root / ".venv" / "bin" / "strandline", "")
     return there
 

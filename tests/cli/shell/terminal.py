@@ -29,7 +29,6 @@ class Terminal:
         """Run a command in a new window."""
         variables = [f"{name}={value}" for name, value in environment.items()]
         size_of = ("-x", str(size[0]), "-y", str(size[1]))
-        variables.append("PYTHONFAULTHANDLER=1")
         self._do("new-session", "-d", *size_of, "-c", str(at), "-s", "it", "env", *variables, *command)
         self._do("set-option", "-t", "it", "remain-on-exit", "on")
 
@@ -64,12 +63,6 @@ class Terminal:
             if shown(lines := self.screen()):
                 return lines
             wait(LOOK_S)
-        pid = self._do("list-panes", "-t", "it", "-F", "#{pane_pid}").strip()
-        before = self.screen()
-        print(subprocess.run(["ps", "-ef", "--forest"], capture_output=True, text=True).stdout[-3000:])
-        subprocess.run(["kill", "-ABRT", pid], check=False)
-        wait(2)
-        print("\n".join(self.screen()))
         pytest.fail("the screen stays at\n" + "\n".join(self.screen()))
 
     def answered(self) -> list[str]:
