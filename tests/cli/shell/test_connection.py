@@ -91,7 +91,7 @@ def place(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Pl
     return made
 
 
-nobody = pytest.mark.parametrize("place", [None], indirect=True)
+no_writer = pytest.mark.parametrize("place", [None], indirect=True)
 
 
 def test_it_asks_the_process_that_writes(place: Place) -> None:
@@ -129,14 +129,14 @@ def test_it_never_takes_the_place_of_a_process_that_ended(place: Place) -> None:
 
 
 def test_it_says_that_the_process_was_started_again(place: Place) -> None:
-    """Damage: a transaction is lost, and nobody said why."""
+    """Damage: a transaction is lost, and no message says why."""
     place.connection.open()
     place.process = 8
     place.connection.ready(changes=False)
     assert place.said == ["the process that writes was started again (process 8)"]
 
 
-@nobody
+@no_writer
 def test_it_reads_by_itself_where_no_process_writes_until_one_does(place: Place) -> None:
     """Damage: a shell that only reads keeps `strandline run` from starting."""
     assert "this shell reads it itself" in place.connection.open()
@@ -149,9 +149,9 @@ def test_it_reads_by_itself_where_no_process_writes_until_one_does(place: Place)
     assert place.said == ["a process writes the location now: connected to it (process 5)"]
 
 
-@nobody
+@no_writer
 def test_it_writes_only_once_something_is_changed_and_says_so(place: Place) -> None:
-    """Damage: `strandline run` is refused, and nobody knows by whom."""
+    """Damage: `strandline run` is refused, and no message says by which process."""
     place.connection.open()
     place.connection.ready(changes=True)
     assert place.connection.writes
@@ -209,7 +209,7 @@ class Events(Iterator[int]):
 
 
 def test_ctrl_c_ends_a_subscription_and_closes_it() -> None:
-    """Damage: a subscription holds history for ever that nobody reads."""
+    """Damage: a subscription holds history for ever that no_writer reads."""
     events = Events()
     interrupt_soon()
     assert list(followed(events)) == [1, 2, 3]

@@ -2,5 +2,3 @@
 
 The modules without a terminal in them are plain functions: `texts`, `tables`, `completion`, `history`, `commands`.
 """
-
-__all__ = ["prompting"]

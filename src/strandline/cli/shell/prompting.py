@@ -38,7 +38,7 @@ _TERMINATED: Final = 128 + signal.SIGTERM
 
 
 def shell(opener: Opener, root: Path) -> int:
-    """Talk to whoever types, until they leave.  Return the exit status."""
+    """Take what the user types, until the user leaves.  Return the exit status."""
     project = opener.project(root)
     if opener.spark is None:
         keep_apart()  # before anything holds on to standard output

@@ -62,7 +62,7 @@ class _Outcome(Generic[T]):
             self._ended.put((None, error))
 
     def result(self, seconds: float) -> T:
-        """Return what was returned, or raise what was raised.  Raises `queue.Empty` if the call goes on."""
+        """Return what was returned, or raise what was raised.  Raises `Empty` if the call goes on."""
         value, error = self._ended.get(timeout=seconds)
         if error is not None:
             raise error
@@ -124,5 +124,5 @@ def followed(stream: Stream[T]) -> Iterator[T]:
 def _let_go(cancel: Callable[[], object], outcome: _Outcome[T]) -> None:
     cancelling = _Outcome(cancel)
     start_thread(cancelling.make, "shell")
-    with suppress(Exception, KeyboardInterrupt):  # how it ends is of no interest any more
+    with suppress(Exception, KeyboardInterrupt):  # how it ends is of no interest now
         outcome.result(LET_GO_S)

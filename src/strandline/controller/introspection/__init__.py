@@ -1,3 +1,3 @@
 """Introspection: what is known of an environment at one moment, as relations that queries read."""
 
-__all__ = ["listed", "naming", "relations"]
+__all__ = ["definition", "listed", "naming", "relations"]
