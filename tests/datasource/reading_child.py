@@ -1,7 +1,8 @@
-"""A Spark application of its own, which reads a collection: asked for a time on each line, it answers with the rows.
+"""A Spark application of its own, which reads a collection: asked on a line, it answers with rows.
 
     reading_child.py MASTER LOCATION COLLECTION
 
+A line is a time, at which the collection is read; or ``load``: at the newest; or ``again``: the frame before, once more.
 ``MASTER``: a master of Spark's, or ``connect`` for a Connect session with a server of this process's.
 """
 
@@ -34,7 +35,10 @@ def main(master: str, location: str, collection: str) -> None:
     strandline.register(spark)
     where = {"location": location, "collection": collection}
     for line in sys.stdin:
-        frame = spark.read.format("strandline").options(**where, asOf=line.strip()).load()
+        asked = line.strip()
+        if asked != "again":
+            at = {} if asked == "load" else {"asOf": asked}
+            frame = spark.read.format("strandline").options(**where, **at).load()
         sys.stdout.write(json.dumps(sorted(list(row) for row in frame.collect())) + "\n")
         sys.stdout.flush()
     spark.stop()

@@ -34,11 +34,11 @@ class Application:
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._log, text=True, start_new_session=True
         )
 
-    def read(self, time: int) -> list[list[Any]]:
-        """Return the rows at a time."""
+    def read(self, asked: int | str) -> list[list[Any]]:
+        """Return the rows at a time, or what else `reading_child.py` answers."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
-        self._process.stdin.write(f"{time}\n")
+        self._process.stdin.write(f"{asked}\n")
         self._process.stdin.flush()
         line = self._process.stdout.readline()
         assert line, f"{self.master} ended: {Path(self._log.name).read_text()[-2000:]}"
@@ -79,6 +79,12 @@ def test_two_applications_read_what_a_query_reads_while_views_change(spark: Spar
                 for _ in range(ROUNDS):
                     times = [(env.collection("v").upper or 0) - 1 for _ in apart]
                     answers += zip(times, pool.map(Application.read, apart, times), strict=True)
+                for each in apart:
+                    loaded = each.read("load")
+                    before = env.collection("v").upper
+                    while env.collection("v").upper == before:
+                        assert not changing.done()
+                    assert each.read("again") == loaded, "a frame is read at another time by each action"
             finally:
                 ended.set()
                 for each in apart:

@@ -1,4 +1,4 @@
-"""The collections of a location as rows: `register` makes views of them, wherever the session's driver is."""
+"""What a registered session asks its driver beside rows, wherever that is: collections' names, a frame's times."""
 
 from __future__ import annotations
 
@@ -10,13 +10,45 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from strandline.controller.location.items import Collected
 from strandline.datasource.opened import Door, opened
-from strandline.datasource.options import Place
+from strandline.datasource.options import Asked, Place
+from strandline.datasource.pinned import pin
+from strandline.errors import StrandlineError
 
 LISTED: Final = "name string, since bigint, upper bigint"
 """``since`` NULL: it is not complete at any time; ``upper`` NULL: no time of it changes."""
 
 
-class ListingReader(DataSourceReader):
+TIMES: Final = "lower bigint, upper bigint"
+"""As `Pinned` has them."""
+
+
+class AnswerReader(DataSourceReader):
+    """Reads rows that the driver has when it plans."""
+
+    def read(self, partition: InputPartition) -> Iterator[tuple[Any, ...]]:
+        """Yield the rows."""
+        yield from (tuple(row) for row in msgspec.json.decode(partition.value))
+
+
+class TimesReader(AnswerReader):
+    """Reads the times at which a frame is pinned, and takes its lease.
+
+    A Connect session resolves a frame anew for each action.  So its times are asked for once, and are then options.
+    """
+
+    def __init__(self, wanted: Asked) -> None:
+        self._wanted = wanted
+
+    def partitions(self) -> Sequence[InputPartition]:
+        """Return one partition, with the one row.  Raises as `pinned.pin`."""
+        try:
+            pinned = pin(self._wanted)
+        except StrandlineError as error:  # Spark shows the whole traceback, and the sentence is what counts
+            raise error.with_traceback(None) from None
+        return [InputPartition(msgspec.json.encode([(pinned.lower, pinned.upper)]))]
+
+
+class ListingReader(AnswerReader):
     """Reads the names of collections, and the times at which each can be read."""
 
     def __init__(self, place: Place) -> None:
@@ -26,10 +58,6 @@ class ListingReader(DataSourceReader):
         """Return one partition, with all rows."""
         with opened(self._place) as door:
             return [InputPartition(msgspec.json.encode(door.run(_listed(door))))]
-
-    def read(self, partition: InputPartition) -> Iterator[tuple[Any, ...]]:
-        """Yield the rows."""
-        yield from (tuple(row) for row in msgspec.json.decode(partition.value))
 
 
 async def _listed(door: Door) -> list[tuple[str, int | None, int | None]]:

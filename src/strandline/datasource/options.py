@@ -40,6 +40,7 @@ class Options:
     )
     stream: bool = option(FLAG, "Set by `register`: what is loaded is a stream.", default="false")
     lease: str | None = option(TEXT, "Set by `register`: the name of the frame's hold.", default=None)
+    pinning: bool = option(FLAG, "Set by `register`: the frame's times are read, and no row.", default="false")
     listing: bool = option(
         FLAG, "Set by `register`: the collections' names are read, and no collection.", default="false"
     )

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 import warnings
 from collections.abc import Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.errors import PySparkException
@@ -26,6 +27,7 @@ from strandline.store.system import SystemIds
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+CONNECT: Final = "pyspark.sql.connect."
 PUSHED: Final = "spark.sql.python.filterPushdown.enabled"
 
 
@@ -110,12 +112,14 @@ def _streams(kind: Any) -> Any:
 
 def _frames(kind: Any) -> Any:
     """Return the class of readers of frames: what they load is held for as long as it is used."""
+    resolves_again = kind.__module__.startswith(CONNECT)
 
     class Reader(kind):  # type: ignore[misc]
         def __init__(self, spark: Any) -> None:
             super().__init__(spark)
             self._strandline_texts: dict[str, str] = {}
             self._strandline_source = ""
+            self._strandline_new = partial(kind, spark)
 
         def format(self, source: str) -> Any:
             self._strandline_source = source.lower()
@@ -139,14 +143,22 @@ def _frames(kind: Any) -> Any:
             }
             wanted = asked(texts | ({} if path is None else {"path": path}))
             lease = SystemIds().fresh(LEASE)
-            super().options(**texts, lease=lease)
             try:
+                if resolves_again and not wanted.options.listing:
+                    texts |= _times(self._strandline_new().format(FORMAT).options(**texts, lease=lease))
+                super().options(**texts, lease=lease)
                 frame = super().load(path, schema=schema)
             except PySparkException as error:
                 raise (_own(str(error)) or error) from None
             return frame if wanted.options.listing else keeper().keep(frame, lease, wanted)
 
     return Reader
+
+
+def _times(reader: Any) -> dict[str, str]:
+    """Return the options that say at which times a frame is read, once its lease holds them."""
+    (row,) = reader.option("pinning", "true").load().collect()
+    return {"asOf": str(row.upper - 1)} if row.lower is None else {"lower": str(row.lower), "upper": str(row.upper)}
 
 
 def _own(message: str) -> StrandlineError | None:

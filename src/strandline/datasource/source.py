@@ -8,7 +8,7 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStrea
 from pyspark.sql.types import StructType
 
 from strandline.datasource.batch import FilteringReader, FrameReader
-from strandline.datasource.listing import LISTED, ListingReader
+from strandline.datasource.listing import LISTED, TIMES, ListingReader, TimesReader
 from strandline.datasource.options import FORMAT, asked, refuse_in_stream
 from strandline.datasource.pinned import Pinned, pin
 from strandline.datasource.stream import StreamReader
@@ -34,6 +34,8 @@ class Source(DataSource):
         wanted = asked(self.options)
         if wanted.options.listing:
             return LISTED
+        if wanted.options.pinning:
+            return TIMES
         try:
             self.pinned = pin(wanted)
         except StrandlineError as error:  # Spark shows the whole traceback, and the sentence is what counts
@@ -45,6 +47,8 @@ class Source(DataSource):
         wanted = asked(self.options)
         if wanted.options.listing:
             return ListingReader(wanted.place)
+        if wanted.options.pinning:
+            return TimesReader(wanted)
         if wanted.options.startingtime is not None:
             raise InvalidUsage(f"{FORMAT}: startingTime is of a stream; a frame is read at asOf")
         return (FilteringReader if self.filters else FrameReader)(self._known(), schema)
