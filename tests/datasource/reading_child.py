@@ -2,7 +2,7 @@
 
     reading_child.py MASTER LOCATION COLLECTION
 
-A line is a time, at which the collection is read; or ``load``: at the newest; or ``again``: the frame before, once more.
+A line is a time, at which the collection is read; or ``load``: at the newest; or ``again``: the last frame once more.
 ``MASTER``: a master of Spark's, or ``connect`` for a Connect session with a server of this process's.
 """
 

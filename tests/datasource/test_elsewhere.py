@@ -15,6 +15,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 import strandline
+from strandline.datasource.opened import opened
+from strandline.datasource.options import Place
 
 pytestmark = pytest.mark.spark
 
@@ -90,6 +92,13 @@ def test_two_applications_read_what_a_query_reads_while_views_change(spark: Spar
                 for each in apart:
                     each.close()
             changing.result()
+        with opened(Place(location, None, ())) as door:
+
+            async def leases() -> list[str]:
+                return list((await door.plain((await door.catalog()).collection("v"))).state.leased)
+
+            kept = door.run(leases())
+        assert not [name for name in kept if name.startswith("spark-frame")], "an application that ended holds a frame"
         assert len({str(rows) for _, rows in answers}) >= ROUNDS, "nothing changed meanwhile"
         for time, rows in answers:
             assert rows == sorted(list(row) for row in env.query("SELECT * FROM v", as_of=time).collect())

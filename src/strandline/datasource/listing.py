@@ -33,7 +33,8 @@ class AnswerReader(DataSourceReader):
 class TimesReader(AnswerReader):
     """Reads the times at which a frame is pinned, and takes its lease.
 
-    A Connect session resolves a frame anew for each action.  So its times are asked for once, and are then options.
+    A Connect server resolves a frame when it is used, and may do so again.  So its times are asked for at once, and are
+    options from then on.
     """
 
     def __init__(self, wanted: Asked) -> None:
