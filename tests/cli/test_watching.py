@@ -8,7 +8,7 @@ import pytest
 
 from strandline.cli.terminal.exits import Exit
 from strandline.cli.terminal.output import Output
-from strandline.cli.terminal.standing import parts, stands_still
+from strandline.cli.terminal.standing import left_out, parts, stands_still
 from strandline.cli.terminal.watching import watch
 from strandline.errors import Unavailable
 
@@ -84,6 +84,18 @@ def test_watching_shows_rates_goes_on_after_an_outage_and_ends_with_ctrl_c(capsy
     assert "rows/s" not in first
     assert "rows/s" in second
     assert said.err == "strandline: the writer is away\n"
+
+
+def test_what_an_answer_leaves_out_is_said() -> None:
+    """Damage: a sum is taken for the whole, though rows of a source beneath a view could not be decoded."""
+    found = status()
+    found["collections"]["s"] |= {"errors": {"rows": 2, "first": [], "since": 5}, "errors_max": None}
+    found["collections"]["v"]["imports"] = ["S"]
+    warning = "s has 2 undecodable records, which the answer leaves out; `strandline source skip s` lists them"
+    assert left_out(found, "SELECT sum(n) FROM V") == [warning]
+    assert left_out(found, "SELECT 's ' || w FROM other") == [warning], "it may say too much, and never too little"
+    assert left_out(found, "SELECT 1 AS n") == []
+    assert left_out(status(), "SELECT * FROM v") == []
 
 
 def test_watching_as_documents(capsys: pytest.CaptureFixture[str]) -> None:

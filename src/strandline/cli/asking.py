@@ -12,7 +12,7 @@ from strandline.cli.terminal import watching
 from strandline.cli.terminal.exits import Exit
 from strandline.cli.terminal.opening import Asked, Opener
 from strandline.cli.terminal.output import Output, outcome, rows_document, rows_table
-from strandline.cli.terminal.standing import parts, stands_still, written_by
+from strandline.cli.terminal.standing import left_out, parts, stands_still, written_by
 from strandline.cli.terminal.watching import interrupted
 from strandline.client import Progress, Transaction, Updates
 from strandline.controller.defining.project import Project
@@ -137,6 +137,9 @@ def _answer(env: Asked, sql: str, as_of: int | None, output: Output) -> None:
     output.result({"as_of": time, **rows_document(rows)}, rows_table(rows))
     if time is not None and not output.json:
         output.note(f"true at {moments.shown(time)}")
+    if time is not None:
+        for warning in left_out(env.status(), sql):
+            output.note(f"strandline: {warning}")
 
 
 def _text(file: Path) -> str:

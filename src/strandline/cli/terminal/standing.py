@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
@@ -34,6 +35,23 @@ Rates = Mapping[str, float]
 def stands_still(found: Mapping[str, Any]) -> bool:
     """Return whether anything has a problem, which stands in its way until someone acts or something answers."""
     return bool(found["problems"])
+
+
+def left_out(found: Mapping[str, Any], sql: str) -> list[str]:
+    """Return a sentence for each source with undecodable records that what ``sql`` names is made from."""
+    known = {name.lower(): each for name, each in found["collections"].items()}
+    reached, following = set[str](), [word.lower() for word in re.findall(r"\w+", sql)]
+    while following:
+        name = following.pop()
+        if name in known and name not in reached:
+            reached.add(name)
+            following += [each.lower() for each in known[name].get("imports", ())]
+    return [
+        f"{name} has {count} undecodable record{'' if count == 1 else 's'}, which the answer leaves out; "
+        f"`strandline source skip {name}` lists {'it' if count == 1 else 'them'}"
+        for name in sorted(reached)
+        if "errors_max" in known[name] and (count := known[name]["errors"]["rows"])
+    ]
 
 
 def parts(found: Mapping[str, Any], rates: Rates | None = None) -> Iterator[RenderableType]:

@@ -224,13 +224,13 @@ def _sink_status(item: object, counters: dict[str, int]) -> dict[str, Any]:
 
 
 def _last_step(item: object, counted: dict[str, int]) -> dict[str, Any]:
-    """Return what the last steps of a view's stages read and took, together; None: that is not known here."""
+    """Return what a view reads, and what its stages' last steps read and took together; None: not known here."""
     if not isinstance(item, View):
         return {}
     steps = [live.last_step(counted, stage) for stage in (*item.stages, item.name.lower())]
     done = [step for step in steps if step is not None]
     cost = {"rows": sum(step.rows_read for step in done), "ms": max((step.ms for step in done), default=0)}
-    return {"last_step": cost if done else None}
+    return {"last_step": cost if done else None, "imports": list(item.imports)}
 
 
 def _source_status(item: Collected, catalog: Catalog, figures: dict[str, int]) -> dict[str, Any]:
