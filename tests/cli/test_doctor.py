@@ -160,7 +160,8 @@ def test_an_archive_that_is_missing_is_named_with_its_command(tmp_path, monkeypa
     monkeypatch.setattr(sys, "prefix", str(tmp_path))
     home = fake_java(tmp_path / "jdk", *JDK)
     _, archive = machine.java({"JAVA_HOME": str(home)})
-    assert (archive.state, archive.act) == (State.MISSING, "run `strandline warm` once")
+    assert archive.state is State.OK, "Spark starts without it, too"
+    assert "`strandline warm`" in archive.found
 
 
 @pytest.mark.parametrize(
