@@ -18,6 +18,8 @@ DIFF: Final = "__diff"
 ERROR: Final = "__error"
 """Null in a row of the ok half; in a row of the err half a JSON object that describes the error."""
 RESERVED: Final = "__"
+SUCCESSOR: Final = "__next_"
+"""How the name of a view begins that is to replace another one, whose name follows; no user can give such a name."""
 SHOWN_MAX: Final = 20
 """How many columns a message names."""
 

@@ -101,12 +101,12 @@ class Careful:
 
 def by_rows(stage: Stage) -> Careful:
     """Return ``stage`` made careful."""
-    ok, errors = careful(stage.plan, stage.name)
+    ok, errors = careful(stage.plan, stage.blamed)
     return Careful(replace(stage, plan=ok), errors)
 
 
 def whole_error(stage: Stage) -> Node:
     """Return the one error of a stage that fails as a whole."""
     described = "the query as a whole" if stage.rule is None else stage.rule.described(stage.plan)
-    error = json.dumps({"collection": stage.name, _QUERY: described}, separators=(",", ":"))
+    error = json.dumps({"collection": stage.blamed, _QUERY: described}, separators=(",", ":"))
     return Constant((ERROR,), ((Scalar(exp.Literal.string(error)),),))

@@ -19,7 +19,7 @@ from typing import Any, Final
 
 from strandline.algebra.nodes import Get, Node, Project, frames, has_join, rebuilt, renaming, with_frames
 from strandline.algebra.scalar import Scalar, column
-from strandline.algebra.schema import Schema
+from strandline.algebra.schema import SUCCESSOR, Schema
 from strandline.compute.plan.view import PlannedView
 from strandline.compute.rules.linear import updates
 from strandline.compute.rules.phase import Phase, Window, frame, source
@@ -53,6 +53,11 @@ class Stage:
     reason: str | None = None
 
     @property
+    def blamed(self) -> str:
+        """The collection that its errors name: of the stage of a successor, the one that this is to replace."""
+        return self.name.removeprefix(SUCCESSOR)
+
+    @property
     def rule(self) -> Rule[Any] | None:
         """The rule that maintains it; None if it keeps no state beyond its output."""
         return NAMED.get(self.kind)
@@ -69,12 +74,12 @@ class Stage:
         return _LINEAR if self.rule is None else self.rule.sentence
 
 
-def split(view: PlannedView, name: str, refresh: Refresh | None = None) -> tuple[Stage, ...]:
+def split(view: PlannedView, name: str, refresh: Refresh | None = None, apart: str = "") -> tuple[Stage, ...]:
     """Return the stages of ``view``, each after those it reads; the last is the view's own collection ``name``.
 
-    Views share a stage only if they have the same schedule.
+    Views share a stage only if they have the same schedule, and the same ``apart``.
     """
-    cut = _Cut(view, refresh)
+    cut = _Cut(view, refresh, apart)
     rest = cut.below(view.plan)
     own = cut.owner(rest)
     if own is None:
@@ -122,6 +127,7 @@ class _Cut:
 
     view: PlannedView
     refresh: Refresh | None = None
+    apart: str = ""
     stages: dict[Node, Stage] = field(default_factory=dict)
 
     def below(self, node: Node) -> Node:
@@ -134,7 +140,7 @@ class _Cut:
             cut = rebuilt(cut, self._joined)
         if cut not in self.stages:
             schema = Schema(rule.kept(cut, self.view.types))
-            self.stages[cut] = _stage(rule.name, cut, schema, self.refresh, reason=rule.reason(cut))
+            self.stages[cut] = _stage(rule.name, cut, schema, self.refresh, self.apart, reason=rule.reason(cut))
         return rule.output(cut, self.stages[cut].name)
 
     def _joined(self, node: Node) -> Node:
@@ -142,7 +148,8 @@ class _Cut:
         if not has_join(node):
             return node
         if node not in self.stages:
-            self.stages[node] = _stage(LINEAR, node, Schema(own_columns(node, self.view.types)), self.refresh)
+            schema = Schema(own_columns(node, self.view.types))
+            self.stages[node] = _stage(LINEAR, node, schema, self.refresh, self.apart)
         return own_rows(node, self.stages[node].name)
 
     def owner(self, rest: Node) -> Stage | None:
@@ -167,12 +174,14 @@ def _stage(
     plan: Node,
     schema: Schema,
     refresh: Refresh | None = None,
+    apart: str = "",
     *,
     name: str | None = None,
     reason: str | None = None,
 ) -> Stage:
     if name is None:
         described = f"{kind}\n{plan!r}\n{schema.ddl}" + ("" if refresh is None else f"\n{refresh!r}")
+        described += f"\n{apart}" if apart else ""
         name = f"{kind}-{hashlib.sha256(described.encode()).hexdigest()[:FINGERPRINT_DIGITS]}"
     stored = tuple((each, each) for each in schema.names)
     return Stage(name, kind, plan, tuple(sorted(frames(plan))), schema, stored, reason)

@@ -26,6 +26,7 @@ from strandline.controller.location.items import (
     Table,
     View,
 )
+from strandline.controller.location.version import read_by
 from strandline.controller.planning import Definition
 from strandline.controller.retention import policy_of
 from strandline.instance.commands import (
@@ -140,7 +141,8 @@ def _output(item: Fed, table: str, catalog: Catalog, config: Config) -> Output:
 
 
 def _dataflow(view: View, known: Definition, catalog: Catalog, config: Config) -> RunDataflow:
-    read = {name: catalog.collection(name) for name in known.planned.imports}
+    seen = read_by(view.name, catalog) if view.replaces else catalog
+    read = {name: seen.collection(name) for name in known.planned.imports}
     forgiven = frozenset(name for name, item in read.items() if catalog.forgives(item))
     inputs = {name: collection(item, config) for name, item in read.items()}
     audits = audits_of(catalog, view)

@@ -273,6 +273,8 @@ class Core:
         await self.maintain(deadline)
         while await writing.create():
             await self.maintain(deadline)
+        if await writing.succeed():
+            await writing.reconcile()
         await self.deliver(deadline)
         await self._confirm()
         await self._release_history(time)

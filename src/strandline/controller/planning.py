@@ -17,6 +17,7 @@ from strandline.compute.plan.view import PlannedView, plan_view
 from strandline.compute.stage import Stage, split
 from strandline.controller.location.catalog import Catalog
 from strandline.controller.location.items import Collected, View
+from strandline.controller.location.version import read_by
 from strandline.errors import DefinitionError
 from strandline.frontier.refresh import Refresh
 from strandline.store.clock import Ids
@@ -39,16 +40,16 @@ def define(
     *,
     distrusted: bool = False,
     refresh: Refresh | None = None,
+    apart: str = "",
 ) -> tuple[PlannedView, tuple[Stage, ...]]:
-    """Plan the view ``name`` against the catalog; ``distrusted``: see `plan_view`; ``refresh``: its schedule.
+    """Plan the view ``name`` against the catalog; ``distrusted``: see `plan_view`; ``refresh``, ``apart``: see `View`.
 
     Raises `DefinitionError` as `plan_view` does.
     """
-    schemas = {
-        key: item.schema for key, item in catalog.items.items() if isinstance(item, Collected) and key != name.lower()
-    }
+    read = read_by(name, catalog)
+    schemas = {key: item.schema for key, item in read.items.items() if isinstance(item, Collected)}
     planned = plan_view(sql, schemas, analyst, distrusted=distrusted)
-    return planned, split(planned, name.lower(), refresh)
+    return planned, split(planned, name.lower(), refresh, apart)
 
 
 def replanned(view: View, catalog: Catalog, analyst: Analyst) -> tuple[PlannedView, tuple[Stage, ...]]:
@@ -56,7 +57,15 @@ def replanned(view: View, catalog: Catalog, analyst: Analyst) -> tuple[PlannedVi
 
     Raises as `define`.
     """
-    return define(view.name, view.sql, catalog, analyst, distrusted=bool(view.distrusted), refresh=view.refresh)
+    return define(
+        view.name,
+        view.sql,
+        catalog,
+        analyst,
+        distrusted=bool(view.distrusted),
+        refresh=view.refresh,
+        apart=view.apart,
+    )
 
 
 def stage_shards(

@@ -9,11 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from collections.abc import Set as AbstractSet
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from operator import methodcaller
 
 import msgspec
 
+from strandline.compute.stage import Stage
 from strandline.controller.assembly import Assembly
 from strandline.controller.commanded import Plans, command, commands, instance_of, runs_in
 from strandline.controller.instances.running import Running
@@ -32,10 +33,12 @@ from strandline.controller.location.items import (
     View,
 )
 from strandline.controller.location.oracle import Oracle
+from strandline.controller.location.version import companies, imported, succeeded
 from strandline.controller.planning import Definition, replanned, stage_shards
 from strandline.controller.retention import Retention
 from strandline.errors import StoreError, Unavailable
 from strandline.frontier.antichain import Frontier, as_time, join, meet
+from strandline.instance import error_half
 from strandline.instance.instance import Instance
 from strandline.instance.problems import Problems
 from strandline.persist.client import PersistClient
@@ -68,6 +71,8 @@ class Writing:
     """Dropped sources, by their readers' shards, whose upstream was asked here in vain."""
     subscribed: set[str] = field(default_factory=set)
     """The views of open subscriptions, by name; those of others are dropped."""
+    replaced: dict[str, int] = field(default_factory=dict)
+    """The views that successors have taken the places of, each with the last time before that."""
     _stood: dict[str, Frontier] = field(default_factory=dict)
     """Where shards of views of instances stood when their present dataflows had opened them, while they have seeds."""
     _reconciled: Catalog | None = None  # the catalog that the instance runs; None: a tick is to find out
@@ -109,7 +114,8 @@ class Writing:
         async with self.problems.of(CATALOG):
             await self.catalogs.settle(self.epoch)
             await self._unsubscribe()
-            await self._grown()
+            if self.catalogs.current is self._reconciled:  # else its dataflow may be that of the version before
+                await self._grown()
             if (catalog := self.catalogs.current) is not self._reconciled:
                 self.plans.keep(catalog)
                 await self.place()
@@ -122,6 +128,68 @@ class Writing:
             if not (self._runs(item) and self.retention.holds(item)):
                 await self.start(item)
 
+    async def succeed(self) -> bool:
+        """Put successors in the places of the views that they replace, once they have come as far; return whether any.
+
+        One that fails for a row where the view before does not fail stays what it is, and has a problem.
+        """
+        ready = [names for names in companies(self.catalogs.current) if await self._caught_up(names)]
+        names = frozenset[str]().union(*ready)
+        if not names:
+            return False
+        following = {name: self.catalogs.current.one(name, View, "view") for name in names}
+        known = {name: self.plans.get(view) for name, view in following.items()}
+        await self.catalogs.change(self.epoch, lambda catalog: succeeded(catalog, names))
+        for name, view in following.items():
+            placed = self.catalogs.current.one(view.replaces, View, "view")
+            if (definition := known[name]) is not None:
+                self.plans.put(replace(definition, view=placed, stages=_renamed(definition.stages, view.replaces)))
+            state = self.client.known(view.shard)
+            self._stood.pop(placed.shard, None)
+            self.replaced[placed.name] = 0 if state is None else as_time(state.upper) - 1
+        return True
+
+    async def _caught_up(self, names: AbstractSet[str]) -> bool:
+        for name in sorted(names):
+            view = self.catalogs.current.one(name, View, "view")
+            present = self.catalogs.current.one(view.replaces, View, "view")
+            if view.instance:
+                await self._look_at(view.shard, present.shard)
+            here, before = self.client.known(view.shard), self.client.known(present.shard)
+            if here is None or not here.upper.at or here.certificate is None:
+                return False
+            reached = (
+                Frontier(self.oracle.floor) if before is None else meet((before.upper, Frontier(self.oracle.floor)))
+            )
+            if here.upper < reached:  # the view before may be known further: up to its next refresh
+                return False
+            if any(batch.errors for batch in here.batches) and await self._fails(view, present):
+                return False
+        return True
+
+    async def _fails(self, view: View, present: View) -> bool:
+        """Return whether a successor has errors, and the view before has none; then it has a problem."""
+        counts = []
+        for each in (view, present):
+            reader = await self.client.reader(each.shard, each.schema, each.name)
+            upper = None if reader is None else reader.state.upper.at
+            found = (
+                0 if reader is None or not upper else await error_half.count(self.assembly.engine, reader, upper - 1)
+            )
+            counts.append(found)
+        problem = (
+            f"the new query fails for {counts[0]} row(s) and {present.name!r} for none, so it does not take its place; "
+            f"a read of {view.name} says for which: replace {present.name} again, or drop {view.name}"
+        )
+        fails = bool(counts[0] and not counts[1])
+        self.problems.note(view.name.lower(), problem if fails else "")
+        return fails
+
+    async def _look_at(self, *shards: str) -> None:
+        for shard in shards:
+            with suppress(StoreError, Unavailable):  # it stays where it was known to be
+                await self.client.look(shard)
+
     @property
     def instance(self) -> Instance:
         """The instance of this process: it runs all tables, and the items that name no instance."""
@@ -131,7 +199,7 @@ class Writing:
     def settled(self) -> bool:
         """Whether a tick would find nothing to open, to close or to drop."""
         catalog = self.catalogs.current
-        waiting = any(view.awaits_creation or view.seed for view in self._views)
+        waiting = any(view.awaits_creation or view.seed or view.replaces for view in self._views)
         return catalog is self._reconciled and not (catalog.dropped or catalog.left or waiting or self._unread)
 
     @property
@@ -223,8 +291,7 @@ class Writing:
         read = {name for view in views for name in view.imports}
         for item in [self.catalogs.current.collection(name) for name in sorted(read)]:
             if instance_of(item):
-                with suppress(StoreError, Unavailable):  # it stays where it was known to be
-                    await self.client.look(item.shard)
+                await self._look_at(item.shard)
 
     async def create(self) -> bool:
         """Start the views that waited for their inputs, where these can be read now; return whether any was started."""
@@ -249,7 +316,9 @@ class Writing:
             after = msgspec.structs.replace(view, refresh=refresh)
         planned, stages = replanned(after, catalog, have.analyst)
         shards = stage_shards(stages, catalog, have.ids, instance=view.instance)
-        after = msgspec.structs.replace(after, stages=shards, imports=planned.imports)
+        after = msgspec.structs.replace(
+            after, stages=shards, imports=imported(view.name.lower(), planned.imports, catalog)
+        )
         if after != view:  # the version that defined it planned otherwise, or it could not be created then
             await self.catalogs.change(self.epoch, methodcaller("with_changed", view, after))
         self.plans.put(Definition(after, planned, stages))
@@ -261,3 +330,8 @@ class Writing:
             isinstance(item, SharedSource) and not self.catalogs.current.fed_by(item.name)
         )
         return nothing or self.running.runs(runs_in(item))
+
+
+def _renamed(stages: tuple[Stage, ...], name: str) -> tuple[Stage, ...]:
+    """Return the stages of a view under another name: that of its last one."""
+    return (*stages[:-1], replace(stages[-1], name=name))

@@ -95,5 +95,6 @@ async def recomputed(core: Core, instance: str, shard: str) -> Recomputed | None
                 handles[each.name] = handle
             own = handles.pop(stage.name)
             outside = [name for name in stage.inputs if name not in handles]
-            return Recomputed(core, view, stage, own, handles | {name: await core.readers.of(name) for name in outside})
+            read = {name: await core.readers.of(view.reads[name]) for name in outside}
+            return Recomputed(core, view, stage, own, handles | read)
     return None

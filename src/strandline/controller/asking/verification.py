@@ -115,7 +115,7 @@ async def verify(core: Core, name: str, as_of: int | None, sample: Sample | None
             f"{view.name!r} is a {type(view).__name__.lower()}; only views are computed, so only they are verified"
         )
     reader = await core.readers.of(name)
-    handles = {name: await core.readers.of(name) for name in view.imports}
+    handles = {name: await core.readers.of(item) for name, item in view.reads.items()}
     time = as_of if as_of is not None else await latest(core, [reader])
     # A view is only ever ahead of its inputs because another writer wrote to it: then what is known of them has to do.
     known = time if as_of is not None or not handles else min(time, await complete(handles.values()))
@@ -149,7 +149,7 @@ async def _meant(core: Core, view: View, handles: Mapping[str, ReadHandle], know
 
     It is lazy, and has insertions at ``time``.  None: no text says it.
     """
-    schemas = {each: core.catalog.collection(each).schema for each in view.imports}
+    schemas = {each: core.catalog.collection(item).schema for each, item in view.reads.items()}
     sql = meaning(view.sql, schemas, core.assembly.analyst)
     if sql is None:
         return None
@@ -181,7 +181,7 @@ async def verify_state(core: Core, name: str) -> list[Verification]:
     """
     view = core.catalog.collection(name)
     assert isinstance(view, View), f"{name!r} is not a view"
-    handles = {each: await core.readers.of(each) for each in view.imports}
+    handles = {each: await core.readers.of(item) for each, item in view.reads.items()}
     _, stages = replanned(view, core.catalog, core.assembly.analyst)
     found = []
     for stage in stages[:-1]:

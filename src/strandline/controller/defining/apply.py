@@ -20,6 +20,7 @@ from strandline.algebra.schema import Schema
 from strandline.compute.plan.sql.dialect import parse, relations, words
 from strandline.controller.core import Core
 from strandline.controller.defining import definitions, instances, sources
+from strandline.controller.defining.changing.replacing import meaning
 from strandline.controller.defining.creating import create
 from strandline.controller.defining.project import SETTINGS_FILE, Defined, Project, in_file
 from strandline.controller.defining.relocating import differing, lasting, relocated
@@ -247,7 +248,7 @@ def changed(core: Core, present: Item, defined: Defined) -> str:
                 return moved
             if refresh != (present.refresh and present.refresh.clause):
                 return f"REFRESH {present.refresh or 'ON COMMIT'}"
-            return "" if _meaning(query) == _meaning(present.sql) else "another query"
+            return "" if meaning(query) == meaning(present.sql) else "another query"
         case CreateMaterialization() as wanted, Materialization():
             if moved := _other_instance(wanted.instance, present):
                 return moved
@@ -277,15 +278,6 @@ def _other_bindings(present: Materialization, wanted: CreateMaterialization) -> 
         for bind in wanted.bindings
     )
     return "" if same else "other collections, tables or keys"
-
-
-def _meaning(sql: str) -> list[tuple[str, bool]]:
-    """A query without what means nothing: spaces and comments.
-
-    >>> _meaning("SELECT 'a' -- b") == _meaning("SELECT  'a'"), _meaning("SELECT 'a'") == _meaning("SELECT a")
-    (True, False)
-    """
-    return [(word.text, word.literal) for word in words(sql)]
 
 
 def _listed(options: Mapping[str, str]) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from strandline.controller.core import Core
 from strandline.controller.defining import definitions, indexes, instances, sources
+from strandline.controller.defining.changing import replacing
 from strandline.controller.language import statements
 from strandline.controller.language.indexes import CreateIndex
 from strandline.controller.language.instances import CreateInstance
@@ -24,6 +25,8 @@ async def create(core: Core, statement: statements.Create) -> None:
             await sources.create_source_table(core, statement)
         case statements.CreateTable():
             await definitions.create_table(core, statement)
+        case statements.CreateView(replaces=True):
+            await replacing.replace_view(core, statement)
         case statements.CreateView():
             await definitions.create_view(core, statement)
         case statements.CreateMaterialization():

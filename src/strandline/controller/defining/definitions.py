@@ -47,6 +47,7 @@ from strandline.controller.location.items import (
     Table,
     View,
 )
+from strandline.controller.location.version import imported, read_by
 from strandline.controller.planning import Definition, define, refuse_itself, replanned, stage_shards
 from strandline.errors import DefinitionError
 from strandline.frontier.refresh import Refresh
@@ -92,7 +93,7 @@ async def create_view(core: Core, statement: statements.CreateView) -> None:
     with within(statement.start):
         definition = plan(core, statement.name, statement.query, statement.refresh, instance)
     with within(statement.refresh_at):
-        _refuse_past(core, definition.view.refresh)
+        refuse_past(core, definition.view.refresh)
     core.require_writing().plans.put(definition)
     await add(core, keeping(definition.view, statement))
 
@@ -118,19 +119,22 @@ def plan(core: Core, name: str, sql: str, refresh: Refresh | None = None, instan
     return replace(found, view=view if view.awaits_creation else msgspec.structs.replace(view, stages=shards))
 
 
-def drafted(core: Core, catalog: Catalog, name: str, sql: str, refresh: Refresh | None, instance: str) -> Definition:
+def drafted(
+    core: Core, catalog: Catalog, name: str, sql: str, refresh: Refresh | None, instance: str, apart: str = ""
+) -> Definition:
     """Plan a view over ``catalog``, and try the plan; its shards are for the caller to choose."""
     naming.refuse(sql, "a view cannot read")
     if catalog.find(name) is None:
         refuse_itself(name, sql)
-    planned, stages = define(name, sql, catalog, core.assembly.analyst, refresh=refresh)
-    rehearse(stages, {each: catalog.collection(each).schema for each in planned.imports}, core.assembly.analyst)
-    columns, conf = columns_of(planned.schema), core.engine.settings()
-    view = View(name, columns, "", planned.sql, planned.imports, stages={}, conf=conf, refresh=refresh)
-    return Definition(msgspec.structs.replace(view, instance=instance), planned, stages)
+    planned, stages = define(name, sql, catalog, core.assembly.analyst, refresh=refresh, apart=apart)
+    read = read_by(name, catalog)
+    rehearse(stages, {each: read.collection(each).schema for each in planned.imports}, core.assembly.analyst)
+    columns, conf, imports = columns_of(planned.schema), core.engine.settings(), planned.imports
+    view = View(name, columns, "", planned.sql, imported(name, imports, catalog), {}, conf, refresh=refresh)
+    return Definition(msgspec.structs.replace(view, instance=instance, apart=apart), planned, stages)
 
 
-def _refuse_past(core: Core, refresh: Refresh | None) -> None:
+def refuse_past(core: Core, refresh: Refresh | None) -> None:
     """Raise `DefinitionError` if a view with this schedule would never be refreshed."""
     now = core.require_writing().oracle.now()
     if refresh is not None and msgspec.structs.replace(refresh, created=refresh.created or now).up(0) is None:

@@ -13,7 +13,8 @@ text, because their meaning is Spark's.  Every refusal has a line and a column.
     CREATE INDEX name ON collection (columns) [IN INSTANCE name]
     ALTER INSTANCE name {ADD REPLICA name 'host:port' | DROP REPLICA name}
     ALTER MATERIALIZATION name {SET (option = value, …) | RESET (option, …)}
-    CREATE MATERIALIZED VIEW name [IN INSTANCE name] [REFRESH schedule] [KEEP HISTORY FOR 'interval'] AS query
+    CREATE [OR REPLACE] MATERIALIZED VIEW name [IN INSTANCE name] [REFRESH schedule] [KEEP HISTORY FOR 'interval']
+        AS query
     CREATE MATERIALIZATION name [IN INSTANCE name] INTO endpoint OPTIONS (key 'value', …)
         AS collection [TO table] [KEY (columns)], …
     DROP {TABLE | SOURCE | CONNECTION | INSTANCE | INDEX | MATERIALIZED VIEW | MATERIALIZATION} [IF EXISTS] name
@@ -117,6 +118,7 @@ class CreateConnection(Placed):
 class CreateView(Kept):
     """CREATE MATERIALIZED VIEW; ``start`` is where the query begins in the statement, for positions.
 
+    ``replaces``: also where there is one, in whose place it comes once it holds as much.
     ``refresh``: its schedule, which stands at ``refresh_at``; None: it follows each time.  ``instance``: the one that
     runs it, whose name stands at ``instance_at``; empty: the process of the environment does.
     """
@@ -129,6 +131,7 @@ class CreateView(Kept):
     refresh_at: Position | None = field(default=None, compare=False, repr=False)
     instance: str = ""
     instance_at: Position | None = field(default=None, compare=False, repr=False)
+    replaces: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -342,9 +345,9 @@ def _placed(text: str, tokens: list[Token]) -> str:
 
 def _create(cursor: Cursor) -> Statement:
     cursor.take("CREATE")
-    replaces = cursor.peek(2) in {"CONNECTION", "INSTANCE"} and cursor.accept("OR", "REPLACE")
+    replaces = cursor.peek(2) in {"CONNECTION", "INSTANCE", "MATERIALIZED"} and cursor.accept("OR", "REPLACE")
     if cursor.peek() == "OR":
-        instead = "DROP it first, then CREATE it; only a CONNECTION or an INSTANCE is replaced"
+        instead = "DROP it first, then CREATE it; only a CONNECTION, an INSTANCE or a MATERIALIZED VIEW is replaced"
         raise cursor.unsupported("CREATE OR REPLACE", instead)
     kind = next((words for words in _KINDS if cursor.accept(*words)), None)
     quiet = kind is not None and cursor.accept("IF", "NOT", "EXISTS")
@@ -360,7 +363,7 @@ def _create(cursor: Cursor) -> Statement:
         case ("INDEX",):
             return indexes.create(cursor, quiet=quiet)
         case ("MATERIALIZED", "VIEW"):
-            return _view(cursor, quiet)
+            return _view(cursor, quiet, replaces)
         case ("MATERIALIZATION",):
             return _materialization(cursor, quiet)
         case _:
@@ -442,15 +445,20 @@ def _source(cursor: Cursor, quiet: bool) -> CreateSource:
 
 def _connection(cursor: Cursor, quiet: bool, replaces: bool) -> CreateConnection:
     at, name = cursor.position, cursor.only_name()
-    if quiet and replaces:
-        raise DefinitionError("OR REPLACE and IF NOT EXISTS contradict each other; leave one out", at)
+    _refuse_both(quiet, replaces, at)
     cursor.take("TO")
     system, given = cursor.name("a kind of connection").lower(), clauses.optional(cursor)
     return CreateConnection(name, system, given.options, quiet, replaces, at=at, options_at=given.at)
 
 
-def _view(cursor: Cursor, quiet: bool) -> CreateView:
+def _refuse_both(quiet: bool, replaces: bool, at: Position) -> None:
+    if quiet and replaces:
+        raise DefinitionError("OR REPLACE and IF NOT EXISTS contradict each other; leave one out", at)
+
+
+def _view(cursor: Cursor, quiet: bool, replaces: bool) -> CreateView:
     at, name = cursor.position, cursor.only_name()
+    _refuse_both(quiet, replaces, at)
     instance, instance_at = clauses.instance(cursor)
     refresh_at, refresh = cursor.position, schedules.refresh(cursor)
     history, history_at = clauses.history(cursor)
@@ -468,6 +476,7 @@ def _view(cursor: Cursor, quiet: bool) -> CreateView:
         refresh_at,
         instance,
         instance_at,
+        replaces,
         at=at,
         keep_history=history,
         keep_history_at=history_at,

@@ -19,6 +19,7 @@ from typing import Final, TypeVar
 
 import msgspec
 
+from strandline.algebra.schema import SUCCESSOR
 from strandline.controller.location import on_error
 from strandline.controller.location.items import (
     SUBSCRIBED,
@@ -137,8 +138,10 @@ class Catalog(msgspec.Struct, frozen=True):
         return self.lacking({name.lower()})
 
     def lacking(self, names: AbstractSet[str]) -> Catalog:
-        """Return the catalog without the items with these names, in lower case."""
-        return self.having({known: item for known, item in self.items.items() if known not in names})
+        """Return the catalog without the items with these names, in lower case, and what was to replace them."""
+        return self.having(
+            {key: item for key, item in self.items.items() if not {key, key.removeprefix(SUCCESSOR)} & names}
+        )
 
     def closed(self, shards: AbstractSet[str]) -> Catalog:
         """Return the catalog once ``shards``, which were dropped, are closed."""
@@ -190,7 +193,7 @@ class Catalog(msgspec.Struct, frozen=True):
 
     def dependents(self, name: str) -> list[str]:
         """Return the names of items that cannot be without ``name``: that read it, are fed, connected or run by it."""
-        return sorted(item.name for item in self.items.values() if name.lower() in _needs(item))
+        return sorted(item.name for item in self.items.values() if name.lower() in needs(item))
 
     def downstream(self, name: str) -> AbstractSet[str]:
         """Return the names of what cannot be without ``name``, directly or not, and that one, in lower case."""
@@ -253,7 +256,8 @@ def shards_of(items: Mapping[str, Item]) -> frozenset[str]:
     return frozenset(s for item in items.values() if isinstance(item, Collected | SharedSource) for s in item.shards)
 
 
-def _needs(item: Item) -> AbstractSet[str]:
+def needs(item: Item) -> AbstractSet[str]:
+    """Return the names of what an item cannot be without: what it reads, is fed, connected or run by."""
     match item:
         case View():
             return {*item.imports, *_assigned_to(item)}

@@ -18,7 +18,7 @@ from typing import Final, TypeAlias
 
 import msgspec
 
-from strandline.algebra.schema import Column, Schema
+from strandline.algebra.schema import SUCCESSOR, Column, Schema
 from strandline.controller.location import on_error
 from strandline.frontier.refresh import Refresh
 
@@ -107,6 +107,8 @@ class View(_Item, frozen=True, tag="view"):
     is recomputed whole until it is defined anew (`controller/asking/selfcheck.py`).  ``refresh``: its schedule; None:
     it follows each time.  ``seed``: the shard in which it was prepared, until its own holds the same rows.
     ``audits``: how often replicas were asked to recompute it in full, whatever its shards' certificates say.
+    ``apart``: what the names of its internal stages hold besides, so that it shares none of them with a view that reads
+    another collection under the same name.
     """
 
     sql: str
@@ -120,6 +122,17 @@ class View(_Item, frozen=True, tag="view"):
     seed: str = ""
     instance: str = ""
     audits: int = 0
+    apart: str = ""
+
+    @property
+    def replaces(self) -> str:
+        """The name of the view that it is to replace, in lower case; empty: none."""
+        return self.name.removeprefix(SUCCESSOR) if self.name.startswith(SUCCESSOR) else ""
+
+    @property
+    def reads(self) -> dict[str, str]:
+        """The names of the items that it reads, by the names that stand for them in its query."""
+        return {name.removeprefix(SUCCESSOR): name for name in self.imports}
 
     @property
     def awaits_creation(self) -> bool:

@@ -2,17 +2,24 @@
 
 One value in one register.  The process that prepares it writes it, and so does the one that asks for its promotion;
 other processes read it.
+
+The next version of a single view is an item of the catalog: its *successor* (`View.replaces`), which the process that
+writes brings on like any view.  Once it has come as far as the view that it replaces, one write of the catalog puts it
+in place (`succeeded`).  The view keeps its shard, and the successor's is its seed from then on; unless the successor
+`moves`: then its shard is the view's, and what reads the view has a successor too, which reads that one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Set as AbstractSet
 from typing import Final
 
 import msgspec
 
+from strandline.algebra.schema import SUCCESSOR
 from strandline.controller.location.catalog import Catalog, CatalogStore, shards_of
-from strandline.controller.location.items import View
+from strandline.controller.location.items import Item, View
 from strandline.errors import ConfigError
 from strandline.persist.handles.register import Register, decode_json
 from strandline.store.clock import Clock, Ids
@@ -70,6 +77,7 @@ class Version(msgspec.Struct, frozen=True):
             if (present is not None and not isinstance(present, View)) or (each.view.seed and not follows):
                 raise ConfigError(f"{each.view.name!r} was defined anew while its next version was prepared")
             catalog = catalog.with_item(each.view)
+        catalog = catalog.lacking({each.name.lower() for each in successors(catalog)})
         left = set(self.left) - shards_of(catalog.items)
         promoted = msgspec.structs.replace(catalog, dropped=tuple(sorted({*catalog.dropped, *left})))
         promoted = msgspec.structs.replace(promoted, promoted=self.asked)
@@ -104,6 +112,79 @@ class Versions:
     def _next(self, found: Version) -> Version:
         promoted = self._catalogs.current.promoted
         return Version(epoch=found.epoch) if found.asked and found.asked == promoted else found
+
+
+def successors(catalog: Catalog) -> list[View]:
+    """Return the views that are to replace others, in the order they were defined."""
+    return [item for item in catalog.items.values() if isinstance(item, View) and item.replaces]
+
+
+def successor(name: str) -> str:
+    """Return the name of the successor of the view ``name``.
+
+    >>> successor("Totals")
+    '__next_totals'
+    """
+    return f"{SUCCESSOR}{name.lower()}"
+
+
+def read_by(name: str, catalog: Catalog) -> Catalog:
+    """Return ``catalog`` as the query of the view ``name`` reads it: without that view, and without successors.
+
+    A successor reads those that move in the places of what they replace, and not the view that it replaces itself.
+    """
+    own = name.lower()
+    items: dict[str, Item] = {key: item for key, item in catalog.items.items() if not key.startswith(SUCCESSOR)}
+    if own.startswith(SUCCESSOR):
+        own = own.removeprefix(SUCCESSOR)
+        for each in [each for each in successors(catalog) if moves(each, catalog)]:
+            items[each.replaces] = msgspec.structs.replace(each, name=items[each.replaces].name)
+    items.pop(own, None)
+    return msgspec.structs.replace(catalog, items=items)
+
+
+def moves(following: Item | None, catalog: Catalog) -> bool:
+    """Return whether a successor comes with a shard of its own: its columns are others, or there is a schedule."""
+    if not isinstance(following, View) or not isinstance(present := catalog.items.get(following.replaces), View):
+        return False
+    return following.columns != present.columns or bool(following.refresh or present.refresh)
+
+
+def imported(name: str, read: Iterable[str], catalog: Catalog) -> tuple[str, ...]:
+    """Return the names of the items that the view ``name`` reads by the names ``read``, which stand in its query."""
+    if not name.startswith(SUCCESSOR):
+        return tuple(read)
+    return tuple(successor(each) if moves(catalog.items.get(successor(each)), catalog) else each for each in read)
+
+
+def companies(catalog: Catalog) -> list[frozenset[str]]:
+    """Return the names of the successors, in those companies that are put in place together: they read each other."""
+    found: list[frozenset[str]] = []
+    for each in successors(catalog):
+        own = {each.name.lower(), *(name for name in each.imports if name.startswith(SUCCESSOR))}
+        joined = [company for company in found if company & own]
+        found = [company for company in found if not company & own]
+        found.append(frozenset(own.union(*joined)))
+    return found
+
+
+def succeeded(catalog: Catalog, names: AbstractSet[str]) -> Catalog:
+    """Return the catalog with the successors ``names`` in the places of those that they replace."""
+    placed = [each for each in successors(catalog) if each.name.lower() in names]
+    after: Mapping[str, Item] = {each.replaces: _in_place(each, catalog) for each in placed}
+    items = {key: after.get(key, item) for key, item in catalog.items.items() if key not in names}
+    return catalog.having(items)
+
+
+def _in_place(following: View, catalog: Catalog) -> View:
+    present, keeps = catalog.one(following.replaces, View, "view"), not moves(following, catalog)
+    return msgspec.structs.replace(
+        following,
+        name=present.name,
+        imports=tuple(name.removeprefix(SUCCESSOR) for name in following.imports),
+        shard=present.shard if keeps else following.shard,
+        seed=following.shard if keeps else "",
+    )
 
 
 def _decode(body: bytes | None) -> Version:

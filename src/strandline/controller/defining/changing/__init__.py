@@ -1,0 +1,1 @@
+"""Changing: definitions that are there become others, and what reads them goes on."""

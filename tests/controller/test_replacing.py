@@ -1,0 +1,280 @@
+"""A view is replaced while all goes on: readers see the old one or the new one, and what reads it follows."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from typing import Any, Final
+
+import pytest
+from promoted import Cut, Location, Process, held, project
+
+from strandline.bench.environment import ITEMS
+from strandline.controller.core import Core
+from strandline.controller.defining import definitions
+from strandline.controller.defining.apply import apply
+from strandline.controller.defining.creating import create
+from strandline.controller.language.statements import Drop, parse
+from strandline.controller.location.items import View
+from strandline.errors import DefinitionError, FencedError, StoreError
+from strandline.persist.fsck import check_location
+from strandline.testing.doubles import Crash
+from strandline.testing.simulation.kernel import run_sync
+
+BASE: Final = {
+    "items": f"CREATE TABLE items ({ITEMS})",
+    "wide": "CREATE MATERIALIZED VIEW wide AS SELECT grp, count(*) AS n FROM items GROUP BY grp",
+    "over": "CREATE MATERIALIZED VIEW over AS SELECT grp, n FROM wide WHERE n > 0",
+    "all_of": "CREATE MATERIALIZED VIEW all_of AS SELECT * FROM over",
+}
+DOUBLED: Final = "SELECT grp, 2 * count(*) AS n FROM items GROUP BY grp"
+WIDER: Final = "SELECT grp, count(*) AS n, max(amount) AS top FROM items GROUP BY grp"
+
+
+def replacing(query: str, name: str = "wide") -> str:
+    """The statement that replaces a view."""
+    return f"CREATE OR REPLACE MATERIALIZED VIEW {name} AS {query}"
+
+
+def execute(process: Process, text: str) -> None:
+    """Run a definition, as `Environment.execute` does."""
+    run_sync(process.core.settle())
+    statement: Any = parse(text)
+    run_sync(
+        definitions.drop(process.core, statement) if isinstance(statement, Drop) else create(process.core, statement)
+    )
+
+
+def meant(core: Core, time: int, query: str) -> Counter[tuple[Any, ...]]:
+    """What `wide` is to hold at a time by a query, worked out row by row."""
+    groups: dict[int, list[int]] = {}
+    for (_, grp, amount), count in run_sync(held(core, "items", time)).items():
+        groups.setdefault(grp, []).extend([amount] * count)
+    rows = {
+        BASE["wide"].partition(" AS ")[2]: lambda g, a: (g, len(a)),
+        DOUBLED: lambda g, a: (g, 2 * len(a)),
+        WIDER: lambda g, a: (g, len(a), max(a)),
+    }[query]
+    return Counter(rows(g, amounts) for g, amounts in groups.items())
+
+
+FIRST: Final = BASE["wide"].partition(" AS ")[2]
+
+
+def begun() -> tuple[Location, Process]:
+    """Return a location whose views are in use."""
+    location = Location()
+    process = location.run(BASE)
+    for _ in range(4):
+        location.tick(process)
+    return location, process
+
+
+def shards(process: Process) -> dict[str, str]:
+    """The shard of each view."""
+    return {name: item.shard for name, item in process.core.catalog.items.items() if isinstance(item, View)}
+
+
+def test_a_view_with_the_same_columns_keeps_its_history_and_goes_on_from_what_was_prepared() -> None:
+    """Damage: the past of a view is lost; or its new rows are computed twice; or readers see neither."""
+    location, process = begun()
+    before = shards(process)
+    old = location.times[-1]
+    execute(process, replacing(DOUBLED))
+    assert run_sync(held(process.core, "wide", old)) == meant(process.core, old, FIRST)
+    last = location.tick(process)
+    assert shards(process) == before, "it takes its place in the first tick that finds it as far"
+    new = location.tick(process)
+    for time, query in ((old, FIRST), (last, FIRST), (new, DOUBLED)):
+        assert run_sync(held(process.core, "wide", time)) == meant(process.core, time, query)
+    assert process.core.require_writing().replaced == {"wide": last}
+    run = process.core.require_writing().instance._views.dataflows.runs_of("wide")[-1]
+    assert run.sink.counters.audits == 0, "it was computed anew"
+    assert run_sync(held(process.core, "over", new)) == meant(process.core, new, DOUBLED)
+    location.tick(process)
+    assert [v.seed for v in process.core.catalog.items.values() if isinstance(v, View) and v.seed] == []
+    assert location.left(process) == set()
+
+
+def test_other_columns_come_with_all_views_that_read_them_at_one_time() -> None:
+    """Damage: a view over a replaced one stands still, or mixes the old one's rows with the new one's."""
+    location, process = begun()
+    before = shards(process)
+    execute(process, replacing(WIDER))
+    location.tick(process)
+    now = location.tick(process)
+    assert run_sync(held(process.core, "wide", now)) == meant(process.core, now, WIDER)
+    assert run_sync(held(process.core, "over", now)) == meant(process.core, now, FIRST)
+    assert run_sync(held(process.core, "all_of", now)) == meant(process.core, now, FIRST)
+    after = shards(process)
+    assert {name for name in after if after[name] != before[name]} == {"wide"}
+    location.tick(process)
+    assert location.left(process) == set()
+
+
+def test_columns_that_pass_through_move_what_reads_them_too() -> None:
+    """Damage: SELECT * over a replaced view keeps the old columns for ever."""
+    location, process = begun()
+    execute(process, replacing("SELECT * FROM wide", "over"))
+    location.tick(process)
+    location.tick(process)
+    execute(process, replacing(WIDER))
+    location.tick(process)
+    now = location.tick(process)
+    for name in ("wide", "over", "all_of"):
+        assert run_sync(held(process.core, name, now)) == meant(process.core, now, WIDER)
+    location.tick(process)
+    assert location.left(process) == set()
+
+
+def test_the_last_of_several_replacements_counts() -> None:
+    """Damage: a mistaken replacement cannot be taken back, or one that waits is lost with another one."""
+    location, process = begun()
+    execute(process, replacing("SELECT grp, 3 * n AS n FROM wide", "over"))
+    execute(process, replacing(WIDER))
+    execute(process, replacing(DOUBLED))
+    location.tick(process)
+    now = location.tick(process)
+    doubled = meant(process.core, now, DOUBLED)
+    assert run_sync(held(process.core, "wide", now)) == doubled
+    assert run_sync(held(process.core, "over", now)) == Counter(
+        {(grp, 3 * n): count for (grp, n), count in doubled.items()}
+    )
+    execute(process, replacing(WIDER))
+    execute(process, replacing(DOUBLED))
+    assert [name for name in process.core.catalog.items if name.startswith("__next_")] == []
+    assert run_sync(held(process.core, "wide", location.tick(process))) == meant(
+        process.core, location.times[-1], DOUBLED
+    )
+
+
+def test_a_view_and_what_was_to_replace_it_are_dropped_together() -> None:
+    """Damage: the next version of a view that is gone is computed for ever."""
+    location, process = begun()
+    execute(process, replacing("SELECT grp FROM over", "all_of"))
+    execute(process, "DROP MATERIALIZED VIEW all_of")
+    location.tick(process)
+    assert sorted(process.core.catalog.items) == ["items", "over", "wide"]
+    location.tick(process)
+    assert location.left(process) == set()
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (replacing("SELECT grp FROM items", "wide"), "'over' reads 'wide' and could not go on"),
+        (replacing("SELECT grp, n FROM over", "wide"), "'over' reads 'wide', so 'wide' cannot read it"),
+        (replacing("SELECT grp, n FROM wide", "wide"), "there is no collection 'wide'"),
+        (replacing("SELECT nothing FROM items", "wide"), "nothing"),
+        (replacing("SELECT 1 AS a", "items"), "there is a table 'items' already"),
+        ("CREATE MATERIALIZED VIEW x AS SELECT * FROM __next_wide", "__next_wide"),
+        ("CREATE OR REPLACE MATERIALIZED VIEW IF NOT EXISTS wide AS SELECT 1", "contradict each other"),
+    ],
+)
+def test_what_cannot_replace_a_view_changes_nothing(text: str, said: str) -> None:
+    """Damage: a view is half replaced, and what reads it stands still."""
+    location, process = begun()
+    execute(process, replacing(WIDER))
+    before = process.core.catalog
+    with pytest.raises(DefinitionError, match=said):
+        execute(process, text)
+    assert process.core.catalog.items == before.items
+    location.tick(process)
+
+
+def test_the_same_query_changes_nothing() -> None:
+    """Damage: a deployment that applies the same files computes everything anew."""
+    location, process = begun()
+    before = process.core.catalog
+    execute(process, replacing(f"{FIRST} -- as ever"))
+    assert process.core.catalog.items == before.items
+    location.tick(process)
+
+
+def test_a_replacement_that_is_dropped_before_it_takes_its_place_never_does() -> None:
+    """Damage: a replacement that was begun by mistake comes all the same."""
+    location, process = begun()
+    execute(process, replacing(DOUBLED))
+    execute(process, "DROP MATERIALIZED VIEW __next_wide")
+    location.tick(process)
+    now = location.tick(process)
+    assert run_sync(held(process.core, "wide", now)) == meant(process.core, now, FIRST)
+    location.tick(process)
+    assert location.left(process) == set()
+
+
+def test_a_view_gets_a_schedule_and_loses_it() -> None:
+    """Damage: the new schedule is ignored; or the view cannot be read until its first refresh."""
+    location, process = begun()
+    execute(process, f"CREATE OR REPLACE MATERIALIZED VIEW all_of REFRESH EVERY '1 day', AT CREATION AS {FIRST}")
+    location.tick(process)
+    now = location.tick(process)
+    view = process.core.catalog.one("all_of", View, "view")
+    assert str(view.refresh) == "EVERY '86400 s', AT CREATION"
+    assert run_sync(held(process.core, "all_of", location.times[-2])) == meant(process.core, location.times[-2], FIRST)
+    execute(process, replacing(DOUBLED, "all_of"))
+    location.tick(process)
+    now = location.tick(process)
+    assert run_sync(held(process.core, "all_of", now)) == meant(process.core, now, DOUBLED)
+    location.tick(process)
+    assert location.left(process) == set()
+
+
+HOW: Final = ("before", "after", "lost")
+"""At each write, one after the other, one of these: all three at each would say little more."""
+QUERIES: Final = {"same columns": DOUBLED, "others": WIDER}
+
+
+def replaced_with(query: str, cut: Cut) -> bool:
+    """Replace a view with a fault at one write, and look at what it leaves; return whether there was that write."""
+    location, process = begun()
+    since = len(location.times)
+    process.writes.count(cut)
+    steps: list[Callable[[], object]] = [lambda: execute(process, replacing(query))]
+    steps += [lambda: location.tick(process, healthy=False)] * 3
+    for step in steps:
+        try:
+            step()
+        except Crash:
+            break
+        except (StoreError, FencedError):
+            pass
+    there = cut.at is not None and len(process.writes.made) >= cut.at
+    location.end(process)
+    fresh = location.open()
+    for _ in range(2):
+        location.tick(fresh)
+    execute(fresh, replacing(query))
+    for _ in range(3):
+        location.tick(fresh)
+    kinds = [kind_at(fresh.core, time, query) for time in location.times[since - 1 :]]
+    assert kinds[0] == "old", kinds
+    assert kinds[-1] == "new", kinds
+    assert [*kinds] == sorted(kinds, reverse=True), f"readers see one and then the other: {kinds}"
+    views = [item for item in fresh.core.catalog.items.values() if isinstance(item, View)]
+    assert [view.name for view in views if view.seed or view.replaces] == []
+    assert location.left(fresh) == set()
+    assert run_sync(check_location(fresh.core.client, fresh.core.engine)).harmful == ()
+    return there
+
+
+def kind_at(core: Core, time: int, query: str) -> str:
+    """Return which of the two queries the views answer at a time; fail if it is neither, or they differ."""
+    if time < core.client.state_of(core.catalog.collection("wide").shard).since.at:  # type: ignore[operator]
+        return "old"  # its history begins anew with other columns
+    wide = run_sync(held(core, "wide", time))
+    kind = next(name for name, each in (("old", FIRST), ("new", query)) if wide == meant(core, time, each))
+    n = Counter({row[:2]: count for row, count in wide.items()})
+    assert run_sync(held(core, "over", time)) == n
+    assert run_sync(held(core, "all_of", time)) == n
+    return kind
+
+
+@pytest.mark.parametrize("query", QUERIES)
+@pytest.mark.parametrize("how", HOW)
+def test_wherever_a_replacement_is_cut_off_readers_see_one_query_or_the_other(how: str, query: str) -> None:
+    """Damage: a crash in a replacement leaves a view of two halves, or rows that nothing corrects."""
+    at = 1 + HOW.index(how)
+    while replaced_with(QUERIES[query], Cut(at, how)):
+        at += len(HOW)
+    assert at > 10
