@@ -10,6 +10,7 @@ import pytest
 from promoted import Cut, Location, Process, held, project
 
 from strandline.bench.environment import ITEMS
+from strandline.compute.step import StageRun
 from strandline.controller.core import Core
 from strandline.controller.defining import definitions
 from strandline.controller.defining.apply import apply
@@ -17,6 +18,7 @@ from strandline.controller.defining.creating import create
 from strandline.controller.language.statements import Drop, parse
 from strandline.controller.location.items import View
 from strandline.errors import DefinitionError, FencedError, StoreError
+from strandline.frontier.antichain import Frontier
 from strandline.persist.fsck import check_location
 from strandline.testing.doubles import Crash
 from strandline.testing.simulation.kernel import run_sync
@@ -211,7 +213,9 @@ def test_a_view_gets_a_schedule_and_loses_it() -> None:
     now = location.tick(process)
     view = process.core.catalog.one("all_of", View, "view")
     assert str(view.refresh) == "EVERY '86400 s', AT CREATION"
-    assert run_sync(held(process.core, "all_of", location.times[-2])) == meant(process.core, location.times[-2], FIRST)
+    assert view.refresh is not None
+    assert view.refresh.created == location.times[-3]
+    assert run_sync(held(process.core, "all_of", now)) == meant(process.core, location.times[-3], FIRST)
     execute(process, replacing(DOUBLED, "all_of"))
     location.tick(process)
     now = location.tick(process)
@@ -222,6 +226,42 @@ def test_a_view_gets_a_schedule_and_loses_it() -> None:
 
 HOW: Final = ("before", "after", "lost")
 """At each write, one after the other, one of these: all three at each would say little more."""
+
+
+def test_a_view_keeps_its_place_until_the_new_one_has_come_as_far(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Damage: readers find a view empty, or at an earlier time, while the new query is still computed."""
+    location, process = begun()
+    begin = StageRun._begin
+
+    async def held_up(run: StageRun, known: Frontier) -> Any:
+        return None if run.name == "__next_wide" else await begin(run, known)
+
+    monkeypatch.setattr(StageRun, "_begin", held_up)
+    execute(process, replacing(WIDER))
+    for _ in range(3):
+        now = location.tick(process, healthy=False)
+        assert run_sync(held(process.core, "wide", now)) == meant(process.core, now, FIRST)
+    monkeypatch.undo()
+    location.tick(process, healthy=False)
+    now = location.tick(process)
+    assert run_sync(held(process.core, "wide", now)) == meant(process.core, now, WIDER)
+
+
+def test_state_over_a_view_is_not_taken_over_by_what_reads_the_new_one() -> None:
+    """Damage: a count of the old view's rows is prepared for the new one, and computed anew once that is in place."""
+    location, process = begun()
+    counted = "SELECT n, 10 * c AS c FROM (SELECT n, count(*) AS c FROM wide GROUP BY n)"
+    execute(process, f"CREATE MATERIALIZED VIEW counted AS {counted}")
+    location.tick(process)
+    execute(process, replacing(DOUBLED).replace(" AS ", " REFRESH EVERY '1 day', AT CREATION AS ", 1))
+    location.tick(process)
+    now = location.tick(process)
+    counts = Counter(n for _, n in meant(process.core, location.times[-3], DOUBLED))
+    assert run_sync(held(process.core, "counted", now)) == Counter({(n, 10 * c): 1 for n, c in counts.items()})
+    runs = process.core.require_writing().instance._views.dataflows.runs_of("counted")
+    assert [run.sink.counters.audits for run in runs] == [0, 0]
+
+
 QUERIES: Final = {"same columns": DOUBLED, "others": WIDER}
 
 

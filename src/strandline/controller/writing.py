@@ -156,12 +156,10 @@ class Writing:
             if view.instance:
                 await self._look_at(view.shard, present.shard)
             here, before = self.client.known(view.shard), self.client.known(present.shard)
-            if here is None or not here.upper.at or here.certificate is None:
-                return False
             reached = (
                 Frontier(self.oracle.floor) if before is None else meet((before.upper, Frontier(self.oracle.floor)))
             )
-            if here.upper < reached:  # the view before may be known further: up to its next refresh
+            if here is None or here.upper < reached:  # the view before may be known further: up to its next refresh
                 return False
             if any(batch.errors for batch in here.batches) and await self._fails(view, present):
                 return False
