@@ -46,10 +46,13 @@ AUDITS: Final = "strandline.audits"
 
 
 class Plans:
-    """The plans of views that are known, by the view's shard: a name that is used again is another view."""
+    """The plans of views that are known, by the view's shard and query.
+
+    A name that is used again is another view, and a view that is replaced may keep its shard.
+    """
 
     def __init__(self) -> None:
-        self._known: dict[tuple[str, bool], Definition] = {}
+        self._known: dict[tuple[str, str, bool], Definition] = {}
 
     def get(self, view: View) -> Definition | None:
         """Return the plan of ``view`` as it is now; None if it was not planned yet."""
@@ -65,8 +68,8 @@ class Plans:
         self._known = {key: known for key, known in self._known.items() if key in there}
 
 
-def _key(view: View) -> tuple[str, bool]:
-    return view.shard, bool(view.distrusted)
+def _key(view: View) -> tuple[str, str, bool]:
+    return view.shard, view.sql, bool(view.distrusted)
 
 
 def commands(catalog: Catalog, plans: Plans, config: Config) -> dict[str, tuple[Command, str]]:
