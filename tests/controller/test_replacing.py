@@ -7,13 +7,12 @@ from collections.abc import Callable
 from typing import Any, Final
 
 import pytest
-from promoted import Cut, Location, Process, held, project
+from promoted import Cut, Location, Process, held
 
 from strandline.bench.environment import ITEMS
 from strandline.compute.step import StageRun
 from strandline.controller.core import Core
 from strandline.controller.defining import definitions
-from strandline.controller.defining.apply import apply
 from strandline.controller.defining.creating import create
 from strandline.controller.language.statements import Drop, parse
 from strandline.controller.location.items import View

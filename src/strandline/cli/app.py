@@ -148,6 +148,30 @@ def run(
 
 
 @app.command()
+def plan(context: typer.Context, project: ProjectOption = HERE, json: JsonOption = False) -> None:
+    """Show what the project says otherwise than its location has it, and what changing that costs."""
+    from strandline.cli import promoting
+
+    promoting.plan(_opener(context), project, Output(json))
+
+
+@app.command()
+def apply(
+    context: typer.Context,
+    project: ProjectOption = HERE,
+    json: JsonOption = False,
+    drop: Annotated[
+        bool, typer.Option("--drop", help="Drop what the project does not define, or defines otherwise.")
+    ] = False,
+) -> None:
+    """Have the location be what the project says; changed views are replaced, and nothing is dropped without asking."""
+    from strandline.cli import promoting
+
+    ask = typer.confirm if sys.stdin.isatty() and sys.stderr.isatty() and not json else None
+    raise typer.Exit(promoting.apply(_opener(context), project, drop=drop, ask=ask, output=Output(json)))
+
+
+@app.command()
 def promote(
     context: typer.Context,
     project: ProjectOption = HERE,

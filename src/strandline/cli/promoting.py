@@ -1,9 +1,15 @@
-"""`strandline run --read-only`: prepare the next version; `strandline promote`: have it take over."""
+"""Commands by which a location becomes what its project says.
+
+`strandline plan` shows what would change, `strandline apply` changes it.  `strandline run --read-only` prepares the
+next version beside the process that writes, and `strandline promote` has it take over.
+"""
 
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from typing import Any, Final
 
 from strandline.cli.running import Stop, Wanted, going_on, until_stopped
 from strandline.cli.terminal.exits import Exit
@@ -85,3 +91,46 @@ def promote(opener: Opener, root: Path, *, force: bool, timeout: float, output: 
         seconds = time.monotonic() - begun
     document = {"generation": generation, "seconds": round(seconds, 3)}
     output.result(document, f"promoted in {seconds:.1f} s: generation {generation} writes now")
+
+
+_SIGNS: Final = {"create": "+", "replace": "~", "recreate": "!", "refused": "!", "orphan": "-"}
+
+
+def plan(opener: Opener, root: Path, output: Output) -> None:
+    """Print what the project says otherwise than its location has it."""
+    with opener.reading(opener.project(root), output.note) as env:
+        found = env.deploy(root.absolute())
+    output.result(found, "\n".join(_planned(found)))
+
+
+def apply(opener: Opener, root: Path, *, drop: bool, ask: Callable[[str], bool] | None, output: Output) -> Exit:
+    """Have the location be what the project says, and print what has changed.
+
+    ``drop``: drop what the plan lists for it.  ``ask``: asks a person whether to; None: nobody is there to be asked.
+    """
+    with opener.changing(opener.project(root)) as env:
+        found = env.deploy(root.absolute())
+        if not output.json:
+            output.result(found, "\n".join(_planned(found)))
+        named = ", ".join(f"{each['kind']} {each['name']}" for each in found["drops"])
+        drop = drop or bool(named and ask is not None and ask(f"drop {named}, and all that they hold?"))
+        done = env.deploy(root.absolute(), apply=True, drop=drop)
+    changed = [*(f"created {name}" for name in done["created"]), *(f"replacing {name}" for name in done["replaced"])]
+    changed += [f"dropped {each['name']}" for each in done["drops"]] if drop else []
+    output.result(done, "\n".join(changed) or "nothing has changed")
+    for why in done["refused"]:
+        output.note(f"strandline: {why}")
+    return Exit.FAILED if done["refused"] else Exit.OK
+
+
+def _planned(found: Mapping[str, Any]) -> Iterator[str]:
+    """Yield a plan for people, a change in each line."""
+    for each in found["changes"]:
+        cost = "" if each["rows"] is None else f"; about {each['rows']:,} rows are read"
+        cost += "" if each["seconds"] is None else f", which takes about {each['seconds']:,} s here"
+        said = "; ".join(text for text in (each["why"], each["effect"]) if text)
+        yield f"{_SIGNS[each['what']]} {each['what']} {each['kind']} {each['name']}: {said}{cost}"
+    if not found["changes"]:
+        yield "the location is as the project says"
+    if found["drops"]:
+        yield f"`strandline apply --drop` drops: {', '.join(each['name'] for each in found['drops'])}"

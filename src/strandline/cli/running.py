@@ -108,7 +108,8 @@ def going_on(
         env.overdue(report.overdue)
         report.beginnings = env.beginnings
         try:
-            report.applied(env.apply(project).created)
+            applied = env.apply(project)
+            report.applied(applied.created, applied.replaced)
             report.follow = partial(Following(project, report.say).look, env)
             if wanted.once:
                 return _ticks(env, wanted, stop, report, lambda _: None)
@@ -253,6 +254,7 @@ class Report:
         self._shown: set[tuple[str, str]] = set()
         self._overdue: dict[str, str] = {}
         self._begun: dict[str, Beginning] = {}
+        self._replaced: dict[str, int] = {}
         self.quiet = False
         """Whether the last tick found nothing new."""
         self.promoted: float | None = None
@@ -262,9 +264,11 @@ class Report:
         self.beginnings: Callable[[], Sequence[Beginning]] = tuple
         """What is read or computed for the first time; any thread may ask."""
 
-    def applied(self, created: tuple[str, ...]) -> None:
-        """The project was applied."""
+    def applied(self, created: Sequence[str], replaced: Sequence[str] = ()) -> None:
+        """The project was applied; views are computed anew beside those that they replace."""
         self.say("running", **({"created": ",".join(created)} if created else {}))
+        if replaced:
+            self.say("replacing", views=",".join(replaced))
 
     def serves(self, flight_sql: Sequence[str], http: str | None) -> None:
         """Clients are served from now on, at these places; ``http``: people, too."""
@@ -303,6 +307,10 @@ class Report:
         waiting = {(name, notice) for name, notices in progress["notices"].items() for notice in notices}
         self._say_waiting(waiting & self._waiting)  # the next tick usually resolves a wait of a single tick
         self._waiting = waiting
+        for name, last in progress["replaced"].items():
+            if self._replaced.get(name) != last:
+                self.say("replaced", of=name, after=last)
+        self._replaced = dict(progress["replaced"])
 
     def _say_waiting(self, lasting: set[tuple[str, str]]) -> None:
         for name, notice in sorted(lasting - self._shown):

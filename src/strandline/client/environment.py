@@ -30,14 +30,15 @@ from strandline.controller.asking.selfcheck import SelfCheck
 from strandline.controller.asking.skip import skip
 from strandline.controller.asking.verification import Verification
 from strandline.controller.asking.wrong_replicas import WrongReplicas
-from strandline.controller.defining import altering, definitions, instances, sources
+from strandline.controller.defining import altering, definitions, sources
 from strandline.controller.defining.apply import Applied, apply
+from strandline.controller.defining.changing.deploying import deploy, deployment
 from strandline.controller.defining.creating import create
-from strandline.controller.defining.project import Project
+from strandline.controller.defining.project import Project, load
 from strandline.controller.holding import Hold
 from strandline.controller.introspection.listed import schema_of
 from strandline.controller.language import arguments, statements
-from strandline.controller.language.altering import AlterMaterialization
+from strandline.controller.language.altering import Alter
 from strandline.controller.language.showing import Show, Subscribe
 from strandline.controller.location.config import Config
 from strandline.controller.location.items import Collected, Item, Materialization, View, kind_of
@@ -118,21 +119,38 @@ class Environment:
         self._run(self._core.settle())
         return self._run(apply(self._core, project, whole=whole))
 
+    def deploy(self, directory: str | Path, *, apply: bool = False, drop: bool = False) -> dict[str, Any]:
+        """Return what the project in ``directory`` says otherwise than there is here, and what it costs to change that.
+
+        ``apply``: change it; ``drop``: drop first what the answer lists as ``drops``.  The answer is plain data: see
+        `strandline plan --json`.
+
+        Raises `ConfigError` or `DefinitionError` if the project cannot be read.
+        """
+        project = load(Path(directory))
+
+        async def deployed() -> dict[str, Any]:
+            counted = await status.live_counters(self._core)
+            if not apply:
+                return await deployment(self._core, project, counted)
+            await self._core.settle()
+            return await deploy(self._core, project, counted, drop=drop)
+
+        return self._run(deployed())
+
     def execute(self, sql: str | statements.Statement) -> int | None:
         """Run one statement; INSERT, UPDATE and DELETE return their commit timestamp.
 
         Raises `DefinitionError` with a position where the text is wrong.  Queries are asked with `query`.
         """
         statement = arguments.statement(sql)
-        if isinstance(statement, statements.Create | statements.Alter | statements.Drop):
+        if isinstance(statement, statements.Create | Alter | statements.Drop):
             self._run(self._core.settle())
         match statement:
             case statement if isinstance(statement, statements.Create):
                 self._run(create(self._core, statement))
-            case AlterMaterialization() as s:
-                self._run(altering.alter_materialization(self._core, s))
-            case statement if isinstance(statement, statements.Alter):
-                self._run(instances.alter(self._core, statement))
+            case statement if isinstance(statement, Alter):
+                self._run(altering.alter(self._core, statement))
             case statements.Drop() as s:
                 self._run(definitions.drop(self._core, s))
             case statements.Insert() | statements.Delete() | statements.Update() as s:

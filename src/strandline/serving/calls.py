@@ -40,6 +40,7 @@ TRUE_AT: Final = b"strandline.as_of"
 PLAIN: Final = (
     "progress",
     "backfill",
+    "deploy",
     "skip",
     "retry",
     "inspect",

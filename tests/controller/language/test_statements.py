@@ -237,7 +237,7 @@ def test_commas_and_words_within_a_value_do_not_end_it(value: str, column: str) 
         ("CREATE CONNECTION pg TO", "line 1, column 24", "a kind of connection"),
         ("CREATE CONNECTION pg TO x (a = 1, A = 2)", "line 1, column 35", "'a' is given twice"),
         ("CREATE OR REPLACE CONNECTION IF NOT EXISTS c TO x", "line 1, column 44", "contradict each other"),
-        ("CREATE OR REPLACE TABLE t (a INT)", "line 1, column 8", "only a CONNECTION, an INSTANCE or a MATERIALIZED VIEW is replaced"),
+        ("CREATE OR REPLACE TABLE t (a INT)", "line 1, column 8", "or a MATERIALIZED VIEW is replaced"),
         ("CREATE TABLE t (a INT) KEEP HISTORY FOR ever", "line 1, column 41", "a quoted value"),
         ("CREATE MATERIALIZED VIEW v AS SHOW TABLES", "line 1, column 31", "a query"),
         ("CREATE MATERIALIZED VIEW v REFRESH AS TABLE t", "line 1, column 36", "ON COMMIT, EVERY, AT or AT CREATION"),

@@ -58,6 +58,8 @@ class Following:
             return
         if applied.created:
             self._say("applied", created=",".join(applied.created))
+        if applied.replaced:
+            self._say("replacing", views=",".join(applied.replaced))
         for why in (*applied.refused, *_left(self._project, project)):
             self._say("not applied", what=why)
         self._project = project

@@ -18,8 +18,8 @@ def progress(core: Core) -> dict[str, Any]:
 
     ``sources``: records read, read again, made durable, in error.  ``first``: of what nothing is durable yet.
     ``steps``: stage to number of input updates read.  ``complete``: the last time at which everything is complete that
-    has no problem.  ``late``: the items that are still on their way to where the last
-    tick wanted them.
+    has no problem.  ``replaced``: the views that were replaced, each with the last time before that.
+    ``late``: the items that are still on their way to where the last tick wanted them.
     """
     writing = core.require_writing()
     report, problems = writing.running.report(), core.health.problems()
@@ -48,6 +48,7 @@ def progress(core: Core) -> dict[str, Any]:
             for name, task in report.tasks.items()
         },
         "complete": complete(core.catalog, problems, report.frontiers, core.health.time or 0, report.notices),
+        "replaced": dict(writing.replaced),
         "late": sorted(writing.running.going_on()),
         "notices": dict(report.notices),
         "problems": problems,

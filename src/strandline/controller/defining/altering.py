@@ -1,4 +1,4 @@
-"""ALTER MATERIALIZATION: options that say how it goes on, and change nothing of what its endpoint holds.
+"""ALTER, by its statement; and ALTER MATERIALIZATION: options that say how it goes on, and not what its endpoint holds.
 
 The next tick ends the task and begins it anew under them.
 """
@@ -12,8 +12,10 @@ import msgspec
 from strandline.algebra.excerpt import within
 from strandline.controller.commanded import spec_of
 from strandline.controller.core import Core
+from strandline.controller.defining import instances
+from strandline.controller.defining.changing import tables
 from strandline.controller.defining.triggers import require_trigger
-from strandline.controller.language.altering import AlterMaterialization
+from strandline.controller.language.altering import Alter, AlterMaterialization, KeepHistory, Rename
 from strandline.controller.location import on_error
 from strandline.controller.location.catalog import Catalog
 from strandline.controller.location.items import Materialization
@@ -21,6 +23,19 @@ from strandline.errors import DefinitionError
 from strandline.materialize.driver import require_all
 
 ALTERABLE: Final = ("every", "on_error", "splits", "trigger", "within")
+
+
+async def alter(core: Core, statement: Alter) -> None:
+    """Do an ALTER.  Raises `DefinitionError` with a position where it is refused; then nothing was changed."""
+    match statement:
+        case AlterMaterialization():
+            await alter_materialization(core, statement)
+        case Rename():
+            await tables.rename(core, statement)
+        case KeepHistory():
+            await tables.keep_history(core, statement)
+        case _:
+            await instances.alter(core, statement)
 
 
 async def alter_materialization(core: Core, statement: AlterMaterialization) -> None:

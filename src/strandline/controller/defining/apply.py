@@ -2,10 +2,11 @@
 
 What is missing is created: connections and instances, then sources and tables, then the tables of sources, then views,
 each after those that it reads, then indexes, then materializations.  What may change is taken over: a connection, which
-its sources use at once; the replicas of an instance; how long history is kept; how many errors a source may hold.
-Anything else that is there already must be as the project says; a definition that was changed is refused by name,
-before anything is created.  So applying twice is applying once, and a crash in between is mended by applying again.
-What the project does not mention is left alone.
+its sources use at once; the replicas of an instance; how long history is kept; how many errors a source may hold.  A
+view with another query is replaced: ticks compute the new one beside it (`changing/replacing.py`).  Anything else that
+is there already must be as the project says; a definition that was changed otherwise is refused by name, before
+anything is created.  So applying twice is applying once, and a crash in between is mended by applying again.  What the
+project does not mention is left alone.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from strandline.algebra.schema import Schema
 from strandline.compute.plan.sql.dialect import parse, relations, words
 from strandline.controller.core import Core
 from strandline.controller.defining import definitions, instances, sources
-from strandline.controller.defining.changing.replacing import meaning
+from strandline.controller.defining.changing.replacing import meaning, replace_view, same_query
 from strandline.controller.defining.creating import create
 from strandline.controller.defining.project import SETTINGS_FILE, Defined, Project, in_file
 from strandline.controller.defining.relocating import differing, lasting, relocated
@@ -49,6 +50,7 @@ from strandline.controller.location.items import (
     Table,
     View,
 )
+from strandline.controller.location.version import successor
 from strandline.errors import ConfigError, DefinitionError
 
 
@@ -57,11 +59,13 @@ class Applied:
     """The names that were created, in order, and those that were there.
 
     ``refused``: of each definition that is not applied, why, and what to do; none where all of them are.
+    ``replaced``: the views whose new queries are computed from now on.
     """
 
     created: tuple[str, ...]
     kept: tuple[str, ...]
     refused: tuple[str, ...] = ()
+    replaced: tuple[str, ...] = ()
 
 
 async def apply(core: Core, project: Project, *, whole: bool = True) -> Applied:
@@ -75,11 +79,11 @@ async def apply(core: Core, project: Project, *, whole: bool = True) -> Applied:
     _refuse_unknown_endpoints(core.assembly.endpoints, project)
     await _relocate(core, project)
     refused = _Refused(whole=whole)
-    missing, there = [], []
+    wanted, there = [], []
     for defined in project.definitions:
         present = core.catalog.find(defined.statement.name)
-        if present is None:
-            missing.append(defined)
+        if present is None or is_replaced(core, present, defined):
+            wanted.append(defined)
             continue
         with refused.noted(), in_file(defined.file):
             if change := changed(core, present, defined):
@@ -90,12 +94,27 @@ async def apply(core: Core, project: Project, *, whole: bool = True) -> Applied:
     for present, defined in there:
         with refused.noted(), in_file(defined.file):
             await _keep(core, present, defined)
-    created = []
-    for defined in in_order(missing):
+    created: list[str] = []
+    replaced: list[str] = []
+    for defined in in_order(wanted):
+        statement, present = defined.statement, core.catalog.find(defined.statement.name)
         with refused.noted(), in_file(defined.file):
-            await create(core, defined.statement)
-            created.append(defined.statement.name)
-    return Applied(tuple(created), tuple(present.name for present, _ in there), tuple(refused.why))
+            if isinstance(statement, CreateView) and present is not None:
+                await replace_view(core, statement)
+                replaced.append(present.name)
+            else:
+                await create(core, statement)
+                created.append(statement.name)
+    kept = tuple(present.name for present, _ in there)
+    return Applied(tuple(created), kept, tuple(refused.why), tuple(replaced))
+
+
+def is_replaced(core: Core, present: Item, defined: Defined) -> bool:
+    """Return whether a definition says another query, or another schedule, for a view that is there."""
+    statement = defined.statement
+    if not isinstance(statement, CreateView) or not isinstance(present, View):
+        return False
+    return not _other_instance(statement.instance, present) and bool(_other_query(core, statement, present))
 
 
 class _Refused:
@@ -243,12 +262,8 @@ def changed(core: Core, present: Item, defined: Defined) -> str:
             if lasting(wanted.options) != lasting(present.options):
                 return f"the options {_listed(present.options)}"
             return _other_columns(core.assembly.analyst.parse_ddl(wanted.columns), present)
-        case CreateView(query=query, refresh=refresh, instance=instance), View():
-            if moved := _other_instance(instance, present):
-                return moved
-            if refresh != (present.refresh and present.refresh.clause):
-                return f"REFRESH {present.refresh or 'ON COMMIT'}"
-            return "" if meaning(query) == meaning(present.sql) else "another query"
+        case CreateView() as view, View():
+            return _other_instance(view.instance, present) or _other_query(core, view, present)
         case CreateMaterialization() as wanted, Materialization():
             if moved := _other_instance(wanted.instance, present):
                 return moved
@@ -262,6 +277,15 @@ def _other_instance(wanted: str, present: Assigned) -> str:
     if wanted.lower() == present.instance:
         return ""
     return f"instance {present.instance!r}" if present.instance else "no instance"
+
+
+def _other_query(core: Core, wanted: CreateView, present: View) -> str:
+    """Return what differs from the query of a view, or of what is to replace it."""
+    following = core.catalog.find(successor(present.name))
+    there = following if isinstance(following, View) else present
+    if same_query(wanted, there):
+        return ""
+    return "another query" if meaning(wanted.query) != meaning(there.sql) else f"REFRESH {there.refresh or 'ON COMMIT'}"
 
 
 def _other_columns(wanted: Schema, present: Collected) -> str:

@@ -27,6 +27,7 @@ from strandline.controller.core import Core
 from strandline.controller.defining.triggers import require_trigger
 from strandline.controller.introspection import naming
 from strandline.controller.language import statements
+from strandline.controller.language.altering import KeepHistory
 from strandline.controller.language.indexes import CreateIndex
 from strandline.controller.location import on_error
 from strandline.controller.location.audits import audited
@@ -68,7 +69,11 @@ KINDS: Final[Mapping[str, type | UnionType]] = {
 }
 """What DROP calls each item."""
 Keeping: TypeAlias = (
-    statements.CreateTable | statements.CreateSource | statements.CreateSourceTable | statements.CreateView
+    statements.CreateTable
+    | statements.CreateSource
+    | statements.CreateSourceTable
+    | statements.CreateView
+    | KeepHistory
 )
 """The statements that may say how long a history is kept."""
 Assigning: TypeAlias = statements.CreateSource | statements.CreateView | statements.CreateMaterialization | CreateIndex

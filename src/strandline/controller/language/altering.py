@@ -1,12 +1,19 @@
-"""ALTER MATERIALIZATION name {SET (option value, …) | RESET (option, …)}: options that change while it goes on."""
+"""ALTER: what is there changes while it goes on.
+
+ALTER INSTANCE name {ADD REPLICA name 'host:port' | DROP REPLICA name}
+ALTER MATERIALIZATION name {SET (option value, …) | RESET (option, …)}
+ALTER TABLE name {RENAME TO name | SET KEEP HISTORY FOR 'interval' | RESET KEEP HISTORY}
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Final, TypeAlias
 
-from strandline.controller.language import clauses
+from strandline.controller.language import clauses, instances
 from strandline.controller.language.cursor import Cursor
-from strandline.controller.language.placed import Placed
+from strandline.controller.language.instances import AddReplica, DropReplica
+from strandline.controller.language.placed import Kept, Placed
 from strandline.errors import Position
 
 
@@ -22,8 +29,55 @@ class AlterMaterialization(Placed):
     places: dict[str, Position] = field(default_factory=dict, compare=False, repr=False)
 
 
-def alter(cursor: Cursor) -> AlterMaterialization:
-    """Take ALTER MATERIALIZATION.  Raises `DefinitionError`, with its place, for any other text."""
+@dataclass(frozen=True, slots=True)
+class Rename(Placed):
+    """ALTER TABLE … RENAME TO ``to``."""
+
+    name: str
+    to: str
+    to_at: Position | None = field(default=None, compare=False, repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class KeepHistory(Kept):
+    """ALTER TABLE … {SET KEEP HISTORY FOR 'interval' | RESET KEEP HISTORY}."""
+
+    name: str
+
+
+Alter: TypeAlias = AddReplica | DropReplica | AlterMaterialization | Rename | KeepHistory
+KINDS: Final = ("INSTANCE", "MATERIALIZATION", "TABLE")
+
+
+def alter(cursor: Cursor) -> Alter:
+    """Take ALTER and one of `KINDS`.  Raises `DefinitionError`, with its place, for any other text."""
+    match cursor.peek(1):
+        case "INSTANCE":
+            return instances.alter(cursor)
+        case "MATERIALIZATION":
+            return _materialization(cursor)
+        case _:
+            return _table(cursor)
+
+
+def _table(cursor: Cursor) -> Rename | KeepHistory:
+    cursor.take("ALTER", "TABLE")
+    at, name = cursor.position, cursor.only_name()
+    if cursor.accept("RENAME", "TO"):
+        to_at = cursor.position
+        return Rename(name, cursor.only_name(), to_at, at=at)
+    if cursor.accept("RESET"):
+        cursor.take("KEEP", "HISTORY")
+        return KeepHistory(name, at=at)
+    if cursor.accept("SET"):
+        history, history_at = clauses.history(cursor)
+        if history is not None:
+            return KeepHistory(name, at=at, keep_history=history, keep_history_at=history_at)
+        raise cursor.fail("KEEP HISTORY FOR")
+    raise cursor.fail("RENAME TO, SET KEEP HISTORY FOR or RESET KEEP HISTORY")
+
+
+def _materialization(cursor: Cursor) -> AlterMaterialization:
     cursor.take("ALTER", "MATERIALIZATION")
     at, name = cursor.position, cursor.only_name()
     sets = cursor.accept("SET")

@@ -54,8 +54,6 @@ def create(cursor: Cursor, *, quiet: bool, replaces: bool) -> CreateInstance:
     Raises `DefinitionError`, with its place, for what is no address, or a replica or an address that is there twice.
     """
     at, name = cursor.position, cursor.only_name()
-    if quiet and replaces:
-        raise DefinitionError("OR REPLACE and IF NOT EXISTS contradict each other; leave one out", at)
     cursor.take("REPLICAS")
     cursor.take("(")
     replicas: dict[str, str] = {}

@@ -9,10 +9,6 @@ text, because their meaning is Spark's.  Every refusal has a line and a column.
         {FROM connector (option = value, …) | USING connector OPTIONS (key 'value', …)} [clauses]
         [KEEP HISTORY FOR 'interval']
     CREATE [OR REPLACE] CONNECTION name TO kind (option = value, …)
-    CREATE [OR REPLACE] INSTANCE name REPLICAS (name 'host:port', …)
-    CREATE INDEX name ON collection (columns) [IN INSTANCE name]
-    ALTER INSTANCE name {ADD REPLICA name 'host:port' | DROP REPLICA name}
-    ALTER MATERIALIZATION name {SET (option = value, …) | RESET (option, …)}
     CREATE [OR REPLACE] MATERIALIZED VIEW name [IN INSTANCE name] [REFRESH schedule] [KEEP HISTORY FOR 'interval']
         AS query
     CREATE MATERIALIZATION name [IN INSTANCE name] INTO endpoint OPTIONS (key 'value', …)
@@ -25,10 +21,10 @@ text, because their meaning is Spark's.  Every refusal has a line and a column.
     SHOW {TABLES | … | COLUMNS FROM name | CREATE name}, DESCRIBE name, EXPLAIN name, SUBSCRIBE {name | query}
     a query
 
-``IF NOT EXISTS`` is allowed after CREATE and its kind.  The clauses of a source, IN INSTANCE and KEEP HISTORY FOR are
-read in `clauses.py`, schedules in `schedules.py`, instances in `instances.py`, indexes in `indexes.py`, ALTER
-MATERIALIZATION in `altering.py`, SHOW and its like in `showing.py`.  Statements that Spark has and Strandline has not
-are refused by name (`unsupported.py`).
+``IF NOT EXISTS`` is allowed after CREATE and its kind.  Not listed here: CREATE INSTANCE (`instances.py`), CREATE INDEX
+(`indexes.py`), ALTER (`altering.py`).  The clauses of a source, IN INSTANCE and KEEP HISTORY FOR are read in
+`clauses.py`, schedules in `schedules.py`, SHOW and its like in `showing.py`.  Statements that Spark has and Strandline
+has not are refused by name (`unsupported.py`).
 
 Long because all statements are listed in one place, with how each is read.
 """
@@ -44,10 +40,10 @@ from sqlglot.tokenizer_core import Token, TokenType
 from strandline.algebra.excerpt import Excerpt
 from strandline.compute.plan.sql.dialect import position
 from strandline.controller.language import altering, clauses, indexes, instances, schedules, showing, unsupported
-from strandline.controller.language.altering import AlterMaterialization
+from strandline.controller.language.altering import Alter
 from strandline.controller.language.cursor import QUERY_WORDS, Cursor, tokens_of
 from strandline.controller.language.indexes import CreateIndex
-from strandline.controller.language.instances import AddReplica, CreateInstance, DropReplica
+from strandline.controller.language.instances import CreateInstance
 from strandline.controller.language.placed import Kept, Placed
 from strandline.controller.language.showing import Show, Subscribe
 from strandline.errors import DefinitionError, Position
@@ -118,9 +114,9 @@ class CreateConnection(Placed):
 class CreateView(Kept):
     """CREATE MATERIALIZED VIEW; ``start`` is where the query begins in the statement, for positions.
 
-    ``replaces``: also where there is one, in whose place it comes once it holds as much.
-    ``refresh``: its schedule, which stands at ``refresh_at``; None: it follows each time.  ``instance``: the one that
-    runs it, whose name stands at ``instance_at``; empty: the process of the environment does.
+    ``replaces``: also where there is one, in whose place it comes once it holds as much.  ``refresh``: its schedule,
+    which stands at ``refresh_at``; None: it follows each time.  ``instance``: the one that runs it, whose name stands
+    at ``instance_at``; empty: the process of the environment does.
     """
 
     name: str
@@ -226,7 +222,6 @@ Create: TypeAlias = (
     | CreateView
     | CreateMaterialization
 )
-Alter: TypeAlias = AddReplica | DropReplica | AlterMaterialization
 Question: TypeAlias = Query | Show  # answered with rows; changes nothing
 Statement: TypeAlias = Create | Alter | Drop | Insert | Delete | Update | Bracket | Subscribe | Question
 
@@ -293,9 +288,7 @@ def parse(text: str) -> Statement:
     match cursor.peek():
         case "CREATE":
             statement = _create(cursor)
-        case "ALTER" if cursor.peek(1) == "INSTANCE":
-            statement = instances.alter(cursor)
-        case "ALTER" if cursor.peek(1) == "MATERIALIZATION":
+        case "ALTER" if cursor.peek(1) in altering.KINDS:
             statement = altering.alter(cursor)
         case "DROP":
             statement = _drop(cursor)
@@ -351,6 +344,8 @@ def _create(cursor: Cursor) -> Statement:
         raise cursor.unsupported("CREATE OR REPLACE", instead)
     kind = next((words for words in _KINDS if cursor.accept(*words)), None)
     quiet = kind is not None and cursor.accept("IF", "NOT", "EXISTS")
+    if quiet and replaces:
+        raise DefinitionError("OR REPLACE and IF NOT EXISTS contradict each other; leave one out", cursor.position)
     match kind:
         case ("TABLE",):
             return _table(cursor, quiet)
@@ -445,20 +440,13 @@ def _source(cursor: Cursor, quiet: bool) -> CreateSource:
 
 def _connection(cursor: Cursor, quiet: bool, replaces: bool) -> CreateConnection:
     at, name = cursor.position, cursor.only_name()
-    _refuse_both(quiet, replaces, at)
     cursor.take("TO")
     system, given = cursor.name("a kind of connection").lower(), clauses.optional(cursor)
     return CreateConnection(name, system, given.options, quiet, replaces, at=at, options_at=given.at)
 
 
-def _refuse_both(quiet: bool, replaces: bool, at: Position) -> None:
-    if quiet and replaces:
-        raise DefinitionError("OR REPLACE and IF NOT EXISTS contradict each other; leave one out", at)
-
-
 def _view(cursor: Cursor, quiet: bool, replaces: bool) -> CreateView:
     at, name = cursor.position, cursor.only_name()
-    _refuse_both(quiet, replaces, at)
     instance, instance_at = clauses.instance(cursor)
     refresh_at, refresh = cursor.position, schedules.refresh(cursor)
     history, history_at = clauses.history(cursor)

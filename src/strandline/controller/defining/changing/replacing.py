@@ -47,6 +47,12 @@ class Replacement:
         return kept
 
     @property
+    def moved(self) -> tuple[str, ...]:
+        """The names of the views that come with other columns or another schedule: their histories begin anew."""
+        whole = self.put(self.before)
+        return tuple(each.view.replaces for each in self.successors if moves(each.view, whole))
+
+    @property
     def after(self) -> Catalog:
         """The catalog once they are in place."""
         return succeeded(self.put(self.before), {each.view.name.lower() for each in self.successors})
@@ -94,8 +100,9 @@ def drawn_up(core: Core, present: View, statement: CreateView) -> Replacement:
                 f"{before.items[name].name!r} reads {present.name!r}, so {present.name!r} cannot read it",
                 statement.start,
             )
-    with within(statement.refresh_at):
-        definitions.refuse_past(core, statement.refresh)
+    if core.writing is not None:
+        with within(statement.refresh_at):
+            definitions.refuse_past(core, statement.refresh)
     drawing = _Drawing(core, before, [])
     drawing.add(replace(found, view=definitions.keeping(found.view, statement)), present)
     for reader in _readers(before, own):
@@ -188,7 +195,7 @@ class _Drawing:
         if not isinstance(following, View) or not isinstance(present, View) or not key:
             return
         of = {each.view.name: each for each in self.made}[following.name]
-        known = self.core.require_writing().plans.get(present)
+        known = None if self.core.writing is None else self.core.writing.plans.get(present)
         named = {each.lower() for each in key}
 
         def unique(found: Definition | None) -> bool | None:
@@ -196,7 +203,7 @@ class _Drawing:
 
         if unique(known) and unique(of) is False:
             raise DefinitionError(
-                f"{reader.name!r} finds rows of {name!r} by ({', '.join(key)}), of which the new query may have several; "
+                f"{reader.name!r} finds rows of {name!r} by ({', '.join(key)}), of which the new query has several; "
                 f"DROP MATERIALIZATION {reader.name} first, and create it by key ({', '.join(of.planned.key or ())})"
             )
 
@@ -212,7 +219,7 @@ def _readers(catalog: Catalog, name: str) -> list[Item]:
 async def _require_endpoints(core: Core, made: Replacement) -> None:
     """Raise `DefinitionError` if an endpoint cannot hold the columns that a collection is to have."""
     after = made.after
-    moved = {each.view.replaces for each in made.successors if moves(each.view, made.put(made.before))}
+    moved = set(made.moved)
     for item in after.items.values():
         if isinstance(item, Materialization) and not moved.isdisjoint(bound.collection for bound in item.bindings):
             spec = spec_of(item, after)

@@ -1,0 +1,166 @@
+"""A plan: what a project says otherwise than its location has it, what that costs, and what readers see meanwhile.
+
+To ask for it changes nothing.  An item of the location that the project does not define goes on; a definition that
+cannot become what the project says stays as it is.  Both are dropped only where that is asked for (`dropped`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from graphlib import TopologicalSorter
+from typing import Final, Literal
+
+from strandline.controller.core import Core
+from strandline.controller.defining import definitions
+from strandline.controller.defining.apply import changed, in_order, is_replaced, mentions
+from strandline.controller.defining.changing.replacing import Replacement, drawn_up
+from strandline.controller.defining.project import Defined, Project, in_file
+from strandline.controller.defining.relocating import relocated
+from strandline.controller.language.statements import CreateView
+from strandline.controller.location.catalog import Catalog, needs
+from strandline.controller.location.items import SUBSCRIBED, Collected, IndexItem, Item, Materialization, View
+from strandline.errors import DefinitionError
+from strandline.instance import live
+
+What = Literal["create", "replace", "recreate", "refused", "orphan"]
+RATED_ROWS_MIN: Final = 1_000
+"""A step that read fewer rows says nothing of how many it could read in a second."""
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """What becomes of one item.
+
+    ``what``: it is created; replaced by another query while readers see the one before; recreated, which drops it
+    first; refused, since its definition is wrong; or an orphan, which the project does not define.  ``why``: what
+    differs, or is wrong.  ``effect``: what readers see, and what goes along with it.  ``rows``: about how many updates
+    are read for it; ``seconds``: about how long that takes; None: that is not known.
+    """
+
+    what: What
+    kind: str
+    name: str
+    why: str = ""
+    effect: str = ""
+    rows: int | None = None
+    seconds: float | None = None
+
+
+async def planned(core: Core, project: Project, counted: Mapping[str, int]) -> tuple[Change, ...]:
+    """Return what applying ``project`` changes, in the order in which it does; ``counted``: live counters.
+
+    Raises `DefinitionError` if views read each other in a circle.
+    """
+    catalog = relocated(project, core.catalog)
+    rate = _rate(counted)
+    found = []
+    for defined in in_order(project.definitions):
+        present = catalog.find(defined.statement.name)
+        change = _change(core, catalog, present, defined)
+        if change is not None:
+            rows = await _rows(core, catalog, defined) if change.what in {"create", "replace", "recreate"} else None
+            seconds = None if rows is None or rate is None else round(rows / rate, 1)
+            found.append(Change(change.what, change.kind, change.name, change.why, change.effect, rows, seconds))
+    return (*found, *_orphans(catalog, project))
+
+
+def dropped(catalog: Catalog, changes: tuple[Change, ...]) -> list[Item]:
+    """Return what a plan drops where that is asked for, each before what it reads; with it, what reads it."""
+    roots = {change.name.lower() for change in changes if change.what in {"recreate", "orphan"}}
+    names = {name for root in sorted(roots) for name in catalog.downstream(root)}
+    order = TopologicalSorter({name: needs(catalog.items[name]) & names for name in sorted(names)})
+    return [catalog.items[name] for name in reversed([*order.static_order()])]
+
+
+def _change(core: Core, catalog: Catalog, present: Item | None, defined: Defined) -> Change | None:
+    statement = defined.statement
+    if present is None:
+        kind = "materialized view" if isinstance(statement, CreateView) else _KINDS[type(statement).__name__]
+        return Change("create", kind, statement.name, defined.file)
+    kind = definitions.called(present)
+    try:
+        with in_file(defined.file):
+            if is_replaced(core, present, defined) and isinstance(present, View) and isinstance(statement, CreateView):
+                return Change(
+                    "replace", kind, present.name, changed(core, present, defined), _replaced(core, present, statement)
+                )
+            if differs := changed(core, present, defined):
+                return Change(
+                    "recreate", kind, present.name, f"it was created with {differs}", _recreated(catalog, present)
+                )
+    except DefinitionError as error:
+        return Change("refused", kind, present.name, str(error))
+    return None
+
+
+_KINDS: Final[Mapping[str, str]] = {
+    "CreateTable": "table",
+    "CreateSourceTable": "table",
+    "CreateSource": "source",
+    "CreateConnection": "connection",
+    "CreateInstance": "instance",
+    "CreateIndex": "index",
+    "CreateMaterialization": "materialization",
+}
+"""What DROP calls what each statement creates."""
+
+
+def _replaced(core: Core, present: View, statement: CreateView) -> str:
+    """Return what readers of a view see of its replacement, and what goes along with it."""
+    made = drawn_up(core, present, statement)
+    if present.name.lower() not in made.moved:
+        return "readers see the present query until the new one has caught up; history, indexes and endpoints go on"
+    with_it = [each.view.replaces for each in made.successors if each.view.replaces != present.name.lower()]
+    said = "readers see the present query until the new one has caught up; then its history begins anew"
+    if with_it:
+        said += f"; with it, at the same time: {', '.join(core.catalog.items[name].name for name in with_it)}"
+    return said + "".join(f"; {text}" for text in _along(made))
+
+
+def _along(made: Replacement) -> Iterator[str]:
+    """Yield what becomes of indexes and endpoints of the views that have other columns."""
+    for item in made.before.items.values():
+        if isinstance(item, IndexItem) and item.collection in made.moved:
+            yield f"index {item.name} is built again"
+        elif isinstance(item, Materialization) and not set(made.moved).isdisjoint(b.collection for b in item.bindings):
+            yield f"materialization {item.name} fills its table again"
+
+
+def _recreated(catalog: Catalog, present: Item) -> str:
+    below = catalog.downstream(present.name) - {present.name.lower()}
+    lost = "its rows are lost" if isinstance(present, Collected) else "it begins anew"
+    return f"dropped and created: {lost}" + (
+        f", and so does what reads it: {', '.join(sorted(below))}" if below else ""
+    )
+
+
+def _orphans(catalog: Catalog, project: Project) -> Iterator[Change]:
+    """Yield what the project does not define."""
+    named = {each.statement.name.lower() for each in project.definitions}
+    for name, item in catalog.items.items():
+        if name in named or name.startswith(SUBSCRIBED) or (isinstance(item, View) and item.replaces in named):
+            continue
+        yield Change("orphan", definitions.called(item), item.name, "the project does not define it", "it goes on")
+
+
+async def _rows(core: Core, catalog: Catalog, defined: Defined) -> int | None:
+    """Return how many updates what a view reads holds now; None for what is no view."""
+    if not isinstance(defined.statement, CreateView):
+        return None
+    rows = 0
+    for name in mentions(defined.statement.query):
+        item = catalog.items.get(name)
+        if isinstance(item, Collected):
+            await core.client.look(item.shard)
+            state = core.client.known(item.shard)
+            rows += 0 if state is None else sum(batch.rows for batch in state.batches)
+    return rows
+
+
+def _rate(counted: Mapping[str, int]) -> float | None:
+    """Return how many updates a second the last steps of stages have read; None if none has read enough to tell."""
+    stages = {name.split("/")[1] for name in counted if name.startswith(f"{live.STEP}/")}
+    steps = [done for name in sorted(stages) if (done := live.last_step(counted, name)) is not None]
+    rated = [1000 * done.rows_read / done.ms for done in steps if done.rows_read >= RATED_ROWS_MIN and done.ms]
+    return max(rated, default=None)
