@@ -161,7 +161,7 @@ def test_what_was_set_is_taken_back(tmp_path: Path) -> None:
         ("ALTER MATERIALIZATION out RESET (every '1 s')", "expected names of options alone", 40),
         ("ALTER MATERIALIZATION out RESET (splits, path)", "option 'path' cannot be altered", 42),
         ("ALTER MATERIALIZATION nowhere RESET (splits)", "nowhere", 23),
-        ("ALTER TABLE orders SET (splits 2)", "are altered", 1),
+        ("ALTER VIEW orders SET (splits 2)", "are altered", 1),
     ],
 )
 def test_what_cannot_be_altered_is_refused_with_its_place(

@@ -1,0 +1,149 @@
+"""A plan says what would change, and changes nothing; applying it does what it says.  Over lists."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from strandline.bench.environment import ITEMS, TICK_MS, Place, _change, over_lists
+from strandline.controller.core import Core
+from strandline.controller.defining.apply import apply
+from strandline.controller.defining.changing.deploying import deploy, deployment
+from strandline.controller.defining.project import Project, load
+from strandline.controller.location.config import Config, Mode
+from strandline.testing.simulation.kernel import run_sync
+
+BASE: Final = {
+    "strandline.yml": "location: data",
+    "tables/items.sql": f"CREATE TABLE items ({ITEMS})",
+    "views/totals.sql": "CREATE MATERIALIZED VIEW totals AS SELECT grp, count(*) AS n FROM items GROUP BY grp",
+    "views/over.sql": "CREATE MATERIALIZED VIEW over AS SELECT grp FROM totals WHERE n > 1",
+}
+
+
+class Deployed:
+    """A project in a directory, and the location that it was applied to."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.place: Place = over_lists()
+        self.core: Core = run_sync(Core.open(self.place.assembly, Config(), Mode.FULL))
+        self.write(BASE)
+        run_sync(apply(self.core, self.project))
+        self.tick()
+
+    def write(self, files: Mapping[str, str]) -> None:
+        """Write files of the project; an empty text deletes."""
+        for name, text in files.items():
+            (self.root / name).parent.mkdir(exist_ok=True)
+            (self.root / name).write_text(text) if text else (self.root / name).unlink()
+
+    @property
+    def project(self) -> Project:
+        """The project as its files say."""
+        return load(self.root)
+
+    def tick(self) -> None:
+        """Change the table and tick."""
+        self.place.clock.now += TICK_MS
+        run_sync(_change(self.core, 1))
+        run_sync(self.core.tick())
+
+    def plan(self) -> dict[str, Any]:
+        """The plan, which changes nothing."""
+        before = self.core.catalog
+        found = run_sync(deployment(self.core, self.project, {"step/x/rows_read": 5_000, "step/x/ms": 100}))
+        assert self.core.catalog == before
+        return found
+
+    def deploy(self, *, drop: bool = False) -> dict[str, Any]:
+        """Apply the project."""
+        return run_sync(deploy(self.core, self.project, {}, drop=drop))
+
+
+@pytest.fixture
+def deployed(tmp_path: Path) -> Deployed:
+    """Return a location that is as its project says."""
+    return Deployed(tmp_path)
+
+
+def briefly(plan: Mapping[str, Any]) -> list[tuple[str, str, str]]:
+    """What a plan does to which item."""
+    return [(each["what"], each["kind"], each["name"]) for each in plan["changes"]]
+
+
+def test_what_was_applied_has_an_empty_plan(deployed: Deployed) -> None:
+    """Damage: each deployment looks like a change, so no change is noticed."""
+    assert deployed.plan() == {"changes": [], "drops": []}
+    assert deployed.deploy()["created"] == []
+
+
+def test_a_plan_says_what_each_change_does_and_costs(deployed: Deployed) -> None:
+    """Damage: a view is computed anew for hours, and only the bill says so."""
+    deployed.write(
+        {
+            "views/totals.sql": BASE["views/totals.sql"].replace("count(*)", "2 * count(*)"),
+            "views/new.sql": "CREATE MATERIALIZED VIEW new AS SELECT id FROM items",
+            "views/over.sql": "",
+        }
+    )
+    plan = deployed.plan()
+    assert briefly(plan) == [
+        ("create", "materialized view", "new"),
+        ("replace", "materialized view", "totals"),
+        ("orphan", "materialized view", "over"),
+    ]
+    new, totals, over = plan["changes"]
+    assert new["rows"] == totals["rows"] > 0
+    assert new["seconds"] == round(new["rows"] / 50_000, 1)
+    assert "another query" in totals["why"]
+    assert "history, indexes and endpoints go on" in totals["effect"]
+    assert over["effect"] == "it goes on"
+    assert plan["drops"] == [{"kind": "materialized view", "name": "over"}]
+
+
+def test_other_columns_are_said_to_begin_anew_with_what_follows(deployed: Deployed) -> None:
+    """Damage: the history of a view is gone, and nothing had said that it would be."""
+    deployed.write({"views/totals.sql": BASE["views/totals.sql"].replace("AS n", "AS n, max(id) AS m")})
+    (change,) = deployed.plan()["changes"]
+    assert "then its history begins anew; with it, at the same time: over" in change["effect"]
+
+
+def test_what_is_not_in_the_project_is_dropped_only_when_that_is_asked_for(deployed: Deployed) -> None:
+    """Damage: a deleted file, or a table that somebody made by hand, takes data along."""
+    deployed.write({"views/over.sql": "", "views/totals.sql": ""})
+    assert deployed.deploy()["created"] == []
+    assert set(deployed.core.catalog.items) == {"items", "totals", "over"}
+    assert [each["name"] for each in deployed.deploy(drop=True)["drops"]] == ["over", "totals"]
+    assert set(deployed.core.catalog.items) == {"items"}
+
+
+def test_what_cannot_become_another_is_recreated_with_what_reads_it(deployed: Deployed) -> None:
+    """Damage: a changed table can never be deployed, or takes its views away for good."""
+    deployed.write({"tables/items.sql": BASE["tables/items.sql"].replace("(", "(extra INT, ", 1)})
+    plan = deployed.plan()
+    assert briefly(plan) == [("recreate", "table", "items")]
+    assert "its rows are lost, and so does what reads it: over, totals" in plan["changes"][0]["effect"]
+    assert "was created with" in deployed.deploy()["refused"][0]
+    done = deployed.deploy(drop=True)
+    assert (done["created"], done["refused"]) == (["items", "totals", "over"], [])
+
+
+def test_a_replacement_takes_place_while_ticks_go_on(deployed: Deployed) -> None:
+    """Damage: what `apply` began never comes."""
+    deployed.write({"views/totals.sql": BASE["views/totals.sql"].replace("count(*)", "2 * count(*)")})
+    assert deployed.deploy()["replaced"] == ["totals"]
+    assert deployed.plan()["changes"] == [], "it is on its way"
+    deployed.tick()
+    assert deployed.plan()["changes"] == []
+    assert "2 * count" in deployed.core.catalog.items["totals"].sql  # type: ignore[union-attr]
+
+
+def test_a_wrong_query_is_refused_in_the_plan(deployed: Deployed) -> None:
+    """Damage: a plan looks fine, and its application fails."""
+    deployed.write({"views/totals.sql": "CREATE MATERIALIZED VIEW totals AS SELECT nothing FROM items"})
+    (change,) = deployed.plan()["changes"]
+    assert (change["what"], "nothing" in change["why"]) == ("refused", True)
