@@ -106,7 +106,7 @@ def plan(opener: Opener, root: Path, output: Output) -> None:
 def apply(opener: Opener, root: Path, *, drop: bool, ask: Callable[[str], bool] | None, output: Output) -> Exit:
     """Have the location be what the project says, and print what has changed.
 
-    ``drop``: drop what the plan lists for it.  ``ask``: asks a person whether to; None: nobody is there to be asked.
+    ``drop``: drop what the plan lists for it.  ``ask``: asks a person whether to; None: there is no terminal.
     """
     with opener.changing(opener.project(root)) as env:
         found = env.deploy(root.absolute())

@@ -32,7 +32,6 @@ from strandline.controller.asking.verification import Verification
 from strandline.controller.asking.wrong_replicas import WrongReplicas
 from strandline.controller.defining import altering, definitions, sources
 from strandline.controller.defining.apply import Applied, apply
-from strandline.controller.defining.changing.deploying import deploy, deployment
 from strandline.controller.defining.creating import create
 from strandline.controller.defining.project import Project, load
 from strandline.controller.holding import Hold
@@ -43,6 +42,7 @@ from strandline.controller.language.showing import Show, Subscribe
 from strandline.controller.location.config import Config
 from strandline.controller.location.items import Collected, Item, Materialization, View, kind_of
 from strandline.controller.observing import figures
+from strandline.controller.preparing.deploying import deploy, deployment
 from strandline.controller.preparing.preparation import promotion
 from strandline.errors import (
     AsOfError,

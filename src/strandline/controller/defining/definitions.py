@@ -27,8 +27,8 @@ from strandline.controller.core import Core
 from strandline.controller.defining.triggers import require_trigger
 from strandline.controller.introspection import naming
 from strandline.controller.language import statements
-from strandline.controller.language.altering import KeepHistory
 from strandline.controller.language.indexes import CreateIndex
+from strandline.controller.language.placed import Kept
 from strandline.controller.location import on_error
 from strandline.controller.location.audits import audited
 from strandline.controller.location.catalog import ERRORS_SUFFIX, Catalog, unknown
@@ -68,14 +68,6 @@ KINDS: Final[Mapping[str, type | UnionType]] = {
     "materialization": Materialization,
 }
 """What DROP calls each item."""
-Keeping: TypeAlias = (
-    statements.CreateTable
-    | statements.CreateSource
-    | statements.CreateSourceTable
-    | statements.CreateView
-    | KeepHistory
-)
-"""The statements that may say how long a history is kept."""
 Assigning: TypeAlias = statements.CreateSource | statements.CreateView | statements.CreateMaterialization | CreateIndex
 """The statements that may name an instance."""
 
@@ -277,7 +269,7 @@ def _key(core: Core, name: str) -> tuple[str, ...]:
     return (definition.planned.key or ()) if definition is not None else ()
 
 
-def keeping(item: C, statement: Keeping) -> C:
+def keeping(item: C, statement: Kept) -> C:
     """Return ``item`` with its history kept for as long as ``statement`` says (None: as the environment says).
 
     Raises `DefinitionError` if that is no interval.
@@ -290,7 +282,7 @@ def keeping(item: C, statement: Keeping) -> C:
     return msgspec.structs.replace(item, keep_history=statement.keep_history)
 
 
-async def keep(core: Core, item: Collected, statement: Keeping) -> None:
+async def keep(core: Core, item: Collected, statement: Kept) -> None:
     """Keep the history of ``item``, which is there, for as long as ``statement`` says from now on."""
     wanted = keeping(item, statement)
     if wanted != item:

@@ -1,3 +1,3 @@
-"""Preparing: the next version of a location's views is computed beside the present one, and then put in its place."""
+"""Preparing: what a project says otherwise than its location is planned, applied, or computed beside what is there."""
 
-__all__ = ["preparation"]
+__all__ = ["deploying", "preparation"]

@@ -11,9 +11,9 @@ import pytest
 from strandline.bench.environment import ITEMS, TICK_MS, Place, _change, over_lists
 from strandline.controller.core import Core
 from strandline.controller.defining.apply import apply
-from strandline.controller.defining.changing.deploying import deploy, deployment
 from strandline.controller.defining.project import Project, load
 from strandline.controller.location.config import Config, Mode
+from strandline.controller.preparing.deploying import deploy, deployment
 from strandline.testing.simulation.kernel import run_sync
 
 BASE: Final = {
@@ -113,7 +113,7 @@ def test_other_columns_are_said_to_begin_anew_with_what_follows(deployed: Deploy
 
 
 def test_what_is_not_in_the_project_is_dropped_only_when_that_is_asked_for(deployed: Deployed) -> None:
-    """Damage: a deleted file, or a table that somebody made by hand, takes data along."""
+    """Damage: a deleted file, or a table that was made by hand, takes data along."""
     deployed.write({"views/over.sql": "", "views/totals.sql": ""})
     assert deployed.deploy()["created"] == []
     assert set(deployed.core.catalog.items) == {"items", "totals", "over"}

@@ -9,9 +9,9 @@ from typing import Any
 from strandline.controller.core import Core
 from strandline.controller.defining import definitions
 from strandline.controller.defining.apply import apply
-from strandline.controller.defining.changing.planned import dropped, planned
 from strandline.controller.defining.project import Project
 from strandline.controller.language.statements import Drop
+from strandline.controller.preparing.planned import dropped, planned
 
 
 async def deployment(core: Core, project: Project, counted: Mapping[str, int]) -> dict[str, Any]:
