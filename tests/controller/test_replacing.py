@@ -165,7 +165,7 @@ def test_a_view_and_what_was_to_replace_it_are_dropped_together() -> None:
     [
         (replacing("SELECT grp FROM items", "wide"), "'over' reads 'wide' and could not go on"),
         (replacing("SELECT grp, n FROM over", "wide"), "'over' reads 'wide', so 'wide' cannot read it"),
-        (replacing("SELECT grp, n FROM wide", "wide"), "there is no collection 'wide'"),
+        (replacing("SELECT grp, n FROM wide", "wide"), "a view cannot read itself"),
         (replacing("SELECT nothing FROM items", "wide"), "nothing"),
         (replacing("SELECT 1 AS a", "items"), "there is a table 'items' already"),
         ("CREATE MATERIALIZED VIEW x AS SELECT * FROM __next_wide", "__next_wide"),

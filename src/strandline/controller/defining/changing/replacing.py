@@ -26,7 +26,7 @@ from strandline.controller.location.audits import audits_of
 from strandline.controller.location.catalog import Catalog, needs
 from strandline.controller.location.items import IndexItem, Item, Materialization, View
 from strandline.controller.location.version import companies, moves, succeeded, successor
-from strandline.controller.planning import Definition, stage_shards
+from strandline.controller.planning import Definition, refuse_itself, stage_shards
 from strandline.errors import DefinitionError
 from strandline.frontier.refresh import Refresh
 from strandline.materialize.driver import require_all
@@ -93,6 +93,7 @@ def drawn_up(core: Core, present: View, statement: CreateView) -> Replacement:
     if same_query(statement, present):
         return Replacement(before, ())
     with within(statement.start):
+        refuse_itself(own, statement.query)
         found = definitions.drafted(core, before, successor(own), statement.query, statement.refresh, present.instance)
     for name in found.view.imports:
         if name in before.downstream(own):
