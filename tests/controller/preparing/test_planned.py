@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import pytest
+from msgspec import structs
 
 from strandline.bench.environment import ITEMS, TICK_MS, Place, _change, over_lists
 from strandline.controller.core import Core
@@ -14,6 +15,7 @@ from strandline.controller.defining.apply import apply
 from strandline.controller.defining.project import Project, load
 from strandline.controller.location.config import Config, Mode
 from strandline.controller.preparing.deploying import deploy, deployment
+from strandline.errors import ConfigError
 from strandline.testing.simulation.kernel import run_sync
 
 BASE: Final = {
@@ -27,11 +29,12 @@ BASE: Final = {
 class Deployed:
     """A project in a directory, and the location that it was applied to."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, settings: Mapping[str, str] | None = None) -> None:
         self.root = root
+        root.mkdir(exist_ok=True)
         self.place: Place = over_lists()
         self.core: Core = run_sync(Core.open(self.place.assembly, Config(), Mode.FULL))
-        self.write(BASE)
+        self.write(BASE | (settings or {}))
         run_sync(apply(self.core, self.project))
         self.tick()
 
@@ -140,6 +143,22 @@ def test_a_replacement_takes_place_while_ticks_go_on(deployed: Deployed) -> None
     deployed.tick()
     assert deployed.plan()["changes"] == []
     assert "2 * count" in deployed.core.catalog.items["totals"].sql  # type: ignore[union-attr]
+
+
+def test_a_second_project_at_a_location_is_refused_by_name_until_it_takes_over(tmp_path: Path) -> None:
+    """Damage: two directories in turn undo what the other one defines, at each start."""
+    first = Deployed(tmp_path / "first", {"strandline.yml": f"location: {tmp_path / 'data'}"})
+    second = tmp_path / "second"
+    second.mkdir()
+    (second / "strandline.yml").write_text(f"location: {tmp_path / 'data'}")
+    with pytest.raises(ConfigError, match=f"belongs to the project in {first.root}, which is still there"):
+        run_sync(deploy(first.core, load(second), {}, drop=False))
+    first.core.config = structs.replace(first.core.config, take_over=True)
+    run_sync(deploy(first.core, load(second), {}, drop=False))
+    assert first.core.catalog.root == str(second)
+    first.core.config = structs.replace(first.core.config, take_over=False)
+    (second / "strandline.yml").unlink()
+    assert first.deploy()["refused"] == [], "the other one is gone"
 
 
 def test_a_wrong_query_is_refused_in_the_plan(deployed: Deployed) -> None:

@@ -15,6 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from graphlib import CycleError, TopologicalSorter
+from pathlib import Path
 from typing import Final
 
 from strandline.algebra.schema import Schema
@@ -23,7 +24,7 @@ from strandline.controller.core import Core
 from strandline.controller.defining import definitions, instances, sources
 from strandline.controller.defining.changing.replacing import meaning, replace_view, same_query
 from strandline.controller.defining.creating import create
-from strandline.controller.defining.project import SETTINGS_FILE, Defined, Project, in_file
+from strandline.controller.defining.project import SETTINGS_FILE, Defined, Project, in_file, shares_location
 from strandline.controller.defining.relocating import differing, lasting, relocated
 from strandline.controller.language.indexes import CreateIndex
 from strandline.controller.language.instances import CreateInstance
@@ -73,10 +74,13 @@ async def apply(core: Core, project: Project, *, whole: bool = True) -> Applied:
 
     ``whole``: all or nothing of what differs; else what can be applied is, and the rest is `Applied.refused`.
 
-    Raises `DefinitionError`, naming the file: a definition is wrong, or differs from what is there (then nothing was
-    created); not ``whole``: an endpoint is not known, or views read each other in a circle.
+    Raises:
+        DefinitionError: a definition is wrong, or differs from what is there (then nothing was created); not ``whole``:
+            an endpoint is not known, or views read each other in a circle.  It names the file.
+        ConfigError: another project, which is named, has this location; unless the environment has taken it over.
     """
     _refuse_unknown_endpoints(core.assembly.endpoints, project)
+    _refuse_another(core, project)
     await _relocate(core, project)
     refused = _Refused(whole=whole)
     wanted, there = [], []
@@ -154,6 +158,16 @@ def _refuse_unknown_endpoints(drivers: Sequence[str] | None, project: Project) -
                 refusal = unknown("endpoint", name, [*project.endpoints, *drivers])
                 with in_file(defined.file):
                     raise DefinitionError(f"{refusal.message}; {hint}", at)
+
+
+def _refuse_another(core: Core, project: Project) -> None:
+    before = core.catalog.root
+    if before and not core.config.take_over and shares_location(Path(before), project):
+        raise ConfigError(
+            f"the location {project.location!r} belongs to the project in {before}, which is still there: two projects "
+            "would undo each other's definitions; give this one a location of its own, or have it take the place of "
+            "the other: `strandline run --take-over`"
+        )
 
 
 async def _relocate(core: Core, project: Project) -> None:

@@ -167,6 +167,17 @@ def load(root: Path) -> Project:
     return replace(project, definitions=tuple(definitions))
 
 
+def shares_location(root: Path, project: Project) -> bool:
+    """Return whether there is another project in the directory ``root``, at the location of ``project``."""
+    try:
+        other = _settings(root.absolute())
+        return (other.location, other.consensus) == (project.location, project.consensus) and (
+            not root.samefile(project.root)
+        )
+    except (ConfigError, DefinitionError, OSError):
+        return False
+
+
 def _by_default(project: Project, statement: Create) -> Create:
     """Return a definition with the options that the project's settings say where it does not."""
     continues = project.on_error == on_error.OfSource.CONTINUE.value
