@@ -102,3 +102,32 @@ def test_a_query_that_fails_for_rows_does_not_take_the_place_of_one_that_does_no
         assert rows(env, "SELECT * FROM v") == [{"id": 2, "r": 5}]
         assert env.status()["problems"] == {}
         assert env.verify("v").ok
+
+
+def test_a_table_gets_a_column_with_an_endpoint_and_views_over_it(place: Place, rows: Rows, tmp_path: Path) -> None:
+    """Damage: one new column takes a table, its views and its endpoint away."""
+    path = tmp_path / "out.db"
+    with place.open() as env:
+        env.execute("CREATE TABLE orders (id INT, city STRING)")
+        env.execute("CREATE MATERIALIZED VIEW every AS SELECT * FROM orders")
+        env.execute(f"CREATE MATERIALIZATION out INTO sqlite OPTIONS (path '{path}') AS orders TO sales KEY (id)")
+        env.insert("orders", [{"id": 1, "city": "Delft"}, {"id": 2, "city": "Ghent"}])
+        env.tick()
+        with pytest.raises(DefinitionError, match="(?i)notype"):
+            env.execute("ALTER TABLE orders ADD COLUMN x NOTYPE")
+        env.execute("ALTER TABLE orders ADD COLUMN amount DECIMAL(10,2)")
+        env.execute("INSERT INTO orders VALUES (3, 'Delft', 5)")
+        env.execute("UPDATE orders SET amount = 7 WHERE id = 1")
+        env.execute("DELETE FROM orders WHERE id = 2")
+        env.tick()
+        assert stored(path) == [(1, "Delft", "7.00"), (3, "Delft", "5.00")]
+        assert rows(env, "SELECT * FROM every") == [{"id": 1, "city": "Delft"}, {"id": 3, "city": "Delft"}]
+        assert all(env.verify(name).ok for name in ("every", "out"))
+    with place.open() as env:
+        env.tick()
+        assert all(env.verify(name).ok for name in ("every", "out"))
+        assert env.status()["problems"] == {}
+        env.execute("CREATE OR REPLACE MATERIALIZED VIEW every AS SELECT * FROM orders")
+        env.tick()
+        env.tick()
+        assert [row["amount"] for row in rows(env, "SELECT * FROM every")] == [7, 5]

@@ -93,7 +93,7 @@ def promote(opener: Opener, root: Path, *, force: bool, timeout: float, output: 
     output.result(document, f"promoted in {seconds:.1f} s: generation {generation} writes now")
 
 
-_SIGNS: Final = {"create": "+", "replace": "~", "recreate": "!", "refused": "!", "orphan": "-"}
+_SIGNS: Final = {"create": "+", "replace": "~", "alter": "~", "recreate": "!", "refused": "!", "orphan": "-"}
 
 
 def plan(opener: Opener, root: Path, output: Output) -> None:

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
+from strandline.algebra.schema import Schema
 from strandline.compute.plan.scalars.analyst import Analyst
 from strandline.compute.plan.sql.dialect import parse, position_of, relations
 from strandline.compute.plan.view import PlannedView, plan_view
@@ -41,15 +42,27 @@ def define(
     distrusted: bool = False,
     refresh: Refresh | None = None,
     apart: str = "",
+    narrowed: Mapping[str, tuple[str, ...]] = MappingProxyType({}),
 ) -> tuple[PlannedView, tuple[Stage, ...]]:
-    """Plan the view ``name`` against the catalog; ``distrusted``: see `plan_view`; ``refresh``, ``apart``: see `View`.
+    """Plan the view ``name`` against the catalog; ``distrusted``: see `plan_view`; the others: see `View`.
 
     Raises `DefinitionError` as `plan_view` does.
     """
     read = read_by(name, catalog)
-    schemas = {key: item.schema for key, item in read.items.items() if isinstance(item, Collected)}
+    whole = {key: item.schema for key, item in read.items.items() if isinstance(item, Collected)}
+    schemas = {key: seen(schema, narrowed.get(key)) for key, schema in whole.items()}
     planned = plan_view(sql, schemas, analyst, distrusted=distrusted)
     return planned, split(planned, name.lower(), refresh, apart)
+
+
+def seen(schema: Schema, names: tuple[str, ...] | None) -> Schema:
+    """Return the columns ``names`` of a schema; None: all of them."""
+    return schema if names is None else Schema(tuple(column for column in schema if column.name in names))
+
+
+def wanted_view(name: str, sql: str, refresh: Refresh | None = None, instance: str = "") -> View:
+    """Return a view of which is known what it is to be, and nothing yet that its plan tells."""
+    return View(name, (), "", sql, (), stages={}, conf={}, refresh=refresh, instance=instance)
 
 
 def replanned(view: View, catalog: Catalog, analyst: Analyst) -> tuple[PlannedView, tuple[Stage, ...]]:
@@ -65,6 +78,7 @@ def replanned(view: View, catalog: Catalog, analyst: Analyst) -> tuple[PlannedVi
         distrusted=bool(view.distrusted),
         refresh=view.refresh,
         apart=view.apart,
+        narrowed=view.narrowed,
     )
 
 

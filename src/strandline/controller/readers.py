@@ -38,8 +38,7 @@ class Readers:
             if reader is None:
                 raise unopened(item.name)
             self._known[item.shard] = reader
-        self._known[item.shard].kept = self.kept(item)  # that may have changed since
-        return self._known[item.shard]
+        return self._as_it_is(self._known[item.shard], item)
 
     async def holding(self, name: str) -> ReadHandle:
         """Return a reading handle of a collection that holds what it hands out, where this mode may hold anything.
@@ -56,7 +55,7 @@ class Readers:
             except AsOfError:  # this process slept for longer than its lease
                 del self._held[item.shard]
             else:
-                return known
+                return self._as_it_is(known, item)
         reader = self._held[item.shard] = await self._leased(item)
         return reader
 
@@ -102,6 +101,11 @@ class Readers:
         reader = await self._client.leased_reader(item.shard, item.schema, item.name, kept=self.kept(item))
         if reader is None:
             raise unopened(item.name)
+        return reader
+
+    def _as_it_is(self, reader: ReadHandle, item: Collected) -> ReadHandle:
+        """Have a handle read what its item is now: it may have got columns since, or be kept for longer."""
+        reader.schema, reader.kept = item.schema, self.kept(item)
         return reader
 
     def kept(self, item: Collected) -> str:

@@ -125,7 +125,7 @@ class Instance:
         read = {each.shard: each for command in commands.values() for each in inputs_of(command)}
         self._readers = {shard: reader for shard, reader in self._readers.items() if shard in read}
         for shard, reader in self._readers.items():
-            reader.kept = read[shard].kept  # that may have changed, and is no part of what is compared
+            reader.kept, reader.schema = read[shard].kept, read[shard].schema  # these may have changed since
 
     async def start(self, name: str, command: Command) -> None:
         """Open an item under this epoch, unless it is open; end it first if it was commanded otherwise.

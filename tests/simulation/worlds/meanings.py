@@ -10,6 +10,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
+from types import MappingProxyType
 from typing import Any, Final, TypeAlias
 
 from strandline.algebra.nodes import Opaque
@@ -228,6 +229,8 @@ def define(
     *,
     distrusted: bool = False,
     refresh: Refresh | None = None,
+    apart: str = "",
+    narrowed: Mapping[str, tuple[str, ...]] = MappingProxyType({}),
 ) -> tuple[PlannedView, tuple[Stage, ...]]:
     """Return what `planning.define` does, worked out once for each view over the same schemas."""
     schemas = {
@@ -236,7 +239,8 @@ def define(
         if not isinstance(item, InstanceItem | Materialization) and key in VIEWS[name.lower()].inputs
     }
     planned, stages = _planned(name, sql, tuple(sorted(schemas.items(), key=lambda pair: pair[0])))
-    return planned, stages if refresh is None else planning.split(planned, name.lower(), refresh)
+    assert not narrowed, "no table of a history gets columns"
+    return planned, planning.split(planned, name.lower(), refresh, apart) if refresh or apart else stages
 
 
 @cache

@@ -19,7 +19,6 @@ from strandline.compute import costs, step
 from strandline.controller import core as core_module
 from strandline.controller import planning, retention
 from strandline.controller.assembly import Assembly
-from strandline.controller.defining import definitions
 from strandline.errors import Unavailable
 from strandline.instance import problems
 from strandline.instance.commands import RunIngestion
@@ -259,7 +258,6 @@ class World:
             mock.patch.object(resume, "PERIOD_MS", RESUME_MS),
             mock.patch.object(core_module, "PersistClient", partial(PersistClient, rollup_every=self.rollup_every)),
             mock.patch.object(planning, "define", define),
-            mock.patch.object(definitions, "define", define),
         ):
             yield
 

@@ -24,7 +24,7 @@ from strandline.controller.core import Core
 from strandline.controller.holding import Hold
 from strandline.controller.location.catalog import unknown
 from strandline.controller.location.items import Materialization, View
-from strandline.controller.planning import define, replanned
+from strandline.controller.planning import define, replanned, seen
 from strandline.errors import AsOfError, EvaluationError, InvalidUsage, Unavailable
 from strandline.frontier.antichain import as_time
 from strandline.materialize.protocol.task import Binding, Checkpoint, Progress
@@ -115,7 +115,7 @@ async def verify(core: Core, name: str, as_of: int | None, sample: Sample | None
             f"{view.name!r} is a {type(view).__name__.lower()}; only views are computed, so only they are verified"
         )
     reader = await core.readers.of(name)
-    handles = {name: await core.readers.of(item) for name, item in view.reads.items()}
+    handles = {name: await _seen_by(view, name, core) for name in view.reads}
     time = as_of if as_of is not None else await latest(core, [reader])
     # A view is only ever ahead of its inputs because another writer wrote to it: then what is known of them has to do.
     known = time if as_of is not None or not handles else min(time, await complete(handles.values()))
@@ -144,12 +144,18 @@ async def _checked(
     return await _compare(core, view.name, view.schema, stored, wanted, time)
 
 
+async def _seen_by(view: View, name: str, core: Core) -> ReadHandle:
+    """Return the handle of what the query of a view calls ``name``, with the columns that it sees of it."""
+    handle = await core.readers.of(view.reads[name])
+    return handle.seeing(seen(handle.schema, view.narrowed.get(name)))
+
+
 async def _meant(core: Core, view: View, handles: Mapping[str, ReadHandle], known: int, time: int) -> Rows | None:
     """Return plain Spark's answer to the text that says what the view must hold over its inputs at ``known``.
 
     It is lazy, and has insertions at ``time``.  None: no text says it.
     """
-    schemas = {each: core.catalog.collection(item).schema for each, item in view.reads.items()}
+    schemas = {each: handle.schema for each, handle in handles.items()}
     sql = meaning(view.sql, schemas, core.assembly.analyst)
     if sql is None:
         return None
@@ -165,7 +171,7 @@ async def _afresh(core: Core, view: View, handles: Mapping[str, ReadHandle], kno
         MissingErrorsError: it must have errors.
     """
     read = {each: Halves(await updates(core, handle, known, Hold(), net=True)) for each, handle in handles.items()}
-    _, stages = define(view.name, view.sql, core.catalog, core.assembly.analyst)
+    _, stages = define(view.name, view.sql, core.catalog, core.assembly.analyst, narrowed=view.narrowed)
     found = await afresh(core.engine, stages, read, time=known)
     for errors in found.errors:
         failed = await core.engine.errors(errors)

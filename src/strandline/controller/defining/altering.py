@@ -15,7 +15,7 @@ from strandline.controller.core import Core
 from strandline.controller.defining import instances
 from strandline.controller.defining.changing import tables
 from strandline.controller.defining.triggers import require_trigger
-from strandline.controller.language.altering import Alter, AlterMaterialization, KeepHistory, Rename
+from strandline.controller.language.altering import AddColumns, Alter, AlterMaterialization, KeepHistory, Rename
 from strandline.controller.location import on_error
 from strandline.controller.location.catalog import Catalog
 from strandline.controller.location.items import Materialization
@@ -30,6 +30,8 @@ async def alter(core: Core, statement: Alter) -> None:
     match statement:
         case AlterMaterialization():
             await alter_materialization(core, statement)
+        case AddColumns():
+            await tables.add_columns(core, statement)
         case Rename():
             await tables.rename(core, statement)
         case KeepHistory():

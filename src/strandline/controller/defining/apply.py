@@ -2,11 +2,11 @@
 
 What is missing is created: connections and instances, then sources and tables, then the tables of sources, then views,
 each after those that it reads, then indexes, then materializations.  What may change is taken over: a connection, which
-its sources use at once; the replicas of an instance; how long history is kept; how many errors a source may hold.  A
-view with another query is replaced: ticks compute the new one beside it (`changing/replacing.py`).  Anything else that
-is there already must be as the project says; a definition that was changed otherwise is refused by name, before
-anything is created.  So applying twice is applying once, and a crash in between is mended by applying again.  What the
-project does not mention is left alone.
+its sources use at once; the replicas of an instance; how long history is kept; how many errors a source may hold; more
+columns of a table.  A view with another query is replaced: ticks compute the new one beside it
+(`changing/replacing.py`).  Anything else that is there already must be as the project says; a definition that was
+changed otherwise is refused by name, before anything is created.  So applying twice is applying once, and a crash in
+between is mended by applying again.  What the project does not mention is left alone.
 """
 
 from __future__ import annotations
@@ -18,10 +18,11 @@ from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 from typing import Final
 
-from strandline.algebra.schema import Schema
+from strandline.algebra.schema import Column, Schema
 from strandline.compute.plan.sql.dialect import parse, relations, words
 from strandline.controller.core import Core
 from strandline.controller.defining import definitions, instances, sources
+from strandline.controller.defining.changing import tables
 from strandline.controller.defining.changing.replacing import meaning, replace_view, same_query
 from strandline.controller.defining.creating import create
 from strandline.controller.defining.project import SETTINGS_FILE, Defined, Project, in_file, shares_location
@@ -29,6 +30,7 @@ from strandline.controller.defining.relocating import differing, lasting, reloca
 from strandline.controller.language.indexes import CreateIndex
 from strandline.controller.language.instances import CreateInstance
 from strandline.controller.language.statements import (
+    Create,
     CreateConnection,
     CreateMaterialization,
     CreateSource,
@@ -241,7 +243,12 @@ async def _keep(core: Core, present: Item, defined: Defined) -> None:
             await instances.keep(core, present, statement)
         case ((Source() | SharedSource() | SourceTable()), (CreateSource() | CreateSourceTable())):
             await sources.keep(core, present, statement)
-        case ((Table() | View()), (CreateTable() | CreateView())):
+        case Table(), CreateTable():
+            if more := more_columns(core, statement, present):
+                await tables.widen(core, present, more)
+                present = core.catalog.one(present.name, Table, "table")
+            await definitions.keep(core, present, statement)
+        case View(), CreateView():
             await definitions.keep(core, present, statement)
 
 
@@ -252,8 +259,8 @@ def changed(core: Core, present: Item, defined: Defined) -> str:
         return lasting(options, defined.by_default)
 
     match defined.statement, present:
-        case CreateTable(columns=columns), Table():
-            return _other_columns(core.assembly.analyst.parse_ddl(columns), present)
+        case CreateTable() as wanted, Table():
+            return "" if more_columns(core, wanted, present) else _other_columns(_schema(core, wanted), present)
         case (CreateConnection(), Connection()) | (CreateInstance(), InstanceItem()):
             return ""
         case CreateIndex() as wanted, IndexItem():
@@ -291,6 +298,18 @@ def _other_instance(wanted: str, present: Assigned) -> str:
     if wanted.lower() == present.instance:
         return ""
     return f"instance {present.instance!r}" if present.instance else "no instance"
+
+
+def more_columns(core: Core, wanted: Create, present: Item) -> tuple[Column, ...]:
+    """Return the columns that a definition has behind all those that a table has; none if it is not only that."""
+    if not isinstance(wanted, CreateTable) or not isinstance(present, Table):
+        return ()
+    schema, there = _schema(core, wanted).columns, present.schema.columns
+    return schema[len(there) :] if schema[: len(there)] == there else ()
+
+
+def _schema(core: Core, wanted: CreateTable) -> Schema:
+    return core.assembly.analyst.parse_ddl(wanted.columns)
 
 
 def _other_query(core: Core, wanted: CreateView, present: View) -> str:

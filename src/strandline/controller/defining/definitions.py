@@ -49,7 +49,7 @@ from strandline.controller.location.items import (
     View,
 )
 from strandline.controller.location.version import imported, read_by
-from strandline.controller.planning import Definition, define, refuse_itself, replanned, stage_shards
+from strandline.controller.planning import Definition, refuse_itself, replanned, seen, stage_shards, wanted_view
 from strandline.errors import DefinitionError
 from strandline.frontier.refresh import Refresh
 from strandline.instance import live
@@ -107,7 +107,7 @@ def instance_of(catalog: Catalog, statement: Assigning) -> str:
 
 def plan(core: Core, name: str, sql: str, refresh: Refresh | None = None, instance: str = "") -> Definition:
     """Plan a view that is not in the catalog yet, with its schedule and its instance: what `create_view` adds."""
-    found, ids = drafted(core, core.catalog, name, sql, refresh, instance), core.assembly.ids
+    found, ids = drafted(core, core.catalog, wanted_view(name, sql, refresh, instance)), core.assembly.ids
     if refresh is not None:  # the names of its stages tell its creation, which its inputs tell
         refresh = msgspec.structs.replace(refresh, created=core.require_writing().created(found.planned.imports))
         found = replace(found, stages=split(found.planned, name.lower(), refresh))
@@ -116,19 +116,18 @@ def plan(core: Core, name: str, sql: str, refresh: Refresh | None = None, instan
     return replace(found, view=view if view.awaits_creation else msgspec.structs.replace(view, stages=shards))
 
 
-def drafted(
-    core: Core, catalog: Catalog, name: str, sql: str, refresh: Refresh | None, instance: str, apart: str = ""
-) -> Definition:
-    """Plan a view over ``catalog``, and try the plan; its shards are for the caller to choose."""
-    naming.refuse(sql, "a view cannot read")
-    if catalog.find(name) is None:
-        refuse_itself(name, sql)
-    planned, stages = define(name, sql, catalog, core.assembly.analyst, refresh=refresh, apart=apart)
-    read = read_by(name, catalog)
-    rehearse(stages, {each: read.collection(each).schema for each in planned.imports}, core.assembly.analyst)
-    columns, conf, imports = columns_of(planned.schema), core.engine.settings(), planned.imports
-    view = View(name, columns, "", planned.sql, imported(name, imports, catalog), {}, conf, refresh=refresh)
-    return Definition(msgspec.structs.replace(view, instance=instance, apart=apart), planned, stages)
+def drafted(core: Core, catalog: Catalog, wanted: View) -> Definition:
+    """Plan what ``wanted`` is to be over ``catalog``, and try the plan; its shards are for the caller to choose."""
+    naming.refuse(wanted.sql, "a view cannot read")
+    if catalog.find(wanted.name) is None:
+        refuse_itself(wanted.name, wanted.sql)
+    planned, stages = replanned(wanted, catalog, core.assembly.analyst)
+    read = read_by(wanted.name, catalog)
+    schemas = {each: seen(read.collection(each).schema, wanted.narrowed.get(each)) for each in planned.imports}
+    rehearse(stages, schemas, core.assembly.analyst)
+    columns, imports = columns_of(planned.schema), imported(wanted.name, planned.imports, catalog)
+    told = {"columns": columns, "sql": planned.sql, "imports": imports, "conf": core.engine.settings()}
+    return Definition(msgspec.structs.replace(wanted, **told), planned, stages)
 
 
 def refuse_past(core: Core, refresh: Refresh | None) -> None:

@@ -2,7 +2,8 @@
 
 ALTER INSTANCE name {ADD REPLICA name 'host:port' | DROP REPLICA name}
 ALTER MATERIALIZATION name {SET (option value, …) | RESET (option, …)}
-ALTER TABLE name {RENAME TO name | SET KEEP HISTORY FOR 'interval' | RESET KEEP HISTORY}
+ALTER TABLE name {ADD COLUMN column type | ADD COLUMNS (column type, …) | RENAME TO name}
+ALTER TABLE name {SET KEEP HISTORY FOR 'interval' | RESET KEEP HISTORY}
 """
 
 from __future__ import annotations
@@ -30,6 +31,15 @@ class AlterMaterialization(Placed):
 
 
 @dataclass(frozen=True, slots=True)
+class AddColumns(Placed):
+    """ALTER TABLE … ADD COLUMN: ``columns`` is Spark DDL, which begins at ``columns_at``."""
+
+    name: str
+    columns: str
+    columns_at: Position | None = field(default=None, compare=False, repr=False)
+
+
+@dataclass(frozen=True, slots=True)
 class Rename(Placed):
     """ALTER TABLE … RENAME TO ``to``."""
 
@@ -45,7 +55,7 @@ class KeepHistory(Kept):
     name: str
 
 
-Alter: TypeAlias = AddReplica | DropReplica | AlterMaterialization | Rename | KeepHistory
+Alter: TypeAlias = AddReplica | DropReplica | AlterMaterialization | AddColumns | Rename | KeepHistory
 KINDS: Final = ("INSTANCE", "MATERIALIZATION", "TABLE")
 
 
@@ -60,9 +70,15 @@ def alter(cursor: Cursor) -> Alter:
             return _table(cursor)
 
 
-def _table(cursor: Cursor) -> Rename | KeepHistory:
+def _table(cursor: Cursor) -> AddColumns | Rename | KeepHistory:
     cursor.take("ALTER", "TABLE")
     at, name = cursor.position, cursor.only_name()
+    if cursor.accept("ADD", "COLUMN"):
+        column = cursor.rest("a column and its type")
+        return AddColumns(name, column.text, column.start, at=at)
+    if cursor.accept("ADD", "COLUMNS"):
+        columns = cursor.columns()
+        return AddColumns(name, columns.text, columns.start, at=at)
     if cursor.accept("RENAME", "TO"):
         to_at = cursor.position
         return Rename(name, cursor.only_name(), to_at, at=at)
@@ -74,7 +90,7 @@ def _table(cursor: Cursor) -> Rename | KeepHistory:
         if history is not None:
             return KeepHistory(name, at=at, keep_history=history, keep_history_at=history_at)
         raise cursor.fail("KEEP HISTORY FOR")
-    raise cursor.fail("RENAME TO, SET KEEP HISTORY FOR or RESET KEEP HISTORY")
+    raise cursor.fail("ADD COLUMN, RENAME TO, SET KEEP HISTORY FOR or RESET KEEP HISTORY")
 
 
 def _materialization(cursor: Cursor) -> AlterMaterialization:

@@ -108,7 +108,8 @@ class View(_Item, frozen=True, tag="view"):
     it follows each time.  ``seed``: the shard in which it was prepared, until its own holds the same rows.
     ``audits``: how often replicas were asked to recompute it in full, whatever its shards' certificates say.
     ``apart``: what the names of its internal stages hold besides, so that it shares none of them with a view that reads
-    another collection under the same name.
+    another collection under the same name.  ``narrowed``: by the name of a table that has got columns since, those that
+    the query sees of it.
     """
 
     sql: str
@@ -123,6 +124,7 @@ class View(_Item, frozen=True, tag="view"):
     instance: str = ""
     audits: int = 0
     apart: str = ""
+    narrowed: dict[str, tuple[str, ...]] = {}
 
     @property
     def replaces(self) -> str:

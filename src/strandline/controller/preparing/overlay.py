@@ -26,7 +26,7 @@ from strandline.controller.language.statements import CreateView
 from strandline.controller.location.catalog import Catalog, shards_of
 from strandline.controller.location.items import View
 from strandline.controller.location.version import Prepared, Version
-from strandline.controller.planning import Definition, stage_shards
+from strandline.controller.planning import Definition, stage_shards, wanted_view
 from strandline.errors import DefinitionError
 from strandline.instance.commands import Collection, RunDataflow
 
@@ -79,7 +79,8 @@ def overlay(core: Core, project: Project, known: Version) -> Overlay:
                 found.later[name] = LATER_INSTANCE
                 continue
             instance = instance_of(core.catalog, statement)
-            definition = drafted(core, catalog, statement.name, statement.query, statement.refresh, instance)
+            wanted = wanted_view(statement.name, statement.query, statement.refresh, instance)
+            definition = drafted(core, catalog, wanted)
             if statement.refresh is not None:
                 found.later[name] = LATER_SCHEDULE
             elif not found.views.keys().isdisjoint(definition.view.imports):

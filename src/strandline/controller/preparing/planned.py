@@ -13,7 +13,7 @@ from typing import Final, Literal
 
 from strandline.controller.core import Core
 from strandline.controller.defining import definitions
-from strandline.controller.defining.apply import changed, in_order, is_replaced, mentions
+from strandline.controller.defining.apply import changed, in_order, is_replaced, mentions, more_columns
 from strandline.controller.defining.changing.replacing import Replacement, drawn_up
 from strandline.controller.defining.project import Defined, Project, in_file
 from strandline.controller.defining.relocating import relocated
@@ -23,7 +23,7 @@ from strandline.controller.location.items import SUBSCRIBED, Collected, IndexIte
 from strandline.errors import DefinitionError
 from strandline.instance import live
 
-What = Literal["create", "replace", "recreate", "refused", "orphan"]
+What = Literal["create", "replace", "alter", "recreate", "refused", "orphan"]
 RATED_ROWS_MIN: Final = 1_000
 """A step that read fewer rows says nothing of how many it could read in a second."""
 
@@ -32,8 +32,8 @@ RATED_ROWS_MIN: Final = 1_000
 class Change:
     """What becomes of one item.
 
-    ``what``: it is created; replaced by another query while readers see the one before; recreated, which drops it
-    first; refused, since its definition is wrong; or an orphan, which the project does not define.  ``why``: what
+    ``what``: it is created; replaced by another query while readers see the one before; altered; recreated, which drops
+    it first; refused, since its definition is wrong; or an orphan, which the project does not define.  ``why``: what
     differs, or is wrong.  ``effect``: what readers see, and what goes along with it.  ``rows``: about how many updates
     are read for it; ``seconds``: about how long that takes; None: that is not known.
     """
@@ -85,6 +85,9 @@ def _change(core: Core, catalog: Catalog, present: Item | None, defined: Defined
                 return Change(
                     "replace", kind, present.name, changed(core, present, defined), _replaced(core, present, statement)
                 )
+            if more := more_columns(core, statement, present):
+                named = ", ".join(f"{column.name} {column.type}" for column in more)
+                return Change("alter", kind, present.name, f"it gets {named}", "NULL in the rows that are there")
             if differs := changed(core, present, defined):
                 return Change(
                     "recreate", kind, present.name, f"it was created with {differs}", _recreated(catalog, present)

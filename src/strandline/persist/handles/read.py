@@ -52,6 +52,12 @@ class ReadHandle:
         self.name = name
         self.kept = kept
 
+    def seeing(self, schema: Schema) -> ReadHandle:
+        """Return this reader with these columns of the shard: the same lease, which this one's owner gives up."""
+        if schema == self.schema:
+            return self
+        return ReadHandle(self._machine, schema, self.name, self._lease, kept=self.kept)
+
     @property
     def state(self) -> ShardState:
         """The newest state known here."""

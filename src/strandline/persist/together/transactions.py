@@ -121,9 +121,20 @@ class Transactions:
         """Register ``shard``, so that only transactions append to it and its upper follows the log's; idempotent.
 
         ``merger`` rewrites its parts in this process (see `PersistClient.writer`).  For shards that other processes
-        registered, their schemas choose the merger.
+        registered, their schemas choose the merger.  A shard with another schema gets this one (`WriteHandle.evolve`).
+
+        Raises `InvalidUsage` if what the shard holds could not be read under ``schema``, or it has another owner.
         """
-        writer = await self._writer(shard, schema, merger)
+        try:
+            writer = await self._writer(shard, schema, merger)
+        except InvalidUsage:
+            state = self._client.known(shard)
+            if state is None or state.schema == schema or state.owner != self._log.shard:
+                raise
+            await self.forget(shard)  # so that no process opens it by the schema that the log names
+            before = await self._client.writer(shard, self._epoch, schema=state.schema, owner=state.owner)
+            await before.evolve(schema)
+            writer = await self._writer(shard, schema, merger)
         await self._log.refresh()  # another process may have unregistered it
         while True:
             state, known = await self._current()

@@ -26,9 +26,8 @@ from strandline.controller.location.audits import audits_of
 from strandline.controller.location.catalog import Catalog, needs
 from strandline.controller.location.items import IndexItem, Item, Materialization, View
 from strandline.controller.location.version import companies, moves, succeeded, successor
-from strandline.controller.planning import Definition, refuse_itself, stage_shards
+from strandline.controller.planning import Definition, refuse_itself, stage_shards, wanted_view
 from strandline.errors import DefinitionError
-from strandline.frontier.refresh import Refresh
 from strandline.materialize.driver import require_all
 
 
@@ -90,11 +89,12 @@ def drawn_up(core: Core, present: View, statement: CreateView) -> Replacement:
     own = present.name.lower()
     company = next((each for each in companies(core.catalog) if successor(own) in each), frozenset[str]())
     before = core.catalog.lacking(company)
-    if same_query(statement, present):
+    if same_query(statement, present) and not present.narrowed:
         return Replacement(before, ())
     with within(statement.start):
         refuse_itself(own, statement.query)
-        found = definitions.drafted(core, before, successor(own), statement.query, statement.refresh, present.instance)
+        wanted = wanted_view(successor(own), statement.query, statement.refresh, present.instance)
+        found = definitions.drafted(core, before, wanted)
     for name in found.view.imports:
         if name in before.downstream(own):
             raise DefinitionError(
@@ -168,15 +168,21 @@ class _Drawing:
 
     def _drafted(self, reader: View, wanted: View, root: str) -> Definition:
         """Plan the query of a reader, or that of what was to replace it, over the successors."""
-        refresh: Refresh | None = wanted.refresh and wanted.refresh.clause
-        apart, name = self.core.assembly.ids.fresh("a"), successor(reader.name)
+        made = wanted_view(
+            successor(reader.name), wanted.sql, wanted.refresh and wanted.refresh.clause, reader.instance
+        )
+        made = msgspec.structs.replace(
+            made,
+            keep_history=wanted.keep_history,
+            apart=self.core.assembly.ids.fresh("a"),
+            narrowed={each: names for each, names in wanted.narrowed.items() if not self._moves(each)},
+        )
         try:
-            found = definitions.drafted(self.core, self.catalog, name, wanted.sql, refresh, reader.instance, apart)
+            return definitions.drafted(self.core, self.catalog, made)
         except DefinitionError as error:
             raise DefinitionError(
                 f"{reader.name!r} reads {root!r} and could not go on: {error.message}; replace or DROP it first"
             ) from error
-        return replace(found, view=msgspec.structs.replace(found.view, keep_history=wanted.keep_history))
 
     def _require_columns(self, reader: IndexItem | Materialization, key: tuple[str, ...], name: str) -> None:
         following = self.catalog.items.get(successor(name))

@@ -1,17 +1,67 @@
-"""ALTER TABLE: a table gets another name, or keeps its history for longer or shorter."""
+"""ALTER TABLE: a table gets columns, another name, or keeps its history for longer or shorter.
+
+A new column is NULL in all rows that are there.  What reads the table goes on as it was defined: a query that reads all
+columns (``SELECT *``) reads those that there were (`View.narrowed`), until it is replaced.  An endpoint that holds the
+table itself gets the column.
+"""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
 
 import msgspec
 
 from strandline.algebra.excerpt import within
-from strandline.algebra.schema import RESERVED
+from strandline.algebra.schema import RESERVED, Column, Schema
+from strandline.controller.commanded import spec_of
 from strandline.controller.core import Core
 from strandline.controller.defining import definitions
-from strandline.controller.language.altering import KeepHistory, Rename
+from strandline.controller.language.altering import AddColumns, KeepHistory, Rename
 from strandline.controller.location.catalog import Catalog, unknown
-from strandline.controller.location.items import SourceTable, Table, kind_of
+from strandline.controller.location.items import Materialization, SourceTable, Table, View, kind_of
 from strandline.errors import DefinitionError
+from strandline.materialize.driver import require_all
+
+
+async def add_columns(core: Core, statement: AddColumns) -> None:
+    """ALTER TABLE … ADD COLUMN.
+
+    Raises `DefinitionError`, and changes nothing: there is no such table, or a source feeds it; it has a column of this
+    name; a type is not known; or an endpoint that holds the table cannot hold the column.
+    """
+    with within(statement.at):
+        present = _table(core, statement.name)
+    with within(statement.columns_at):
+        await widen(core, present, core.assembly.analyst.parse_ddl(statement.columns).columns)
+
+
+async def widen(core: Core, present: Table, added: Sequence[Column]) -> None:
+    """Give a table more columns, behind those that it has.  Raises as `add_columns`."""
+    writing, schema = core.require_writing(), Schema((*present.schema.columns, *added))
+    changed = partial(_widened, name=present.name, schema=schema)
+    for item in changed(core.catalog).items.values():
+        if isinstance(item, Materialization) and present.name.lower() in {each.collection for each in item.bindings}:
+            spec = spec_of(item, changed(core.catalog))
+            require_all(spec, await core.assembly.drivers(item.endpoint, item.endpoint_options).validate(spec))
+    await core.catalogs.change(writing.epoch, changed)
+    await writing.reconcile()
+
+
+def _widened(catalog: Catalog, *, name: str, schema: Schema) -> Catalog:
+    """Return the catalog with a table that has the columns ``schema``; the views over it see those that it had."""
+    table = catalog.one(name, Table, "table")
+    if table.schema == schema:
+        return catalog
+    after, lower = (
+        catalog.with_item(msgspec.structs.replace(table, columns=definitions.columns_of(schema))),
+        name.lower(),
+    )
+    for view in catalog.items.values():
+        if isinstance(view, View) and lower in view.imports:
+            narrowed = {lower: table.schema.names, **view.narrowed}
+            after = after.with_item(msgspec.structs.replace(view, narrowed=narrowed))
+    return after
 
 
 async def rename(core: Core, statement: Rename) -> None:
