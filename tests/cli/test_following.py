@@ -12,6 +12,7 @@ from strandline.controller.core import Core
 from strandline.controller.defining.apply import Applied, apply
 from strandline.controller.defining.project import Project, load
 from strandline.controller.location.config import Config, Mode
+from strandline.controller.location.version import successors
 from strandline.errors import Unavailable
 from strandline.store.memory import MemoryBlob, MemoryConsensus
 from strandline.testing.doubles import CountingIds, HandClock
@@ -58,6 +59,11 @@ class Place:
         for _ in range(times):
             self._following.look(self)
         return list(self.said)
+
+    @property
+    def replacing(self) -> bool:
+        """See `Environment.replacing`."""
+        return bool(successors(self.core.catalog))
 
     def _say(self, event: str, **facts: object) -> None:
         ((_, fact),) = facts.items()
@@ -120,6 +126,20 @@ def test_a_file_that_cannot_be_read_is_said_and_mended_later(place: Place) -> No
     assert (event, what.partition(":")[0]) == ("not applied", "views/w.sql")
     place.write({"views/w.sql": "CREATE MATERIALIZED VIEW w AS SELECT k FROM t"})
     assert place.looked() == [("applied", "w")]
+
+
+def test_what_reads_a_replaced_view_is_made_once_that_is_in_place(place: Place) -> None:
+    """Damage: a new view over a changed one is refused until a person touches a file again."""
+    place.write(
+        {
+            "views/v.sql": "CREATE MATERIALIZED VIEW v AS SELECT k, k + 1 AS more FROM t",
+            "views/w.sql": "CREATE MATERIALIZED VIEW w AS SELECT more FROM v",
+        }
+    )
+    assert place.looked() == [("replacing", "v")]
+    run_sync(place.core.tick())
+    assert place.looked(1) == [("applied", "w")]
+    assert place.looked() == []
 
 
 def test_a_changed_setting_is_said_to_wait(place: Place) -> None:

@@ -12,7 +12,7 @@ from promoted import Cut, Location, Process, held
 from strandline.bench.environment import ITEMS
 from strandline.compute.step import StageRun
 from strandline.controller.core import Core
-from strandline.controller.defining import definitions
+from strandline.controller.defining.changing.replacing import drop
 from strandline.controller.defining.creating import create
 from strandline.controller.language.statements import Drop, parse
 from strandline.controller.location.items import View
@@ -41,9 +41,7 @@ def execute(process: Process, text: str) -> None:
     """Run a definition, as `Environment.execute` does."""
     run_sync(process.core.settle())
     statement: Any = parse(text)
-    run_sync(
-        definitions.drop(process.core, statement) if isinstance(statement, Drop) else create(process.core, statement)
-    )
+    run_sync(drop(process.core, statement) if isinstance(statement, Drop) else create(process.core, statement))
 
 
 def meant(core: Core, time: int, query: str) -> Counter[tuple[Any, ...]]:
@@ -164,7 +162,7 @@ def test_a_view_and_what_was_to_replace_it_are_dropped_together() -> None:
     ("text", "said"),
     [
         (replacing("SELECT grp FROM items", "wide"), "'over' reads 'wide' and could not go on"),
-        (replacing("SELECT grp, n FROM over", "wide"), "'over' reads 'wide', so 'wide' cannot read it"),
+        (replacing("SELECT grp, n FROM over", "wide"), "in a circle: 'wide' reads 'over' reads 'wide'"),
         (replacing("SELECT grp, n FROM wide", "wide"), "a view cannot read itself"),
         (replacing("SELECT nothing FROM items", "wide"), "nothing"),
         (replacing("SELECT 1 AS a", "items"), "there is a table 'items' already"),
@@ -202,6 +200,100 @@ def test_a_replacement_that_is_dropped_before_it_takes_its_place_never_does() ->
     assert run_sync(held(process.core, "wide", now)) == meant(process.core, now, FIRST)
     location.tick(process)
     assert location.left(process) == set()
+
+
+def test_two_views_cannot_come_to_read_each_other() -> None:
+    """Damage: each is fine by itself, and once both are in place no tick goes through and nothing can be dropped."""
+    location, process = begun()
+    execute(process, "CREATE MATERIALIZED VIEW a AS SELECT grp, amount FROM items")
+    execute(process, "CREATE MATERIALIZED VIEW b AS SELECT grp, amount FROM items")
+    execute(process, replacing("SELECT grp, amount + 1 AS amount FROM b", "a"))
+    with pytest.raises(DefinitionError, match="in a circle: 'a' reads 'b' reads 'a'|in a circle: 'b' reads 'a'"):
+        execute(process, replacing("SELECT grp, amount + 2 AS amount FROM a", "b"))
+    for _ in range(3):
+        location.tick(process)
+
+
+def test_a_view_that_only_a_waiting_query_reads_is_not_dropped_under_it() -> None:
+    """Damage: a DROP makes every tick fail, also of the next process."""
+    location, process = begun()
+    execute(process, replacing("SELECT grp, n + 1 AS m FROM over", "all_of"))
+    execute(process, "CREATE MATERIALIZED VIEW side AS SELECT grp FROM items")
+    execute(process, replacing("SELECT m FROM all_of", "side"))
+    with pytest.raises(DefinitionError, match="is read by __next_side; drop that first"):
+        execute(process, "DROP MATERIALIZED VIEW all_of")
+    execute(process, "DROP MATERIALIZED VIEW __next_side")
+    execute(process, "DROP MATERIALIZED VIEW all_of")
+    location.tick(process)
+
+
+@pytest.mark.parametrize("first", ["wide", "over"])
+def test_a_view_and_what_reads_it_are_replaced_one_after_the_other(first: str) -> None:
+    """Damage: the replacement of a reader takes that of what it reads back, without a word."""
+    location, process = begun()
+    texts = {"wide": replacing(WIDER), "over": replacing("SELECT grp, 7 * n AS n FROM wide", "over")}
+    execute(process, texts.pop(first))
+    execute(process, next(iter(texts.values())))
+    location.tick(process)
+    now = location.tick(process)
+    wide = run_sync(held(process.core, "wide", now))
+    assert wide == meant(process.core, now, WIDER)
+    over = Counter({(grp, 7 * n): count for (grp, n, _), count in wide.items()})
+    assert run_sync(held(process.core, "over", now)) == over
+    assert run_sync(held(process.core, "all_of", now)) == over
+
+
+def test_taking_one_replacement_back_leaves_the_others() -> None:
+    """Damage: a correction of one view loses the changes of those that read it."""
+    location, process = begun()
+    execute(process, replacing("SELECT grp, 3 * n AS n FROM wide", "over"))
+    execute(process, replacing(WIDER))
+    execute(process, replacing(FIRST))
+    assert [name for name in process.core.catalog.items if name.startswith("__next_")] == ["__next_over"]
+    shard = process.core.catalog.one("__next_over", View, "view").shard
+    execute(process, replacing("SELECT grp FROM over", "all_of"))
+    assert process.core.catalog.one("__next_over", View, "view").shard == shard, "it goes on"
+    location.tick(process)
+    now = location.tick(process)
+    first = meant(process.core, now, FIRST)
+    over = Counter({(grp, 3 * n): count for (grp, n), count in first.items()})
+    assert run_sync(held(process.core, "over", now)) == over
+
+
+def test_a_waiting_query_is_held_against_what_it_reads_too() -> None:
+    """Damage: a query that waits loses a column that it needs, and stands still for ever."""
+    location, process = begun()
+    execute(process, "CREATE MATERIALIZED VIEW side AS SELECT grp FROM items")
+    execute(process, replacing("SELECT grp, n FROM all_of", "side"))
+    with pytest.raises(DefinitionError, match="n"):
+        execute(process, replacing("SELECT grp FROM over", "all_of"))
+    location.tick(process)
+    location.tick(process)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["CREATE MATERIALIZED VIEW late AS SELECT * FROM wide", "CREATE INDEX late ON wide (n)"],
+)
+def test_what_is_created_over_a_view_with_other_columns_to_come_waits(text: str) -> None:
+    """Damage: it is planned over columns that are about to go, and stands still once they are gone."""
+    location, process = begun()
+    execute(process, replacing(WIDER))
+    with pytest.raises(DefinitionError, match="'wide' is being replaced by a query with other columns"):
+        execute(process, text)
+    location.tick(process)
+    execute(process, text)
+    location.tick(process)
+
+
+def test_how_long_history_is_kept_is_said_of_both() -> None:
+    """Damage: a setting that was made while a query waits is lost when it comes."""
+    location, process = begun()
+    execute(process, replacing(WIDER))
+    execute(process, replacing(WIDER).replace(" AS ", " KEEP HISTORY FOR '1 day' AS ", 1))
+    assert process.core.catalog.one("wide", View, "view").keep_history == "1 day"
+    location.tick(process)
+    assert process.core.catalog.one("wide", View, "view").keep_history == "1 day"
 
 
 def test_a_view_gets_a_schedule_and_loses_it() -> None:

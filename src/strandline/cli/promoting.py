@@ -114,8 +114,10 @@ def apply(opener: Opener, root: Path, *, drop: bool, ask: Callable[[str], bool] 
             output.result(found, "\n".join(_planned(found)))
         named = ", ".join(f"{each['kind']} {each['name']}" for each in found["drops"])
         drop = drop or bool(named and ask is not None and ask(f"drop {named}, and all that they hold?"))
-        done = env.deploy(root.absolute(), apply=True, drop=drop)
+        confirmed = [each["name"] for each in found["drops"]] if drop else False
+        done = env.deploy(root.absolute(), apply=True, drop=confirmed)
     changed = [*(f"created {name}" for name in done["created"]), *(f"replacing {name}" for name in done["replaced"])]
+    changed += [f"later, once views are replaced: {name}" for name in done["later"]]
     changed += [f"dropped {each['name']}" for each in done["drops"]] if drop else []
     output.result(done, "\n".join(changed) or "nothing has changed")
     for why in done["refused"]:

@@ -110,7 +110,8 @@ def going_on(
         try:
             applied = env.apply(project)
             report.applied(applied.created, applied.replaced)
-            report.follow = partial(Following(project, report.say).look, env)
+            following = Following(project, report.say, applied.later)
+            report.follow, report.waits = partial(following.look, env), partial(following.waits, env)
             if wanted.once:
                 return _ticks(env, wanted, stop, report, lambda _: None)
             return _served(env, project, wanted, stop, report)
@@ -177,6 +178,8 @@ def _ticks(env: Environment, wanted: Wanted, stop: Stop, report: Report, ticked:
             ticked(time.monotonic() - begun)
             if stop.asked:  # what Spark could not finish is no problem of an item
                 break
+            if wanted.once and report.waits():  # what reads views that are in place now is made now
+                continue
             if wanted.once or (wanted.until is not None and complete >= wanted.until):
                 return report.ended(progress["problems"])
         stop.pause(wanted.tick_ms / 1000 - (time.monotonic() - begun))
@@ -261,6 +264,8 @@ class Report:
         """Since when a promotion is under way; None: none is."""
         self.follow: Callable[[], object] = tuple
         """Looks whether the project's files have changed."""
+        self.waits: Callable[[], bool] = bool
+        """Says whether a part of the project can be applied that could not before the last tick."""
         self.beginnings: Callable[[], Sequence[Beginning]] = tuple
         """What is read or computed for the first time; any thread may ask."""
 

@@ -32,6 +32,7 @@ from strandline.controller.asking.verification import Verification
 from strandline.controller.asking.wrong_replicas import WrongReplicas
 from strandline.controller.defining import altering, definitions, sources
 from strandline.controller.defining.apply import Applied, apply
+from strandline.controller.defining.changing import replacing
 from strandline.controller.defining.creating import create
 from strandline.controller.defining.project import Project, load
 from strandline.controller.holding import Hold
@@ -41,6 +42,7 @@ from strandline.controller.language.altering import Alter
 from strandline.controller.language.showing import Show, Subscribe
 from strandline.controller.location.config import Config
 from strandline.controller.location.items import Collected, Item, Materialization, View, kind_of
+from strandline.controller.location.version import successors
 from strandline.controller.observing import figures
 from strandline.controller.preparing.deploying import deploy, deployment
 from strandline.controller.preparing.preparation import promotion
@@ -91,6 +93,11 @@ class Environment:
         return self._core.config
 
     @property
+    def replacing(self) -> bool:
+        """Whether a view is to be replaced by a query that has not caught up yet."""
+        return bool(successors(self._core.catalog))
+
+    @property
     def directory(self) -> Path | None:
         """The directory of its location; None: it is not in files."""
         address = self._access.assembly.address
@@ -119,13 +126,16 @@ class Environment:
         self._run(self._core.settle())
         return self._run(apply(self._core, project, whole=whole))
 
-    def deploy(self, directory: str | Path, *, apply: bool = False, drop: bool = False) -> dict[str, Any]:
+    def deploy(
+        self, directory: str | Path, *, apply: bool = False, drop: bool | Sequence[str] = False
+    ) -> dict[str, Any]:
         """Return what the project in ``directory`` says otherwise than there is here, and what it costs to change that.
 
-        ``apply``: change it; ``drop``: drop first what the answer lists as ``drops``.  The answer is plain data: see
-        `strandline plan --json`.
+        ``apply``: change it; ``drop``: drop first what the answer lists as ``drops``; names: if these are all that it
+        lists.  The answer is plain data: see `strandline plan --json`.
 
-        Raises `ConfigError` or `DefinitionError` if the project cannot be read.
+        Raises `ConfigError` or `DefinitionError` if the project cannot be read, or something is to be dropped and a
+        definition is wrong; `InvalidUsage` if other items would be dropped than ``drop`` names.
         """
         project = load(Path(directory))
 
@@ -152,7 +162,7 @@ class Environment:
             case statement if isinstance(statement, Alter):
                 self._run(altering.alter(self._core, statement))
             case statements.Drop() as s:
-                self._run(definitions.drop(self._core, s))
+                self._run(replacing.drop(self._core, s))
             case statements.Insert() | statements.Delete() | statements.Update() as s:
                 transaction = self.begin()
                 transaction.execute(s)

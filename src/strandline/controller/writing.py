@@ -73,8 +73,6 @@ class Writing:
     """The views of open subscriptions, by name; those of others are dropped."""
     replaced: dict[str, int] = field(default_factory=dict)
     """The views that successors have taken the places of, each with the last time before that."""
-    _placed: set[str] = field(default_factory=set)
-    """Those whose dataflow is still that of the view before."""
     _stood: dict[str, Frontier] = field(default_factory=dict)
     """Where shards of views of instances stood when their present dataflows had opened them, while they have seeds."""
     _reconciled: Catalog | None = None  # the catalog that the instance runs; None: a tick is to find out
@@ -116,13 +114,12 @@ class Writing:
         async with self.problems.of(CATALOG):
             await self.catalogs.settle(self.epoch)
             await self._unsubscribe()
-            await self._grown()
             if (catalog := self.catalogs.current) is not self._reconciled:
                 self.plans.keep(catalog)
                 await self.place()
                 await self.running.end(commands(catalog, self.plans, self.config))
-                self._placed.clear()
                 self._reconciled = catalog
+            await self._grown()  # of those that run as they are now
             if self.catalogs.current.dropped or self.catalogs.current.left:
                 await self.close_dropped()
             self.problems.note(CATALOG, "")
@@ -135,8 +132,12 @@ class Writing:
 
         One that fails for a row where the view before does not fail stays what it is, and has a problem.
         """
-        ready = [names for names in companies(self.catalogs.current) if await self._caught_up(names)]
-        names = frozenset[str]().union(*ready)
+        ready: set[str] = set()
+        for company in companies(self.catalogs.current):
+            async with self.problems.of(min(company)):
+                if await self._caught_up(company):
+                    ready |= company
+        names = frozenset(ready)
         if not names:
             return False
         following = {name: self.catalogs.current.one(name, View, "view") for name in names}
@@ -148,7 +149,6 @@ class Writing:
                 self.plans.put(replace(definition, view=placed, stages=_renamed(definition.stages, view.replaces)))
             state = self.client.known(view.shard)
             self._stood.pop(placed.shard, None)
-            self._placed.add(placed.name)
             self.replaced[placed.name] = 0 if state is None else as_time(state.upper) - 1
         return True
 
@@ -219,7 +219,7 @@ class Writing:
 
     async def _grown(self) -> None:
         """Let go of the seeds of views whose own shards hold the same rows now."""
-        for view in [view for view in self._views if view.seed and view.name not in self._placed]:
+        for view in [view for view in self._views if view.seed]:
             if await self._has_grown(view):
                 change = methodcaller("with_changed", view, msgspec.structs.replace(view, seed=""))
                 await self.catalogs.change(self.epoch, change)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from strandline.controller.defining.apply import in_order
+from strandline.controller.defining.changing.order import in_order
 from strandline.controller.defining.project import Defined, load
 from strandline.controller.language.instances import CreateInstance
 from strandline.controller.language.statements import Bind, CreateMaterialization, CreateSource, CreateView

@@ -15,7 +15,7 @@ from strandline.controller.defining.apply import apply
 from strandline.controller.defining.project import Project, load
 from strandline.controller.location.config import Config, Mode
 from strandline.controller.preparing.deploying import deploy, deployment
-from strandline.errors import ConfigError
+from strandline.errors import ConfigError, DefinitionError, InvalidUsage
 from strandline.testing.simulation.kernel import run_sync
 
 BASE: Final = {
@@ -166,3 +166,45 @@ def test_a_wrong_query_is_refused_in_the_plan(deployed: Deployed) -> None:
     deployed.write({"views/totals.sql": "CREATE MATERIALIZED VIEW totals AS SELECT nothing FROM items"})
     (change,) = deployed.plan()["changes"]
     assert (change["what"], "nothing" in change["why"]) == ("refused", True)
+
+
+def test_a_view_and_a_new_one_over_its_new_column_come_with_one_application(deployed: Deployed) -> None:
+    """Damage: a project that changes a view and adds one over it cannot be applied, and `run` does not start."""
+    deployed.write(
+        {
+            "views/totals.sql": BASE["views/totals.sql"].replace("AS n", "AS n, max(id) AS m"),
+            "views/over.sql": "CREATE MATERIALIZED VIEW over AS SELECT grp, m FROM totals",
+            "views/new.sql": "CREATE MATERIALIZED VIEW new AS SELECT m FROM over",
+        }
+    )
+    done = deployed.deploy()
+    assert (done["created"], done["refused"], done["later"]) == ([], [], ["new"])
+    assert sorted(done["replaced"]) == ["over", "totals"]
+    assert deployed.deploy()["replaced"] == [], "applying twice is applying once"
+    deployed.tick()
+    assert deployed.deploy()["created"] == ["new"]
+    deployed.tick()
+    assert deployed.plan() == {"changes": [], "drops": []}
+
+
+def test_nothing_is_dropped_while_a_definition_is_wrong(deployed: Deployed) -> None:
+    """Damage: a typing error in one file costs the rows of every table that has changed."""
+    deployed.write(
+        {
+            "tables/items.sql": BASE["tables/items.sql"].replace("(", "(extra INT, ", 1),
+            "views/bad.sql": "CREATE MATERIALIZED VIEW bad AS SELECT nothing FROM items",
+        }
+    )
+    with pytest.raises(DefinitionError, match="nothing is dropped while a definition is wrong: views/bad.sql"):
+        deployed.deploy(drop=True)
+    assert set(deployed.core.catalog.items) == {"items", "totals", "over"}
+
+
+def test_only_what_was_confirmed_is_dropped(deployed: Deployed) -> None:
+    """Damage: while a person reads the question, another item becomes an orphan, and goes too."""
+    deployed.write({"views/over.sql": ""})
+    with pytest.raises(InvalidUsage, match="has changed meanwhile: it is over"):
+        run_sync(deploy(deployed.core, deployed.project, {}, drop=["another"]))
+    assert "over" in deployed.core.catalog.items
+    run_sync(deploy(deployed.core, deployed.project, {}, drop=["over"]))
+    assert "over" not in deployed.core.catalog.items

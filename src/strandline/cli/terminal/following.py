@@ -7,7 +7,7 @@ be applied is logged once for each change, with what to do: a definition that di
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Final, Protocol, TypeAlias
 
@@ -27,14 +27,21 @@ class Applying(Protocol):
         """See `Environment.apply`."""
         ...
 
+    @property
+    def replacing(self) -> bool:
+        """See `Environment.replacing`."""
+        ...
+
 
 class Following:
     """The files of a project that was applied as ``project``; ``say`` logs an event with its facts.
 
-    The first looks find what has changed since the project was read, which is before Spark was started.
+    The first looks find what has changed since the project was read, which is before Spark was started.  ``later``:
+    what waits for views to be replaced; the look that finds them in place applies the project again.
     """
 
-    def __init__(self, project: Project, say: Callable[..., object]) -> None:
+    def __init__(self, project: Project, say: Callable[..., object], later: Sequence[str] = ()) -> None:
+        self._later = later
         self._project = project
         self._say = say
         self._applied: Files = ()
@@ -43,7 +50,7 @@ class Following:
     def look(self, env: Applying) -> None:
         """Look at the files, and apply what has changed.  Raises `FencedError`."""
         before, self._seen = self._seen, found(self._project.root)
-        if self._seen != before or self._seen == self._applied:
+        if not self.waits(env) and (self._seen != before or self._seen == self._applied):
             return
         self._applied = self._seen
         try:
@@ -56,6 +63,7 @@ class Following:
             self._say("not applied, will be retried", what=str(error))
             self._applied = ()
             return
+        self._later = applied.later
         if applied.created:
             self._say("applied", created=",".join(applied.created))
         if applied.replaced:
@@ -63,6 +71,10 @@ class Following:
         for why in (*applied.refused, *_left(self._project, project)):
             self._say("not applied", what=why)
         self._project = project
+
+    def waits(self, env: Applying) -> bool:
+        """Return whether something waited for views that are in place now."""
+        return bool(self._later) and not env.replacing
 
 
 def found(root: Path) -> Files:

@@ -14,16 +14,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
-from typing import Final
 
 from strandline.algebra.schema import Column, Schema
-from strandline.compute.plan.sql.dialect import parse, relations, words
 from strandline.controller.core import Core
 from strandline.controller.defining import definitions, instances, sources
 from strandline.controller.defining.changing import tables
-from strandline.controller.defining.changing.replacing import meaning, replace_view, same_query
+from strandline.controller.defining.changing.order import in_order, read_by, sorted_out
+from strandline.controller.defining.changing.replacing import meaning, replace_views, same_query
 from strandline.controller.defining.creating import create
 from strandline.controller.defining.project import SETTINGS_FILE, Defined, Project, in_file, shares_location
 from strandline.controller.defining.relocating import differing, lasting, relocated
@@ -53,7 +51,7 @@ from strandline.controller.location.items import (
     Table,
     View,
 )
-from strandline.controller.location.version import successor
+from strandline.controller.location.version import moves, successor
 from strandline.errors import ConfigError, DefinitionError
 
 
@@ -62,13 +60,15 @@ class Applied:
     """The names that were created, in order, and those that were there.
 
     ``refused``: of each definition that is not applied, why, and what to do; none where all of them are.
-    ``replaced``: the views whose new queries are computed from now on.
+    ``replaced``: the views whose new queries are computed from now on.  ``later``: what is created once these are in
+    place, since it reads them: apply the project again then.
     """
 
     created: tuple[str, ...]
     kept: tuple[str, ...]
     refused: tuple[str, ...] = ()
     replaced: tuple[str, ...] = ()
+    later: tuple[str, ...] = ()
 
 
 async def apply(core: Core, project: Project, *, whole: bool = True) -> Applied:
@@ -100,19 +100,43 @@ async def apply(core: Core, project: Project, *, whole: bool = True) -> Applied:
     for present, defined in there:
         with refused.noted(), in_file(defined.file):
             await _keep(core, present, defined)
-    created: list[str] = []
-    replaced: list[str] = []
-    for defined in in_order(wanted):
-        statement, present = defined.statement, core.catalog.find(defined.statement.name)
-        with refused.noted(), in_file(defined.file):
-            if isinstance(statement, CreateView) and present is not None:
-                await replace_view(core, statement)
-                replaced.append(present.name)
-            else:
-                await create(core, statement)
-                created.append(statement.name)
-    kept = tuple(present.name for present, _ in there)
-    return Applied(tuple(created), kept, tuple(refused.why), tuple(replaced))
+    replaced = [each for each in in_order(wanted) if core.catalog.find(each.statement.name) is not None]
+    at_once, after = sorted_out(core.catalog, [each for each in in_order(wanted) if each not in replaced], replaced)
+    created = [each for each in at_once if await _created(core, each, refused)]
+    await _replace(core, replaced, refused)
+    later: list[str] = []
+    for each in after:
+        if any(name in later or moves(core.catalog.find(successor(name)), core.catalog) for name in read_by(each)):
+            later.append(each.statement.name.lower())
+        elif await _created(core, each, refused):
+            created.append(each)
+    return Applied(
+        tuple(each.statement.name for each in created),
+        tuple(present.name for present, _ in there),
+        tuple(refused.why),
+        tuple(each.statement.name for each in replaced if core.catalog.find(successor(each.statement.name))),
+        tuple(later),
+    )
+
+
+async def _created(core: Core, defined: Defined, refused: _Refused) -> bool:
+    with refused.noted(), in_file(defined.file):
+        await create(core, defined.statement)
+        return True
+    return False
+
+
+async def _replace(core: Core, replaced: Sequence[Defined], refused: _Refused) -> None:
+    """Replace views, all of them together: each may read another one as it is to be."""
+    views = [each.statement for each in replaced if isinstance(each.statement, CreateView)]
+    try:
+        if views:
+            await replace_views(core, views)
+    except DefinitionError:  # which of them is it, and in which file?
+        for each in replaced:
+            with refused.noted(), in_file(each.file):
+                assert isinstance(each.statement, CreateView), "only views are replaced"
+                await replace_views(core, (each.statement,))
 
 
 def is_replaced(core: Core, present: Item, defined: Defined) -> bool:
@@ -186,52 +210,6 @@ async def _relocate(core: Core, project: Project) -> None:
             await writing.start(moved)
 
 
-def in_order(defined: Sequence[Defined]) -> list[Defined]:
-    """Return definitions with each view after the views that it reads; else in the order given.
-
-    Raises `DefinitionError` naming views that read each other in a circle.
-    """
-    views = {each.statement.name.lower(): each for each in defined if isinstance(each.statement, CreateView)}
-    graph = {
-        name: [other for other in mentions(each.statement.query) if other in views]
-        for name, each in views.items()
-        if isinstance(each.statement, CreateView)
-    }
-    try:
-        order = list(TopologicalSorter(graph).static_order())
-    except CycleError as error:
-        circle = [repr(views[name].statement.name) for name in reversed(error.args[1])]
-        raise DefinitionError(f"views read each other in a circle: {' reads '.join(circle)}") from error
-    ranked = [each for each in defined if not isinstance(each.statement, CreateView)]
-    ranked.sort(key=lambda each: _RANKS[type(each.statement)])
-    before = [each for each in ranked if not isinstance(each.statement, CreateIndex | CreateMaterialization)]
-    return [*before, *(views[name] for name in order), *ranked[len(before) :]]
-
-
-_RANKS: Final[Mapping[type, int]] = {
-    CreateConnection: 0,
-    CreateInstance: 0,
-    CreateTable: 1,
-    CreateSource: 1,
-    CreateSourceTable: 2,
-    CreateIndex: 3,
-    CreateMaterialization: 4,
-}
-"""What is created before what, views left out."""
-
-
-def mentions(sql: str) -> list[str]:
-    """Return the relations that a query names, in lower case; where only Spark can read it, every word in it.
-
-    >>> mentions("WITH b AS (SELECT * FROM c) SELECT * FROM b")
-    ['c']
-    """
-    query = parse(sql)
-    if query is None:
-        return sorted({word.text.lower() for word in words(sql)})
-    return sorted({table.name.lower() for table in relations(query)})
-
-
 async def _keep(core: Core, present: Item, defined: Defined) -> None:
     """Take over what may change of ``present``: what `changed` lets change."""
     statement = defined.statement
@@ -247,9 +225,9 @@ async def _keep(core: Core, present: Item, defined: Defined) -> None:
             if more := more_columns(core, statement, present):
                 await tables.widen(core, present, more)
                 present = core.catalog.one(present.name, Table, "table")
-            await definitions.keep(core, present, statement)
+            await tables.keep(core, present, statement)
         case View(), CreateView():
-            await definitions.keep(core, present, statement)
+            await tables.keep(core, present, statement)
 
 
 def changed(core: Core, present: Item, defined: Defined) -> str:

@@ -26,7 +26,7 @@ async def create(core: Core, statement: statements.Create) -> None:
         case statements.CreateTable():
             await definitions.create_table(core, statement)
         case statements.CreateView(replaces=True):
-            await replacing.replace_view(core, statement)
+            await replacing.replace_views(core, (statement,))
         case statements.CreateView():
             await definitions.create_view(core, statement)
         case statements.CreateMaterialization():

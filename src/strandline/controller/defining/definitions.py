@@ -48,7 +48,7 @@ from strandline.controller.location.items import (
     Table,
     View,
 )
-from strandline.controller.location.version import imported, read_by
+from strandline.controller.location.version import imported, read_by, require_settled
 from strandline.controller.planning import Definition, refuse_itself, replanned, seen, stage_shards, wanted_view
 from strandline.errors import DefinitionError
 from strandline.frontier.refresh import Refresh
@@ -108,6 +108,7 @@ def instance_of(catalog: Catalog, statement: Assigning) -> str:
 def plan(core: Core, name: str, sql: str, refresh: Refresh | None = None, instance: str = "") -> Definition:
     """Plan a view that is not in the catalog yet, with its schedule and its instance: what `create_view` adds."""
     found, ids = drafted(core, core.catalog, wanted_view(name, sql, refresh, instance)), core.assembly.ids
+    require_settled(core.catalog, found.planned.imports)
     if refresh is not None:  # the names of its stages tell its creation, which its inputs tell
         refresh = msgspec.structs.replace(refresh, created=core.require_writing().created(found.planned.imports))
         found = replace(found, stages=split(found.planned, name.lower(), refresh))
@@ -155,6 +156,7 @@ async def create_materialization(core: Core, statement: statements.CreateMateria
     how = on_error.common_to_all(statement.name, statement.options, on_error.MaterializationOptions)
     with within(statement.at):
         require_trigger(core, statement.name, how.trigger)
+    require_settled(core.catalog, (bind.collection.lower() for bind in statement.bindings))
     bound = tuple(_bound(core, bind, delta=how.delta) for bind in statement.bindings)
     fresh, location = core.assembly.ids.fresh("m"), core.require_writing().running.hello.location
     made = Materialization(statement.name, statement.endpoint, statement.options, bound, fresh, instance, location)
@@ -279,14 +281,6 @@ def keeping(item: C, statement: Kept) -> C:
         except ValueError as error:
             raise DefinitionError(f"KEEP HISTORY FOR: {error}") from None
     return msgspec.structs.replace(item, keep_history=statement.keep_history)
-
-
-async def keep(core: Core, item: Collected, statement: Kept) -> None:
-    """Keep the history of ``item``, which is there, for as long as ``statement`` says from now on."""
-    wanted = keeping(item, statement)
-    if wanted != item:
-        writing = core.require_writing()
-        await core.catalogs.change(writing.epoch, lambda catalog: catalog.with_item(wanted))
 
 
 async def add(core: Core, item: Item) -> None:

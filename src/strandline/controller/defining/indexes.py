@@ -8,6 +8,7 @@ from strandline.controller.defining.definitions import add, instance_of, taken
 from strandline.controller.language.indexes import CreateIndex
 from strandline.controller.location.catalog import unknown
 from strandline.controller.location.items import IndexItem
+from strandline.controller.location.version import require_settled
 from strandline.errors import DefinitionError
 from strandline.instance.indexes.keys import refusal
 
@@ -23,6 +24,7 @@ async def create_index(core: Core, statement: CreateIndex) -> None:
     instance = instance_of(core.catalog, statement)
     with within(statement.collection_at):
         item = core.catalog.collection(statement.collection)
+    require_settled(core.catalog, (item.name.lower(),))
     names = {name.lower(): name for name in item.schema.names}
     for number, column in enumerate(statement.columns):
         with within(statement.columns_at[number] if statement.columns_at else None):

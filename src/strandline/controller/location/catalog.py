@@ -259,8 +259,8 @@ def shards_of(items: Mapping[str, Item]) -> frozenset[str]:
 def needs(item: Item) -> AbstractSet[str]:
     """Return the names of what an item cannot be without: what it reads, is fed, connected or run by."""
     match item:
-        case View():
-            return {*item.imports, *_assigned_to(item)}
+        case View():  # a successor needs also what those stand for that it reads
+            return {*item.imports, *item.reads, *_assigned_to(item)}
         case IndexItem():
             return {item.collection, *_assigned_to(item)}
         case Materialization():

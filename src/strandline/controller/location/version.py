@@ -20,7 +20,7 @@ import msgspec
 from strandline.algebra.schema import SUCCESSOR
 from strandline.controller.location.catalog import Catalog, CatalogStore, shards_of
 from strandline.controller.location.items import Item, View
-from strandline.errors import ConfigError
+from strandline.errors import ConfigError, DefinitionError
 from strandline.persist.handles.register import Register, decode_json
 from strandline.store.clock import Clock, Ids
 from strandline.store.consensus import Consensus
@@ -77,7 +77,7 @@ class Version(msgspec.Struct, frozen=True):
             if (present is not None and not isinstance(present, View)) or (each.view.seed and not follows):
                 raise ConfigError(f"{each.view.name!r} was defined anew while its next version was prepared")
             catalog = catalog.with_item(each.view)
-        catalog = catalog.lacking({each.name.lower() for each in successors(catalog)})
+        catalog = catalog.lacking({each.name.lower() for each in successors(catalog)})  # they follow the version before
         left = set(self.left) - shards_of(catalog.items)
         promoted = msgspec.structs.replace(catalog, dropped=tuple(sorted({*catalog.dropped, *left})))
         promoted = msgspec.structs.replace(promoted, promoted=self.asked)
@@ -174,6 +174,17 @@ def succeeded(catalog: Catalog, names: AbstractSet[str]) -> Catalog:
     after: Mapping[str, Item] = {each.replaces: _in_place(each, catalog) for each in placed}
     items = {key: after.get(key, item) for key, item in catalog.items.items() if key not in names}
     return catalog.having(items)
+
+
+def require_settled(catalog: Catalog, names: Iterable[str]) -> None:
+    """Raise `DefinitionError` if one of ``names`` is about to become a view with other columns."""
+    for name in names:
+        following = catalog.items.get(successor(name))
+        if moves(following, catalog):
+            raise DefinitionError(
+                f"{catalog.items[name].name!r} is being replaced by a query with other columns or another schedule; "
+                f"try again once that is in place, or take it back: DROP MATERIALIZED VIEW {successor(name)}"
+            )
 
 
 def _in_place(following: View, catalog: Catalog) -> View:

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
 from strandline.controller.core import Core
 from strandline.controller.defining import definitions
 from strandline.controller.defining.apply import apply
+from strandline.controller.defining.changing import replacing
 from strandline.controller.defining.project import Project
 from strandline.controller.language.statements import Drop
 from strandline.controller.preparing.planned import dropped, planned
+from strandline.errors import DefinitionError, InvalidUsage
 
 
 async def deployment(core: Core, project: Project, counted: Mapping[str, int]) -> dict[str, Any]:
@@ -25,15 +27,33 @@ async def deployment(core: Core, project: Project, counted: Mapping[str, int]) -
     return {"changes": [asdict(change) for change in changes], "drops": drops}
 
 
-async def deploy(core: Core, project: Project, counted: Mapping[str, int], *, drop: bool) -> dict[str, Any]:
-    """Apply a project, and return the plan with what became of it: what was ``created``, ``replaced`` and ``refused``.
+async def deploy(
+    core: Core, project: Project, counted: Mapping[str, int], *, drop: bool | Sequence[str]
+) -> dict[str, Any]:
+    """Apply a project, and return the plan with what became of it.
 
-    ``drop``: drop first what the plan names for it.
+    That is what was ``created``, ``replaced`` and ``refused``, and what comes ``later``, once views are replaced.
+    ``drop``: drop first what the plan names for it; names: and only if these are all.
 
-    Raises `DefinitionError` as `apply`, where it is not asked to drop and a definition cannot become another one.
+    Raises:
+        DefinitionError: something is to be dropped, and a definition of the project is wrong; nothing was changed.
+        InvalidUsage: other items are to be dropped than ``drop`` names; nothing was changed.
     """
     plan = await deployment(core, project, counted)
-    for each in plan["drops"] if drop else ():
-        await definitions.drop(core, Drop(each["kind"], each["name"], if_exists=True))
+    drops = plan["drops"] if drop else []
+    if drops:
+        _require_sound(plan, None if isinstance(drop, bool) else drop)
+    for each in drops:
+        await replacing.drop(core, Drop(each["kind"], each["name"], if_exists=True))
     done = await apply(core, project, whole=False)
-    return {**plan, "created": list(done.created), "replaced": list(done.replaced), "refused": list(done.refused)}
+    made = {"created": done.created, "replaced": done.replaced, "refused": done.refused, "later": done.later}
+    return {**plan, **{what: list(names) for what, names in made.items()}}
+
+
+def _require_sound(plan: Mapping[str, Any], confirmed: Sequence[str] | None) -> None:
+    """Raise if a plan must not be carried out with its drops."""
+    if wrong := [each["why"] for each in plan["changes"] if each["what"] == "refused"]:
+        raise DefinitionError(f"nothing is dropped while a definition is wrong: {'; '.join(wrong)}")
+    names = [each["name"] for each in plan["drops"]]
+    if confirmed is not None and sorted(confirmed) != sorted(names):
+        raise InvalidUsage(f"what would be dropped has changed meanwhile: it is {', '.join(names)}; look again")

@@ -19,7 +19,8 @@ import msgspec
 from strandline.compute.stage import Stage
 from strandline.controller.commanded import Plans, command
 from strandline.controller.core import Core
-from strandline.controller.defining.apply import changed, in_order, mentions
+from strandline.controller.defining.apply import changed
+from strandline.controller.defining.changing.order import in_order, mentions
 from strandline.controller.defining.definitions import drafted, instance_of, keeping
 from strandline.controller.defining.project import Project, in_file
 from strandline.controller.language.statements import CreateView

@@ -7,19 +7,23 @@ cannot become what the project says stays as it is.  Both are dropped only where
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from graphlib import TopologicalSorter
 from typing import Final, Literal
 
+from strandline.algebra.excerpt import within
 from strandline.controller.core import Core
 from strandline.controller.defining import definitions
-from strandline.controller.defining.apply import changed, in_order, is_replaced, mentions, more_columns
+from strandline.controller.defining.apply import changed, is_replaced, more_columns
+from strandline.controller.defining.changing.order import in_order, mentions
 from strandline.controller.defining.changing.replacing import Replacement, drawn_up
+from strandline.controller.defining.definitions import drafted
 from strandline.controller.defining.project import Defined, Project, in_file
 from strandline.controller.defining.relocating import relocated
 from strandline.controller.language.statements import CreateView
 from strandline.controller.location.catalog import Catalog, needs
 from strandline.controller.location.items import SUBSCRIBED, Collected, IndexItem, Item, Materialization, View
+from strandline.controller.planning import wanted_view
 from strandline.errors import DefinitionError
 from strandline.instance import live
 
@@ -77,7 +81,7 @@ def _change(core: Core, catalog: Catalog, present: Item | None, defined: Defined
     statement = defined.statement
     if present is None:
         kind = "materialized view" if isinstance(statement, CreateView) else _KINDS[type(statement).__name__]
-        return Change("create", kind, statement.name, defined.file)
+        return _tried(core, Change("create", kind, statement.name, defined.file), defined)
     kind = definitions.called(present)
     try:
         with in_file(defined.file):
@@ -97,6 +101,19 @@ def _change(core: Core, catalog: Catalog, present: Item | None, defined: Defined
     return None
 
 
+def _tried(core: Core, change: Change, defined: Defined) -> Change:
+    """Return the creation of a view as refused, if what it reads is there and it cannot be created."""
+    statement, catalog = defined.statement, core.catalog
+    if not isinstance(statement, CreateView) or any(name not in catalog.items for name in mentions(statement.query)):
+        return change
+    try:
+        with in_file(defined.file), within(statement.start):
+            drafted(core, catalog, wanted_view(statement.name, statement.query))
+    except DefinitionError as error:
+        return replace(change, what="refused", why=str(error))
+    return change
+
+
 _KINDS: Final[Mapping[str, str]] = {
     "CreateTable": "table",
     "CreateSourceTable": "table",
@@ -111,10 +128,10 @@ _KINDS: Final[Mapping[str, str]] = {
 
 def _replaced(core: Core, present: View, statement: CreateView) -> str:
     """Return what readers of a view see of its replacement, and what goes along with it."""
-    made = drawn_up(core, present, statement)
+    made = drawn_up(core, (statement,))
     if present.name.lower() not in made.moved:
         return "readers see the present query until the new one has caught up; history, indexes and endpoints go on"
-    with_it = [each.view.replaces for each in made.successors if each.view.replaces != present.name.lower()]
+    with_it = [each.replaces for each in made.successors if each.replaces != present.name.lower()]
     said = "readers see the present query until the new one has caught up; then its history begins anew"
     if with_it:
         said += f"; with it, at the same time: {', '.join(core.catalog.items[name].name for name in with_it)}"

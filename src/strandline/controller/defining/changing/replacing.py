@@ -11,8 +11,9 @@ Everything is checked before anything changes: whether each view that reads it c
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from graphlib import TopologicalSorter
+from graphlib import CycleError, TopologicalSorter
 
 import msgspec
 
@@ -21,11 +22,13 @@ from strandline.compute.plan.sql.dialect import words
 from strandline.controller.commanded import spec_of
 from strandline.controller.core import Core
 from strandline.controller.defining import definitions
-from strandline.controller.language.statements import CreateView
+from strandline.controller.defining.changing import tables
+from strandline.controller.defining.changing.order import mentions
+from strandline.controller.language.statements import CreateView, Drop
 from strandline.controller.location.audits import audits_of
 from strandline.controller.location.catalog import Catalog, needs
 from strandline.controller.location.items import IndexItem, Item, Materialization, View
-from strandline.controller.location.version import companies, moves, succeeded, successor
+from strandline.controller.location.version import moves, succeeded, successor, successors
 from strandline.controller.planning import Definition, refuse_itself, stage_shards, wanted_view
 from strandline.errors import DefinitionError
 from strandline.materialize.driver import require_all
@@ -33,83 +36,144 @@ from strandline.materialize.driver import require_all
 
 @dataclass(frozen=True, slots=True)
 class Replacement:
-    """What replaces a view: the catalog ``before``, without what was to replace it until now, and the successors."""
+    """What replaces views: all ``successors`` that there are to be; ``made``: the plans of those that are new."""
 
     before: Catalog
-    successors: tuple[Definition, ...]
+    successors: tuple[View, ...]
+    made: tuple[Definition, ...]
 
     def put(self, catalog: Catalog) -> Catalog:
-        """Return ``catalog`` with these successors in place of earlier ones."""
-        kept = catalog.lacking(catalog.items.keys() - self.before.items.keys())
-        for each in self.successors:
-            kept = kept.with_item(each.view)
-        return kept
+        """Return ``catalog`` with these successors, and no others."""
+        kept = {name: item for name, item in catalog.items.items() if not _is_successor(item)}
+        return catalog.having(kept | {each.name.lower(): each for each in self.successors})
 
     @property
     def moved(self) -> tuple[str, ...]:
         """The names of the views that come with other columns or another schedule: their histories begin anew."""
         whole = self.put(self.before)
-        return tuple(each.view.replaces for each in self.successors if moves(each.view, whole))
+        return tuple(each.replaces for each in self.successors if moves(each, whole))
 
     @property
     def after(self) -> Catalog:
-        """The catalog once they are in place."""
-        return succeeded(self.put(self.before), {each.view.name.lower() for each in self.successors})
+        """The catalog once all are in place."""
+        return succeeded(self.put(self.before), {each.name.lower() for each in self.successors})
 
 
-async def replace_view(core: Core, statement: CreateView) -> None:
-    """CREATE OR REPLACE MATERIALIZED VIEW; a view that is not there is created.
+async def replace_views(core: Core, statements: Sequence[CreateView]) -> None:
+    """CREATE OR REPLACE MATERIALIZED VIEW, of several views at once; what waits to be replaced already goes on.
 
-    Raises `DefinitionError`, and changes nothing: the name is another item's, the query cannot be a view, the instance
-    is another one, or something that reads the view could not go on.
+    A view that is not there is created.  A query that a view has already takes back what was to replace it.
+
+    Raises `DefinitionError`, and changes nothing: a name is another item's, a query cannot be a view, an instance is
+    another one, views would read each other in a circle, or something that reads a view could not go on.
     """
-    writing, present = core.require_writing(), core.catalog.find(statement.name)
-    if not isinstance(present, View):
-        await definitions.create_view(core, statement)
-        return
-    made = drawn_up(core, present, statement)
+    replaced = [each for each in statements if isinstance(core.catalog.find(each.name), View)]
+    made = drawn_up(core, replaced)
     await _require_endpoints(core, made)
-    for each in made.successors:
+    await _put(core, made)
+    for each in statements:
+        if each in replaced:
+            await tables.keep(core, core.catalog.one(each.name, View, "view"), each)
+        else:
+            await definitions.create_view(core, each)
+
+
+async def drop(core: Core, statement: Drop) -> None:
+    """DROP; of a successor: take back what was to replace a view.  Raises as `definitions.drop`."""
+    item = core.catalog.find(statement.name)
+    if not _is_successor(item) or statement.kind != "materialized view":
+        await definitions.drop(core, statement)
+        return
+    assert isinstance(item, View), "a successor is a view"
+    wanted = pending(core.catalog)
+    if wanted.pop(item.replaces, None) is None:
+        raise DefinitionError(
+            f"{item.name!r} follows a view that is replaced, and goes with what is to replace that one: DROP this",
+            statement.at,
+        )
+    await _put(core, draw(core, wanted, {}))
+
+
+async def _put(core: Core, made: Replacement) -> None:
+    writing = core.require_writing()
+    for each in made.made:
         writing.plans.put(each)
-    await core.catalogs.change(writing.epoch, made.put)
-    await definitions.keep(core, present, statement)
-    for each in made.successors:
-        await writing.start(each.view)
+    if made.put(core.catalog) != core.catalog:
+        await core.catalogs.change(writing.epoch, made.put)
+        await writing.reconcile()
 
 
-def drawn_up(core: Core, present: View, statement: CreateView) -> Replacement:
-    """Return what replaces ``present``, checked but for its endpoints; no successors if it is the same query.
+def drawn_up(core: Core, statements: Sequence[CreateView]) -> Replacement:
+    """Return what replaces views once ``statements`` are added to what waits; checked, but for the endpoints.
 
-    Raises `DefinitionError`, with a position, if the query cannot be a view; or naming what reads it and cannot go on.
+    Raises as `replace_views`.
     """
-    with within(statement.instance_at):
-        if definitions.instance_of(core.catalog, statement) != present.instance:
-            where = f"instance {present.instance!r}" if present.instance else "the process of the environment"
-            raise DefinitionError(f"{present.name!r} runs in {where}; DROP it first to have it run elsewhere")
-    own = present.name.lower()
-    company = next((each for each in companies(core.catalog) if successor(own) in each), frozenset[str]())
-    before = core.catalog.lacking(company)
-    if same_query(statement, present) and not present.narrowed:
-        return Replacement(before, ())
-    with within(statement.start):
-        refuse_itself(own, statement.query)
-        wanted = wanted_view(successor(own), statement.query, statement.refresh, present.instance)
-        found = definitions.drafted(core, before, wanted)
-    for name in found.view.imports:
-        if name in before.downstream(own):
-            raise DefinitionError(
-                f"{before.items[name].name!r} reads {present.name!r}, so {present.name!r} cannot read it",
-                statement.start,
-            )
-    if core.writing is not None:
-        with within(statement.refresh_at):
-            definitions.refuse_past(core, statement.refresh)
-    drawing = _Drawing(core, before, [])
-    drawing.add(replace(found, view=definitions.keeping(found.view, statement)), present)
-    for reader in _readers(before, own):
-        pending = core.catalog.items.get(successor(reader.name))
-        drawing.follow(reader, pending, present.name, again=successor(reader.name) in company)
-    return Replacement(before, tuple(drawing.made))
+    wanted = pending(core.catalog)
+    for each in statements:
+        present = core.catalog.one(each.name, View, "view")
+        with within(each.instance_at):
+            if definitions.instance_of(core.catalog, each) != present.instance:
+                where = f"instance {present.instance!r}" if present.instance else "the process of the environment"
+                raise DefinitionError(f"{present.name!r} runs in {where}; DROP it first to have it run elsewhere")
+        with within(each.refresh_at):
+            if core.writing is not None:
+                definitions.refuse_past(core, each.refresh)
+        wanted.pop(present.name.lower(), None)
+        if not same_query(each, present) or present.narrowed:
+            view = wanted_view(successor(present.name), each.query, each.refresh, present.instance)
+            wanted[present.name.lower()] = definitions.keeping(view, each)
+    return draw(core, wanted, {each.name.lower(): each for each in statements})
+
+
+def pending(catalog: Catalog) -> dict[str, View]:
+    """Return what was asked to replace views, by their names: without the successors that only follow others."""
+    found = {}
+    for each in successors(catalog):
+        present = catalog.one(each.replaces, View, "view")
+        refresh = each.refresh and each.refresh.clause
+        follows = each.sql == present.sql and refresh == (present.refresh and present.refresh.clause)
+        if not follows or (present.narrowed and not each.narrowed):
+            view = wanted_view(each.name, each.sql, refresh, each.instance)
+            found[each.replaces] = msgspec.structs.replace(view, keep_history=each.keep_history)
+    return found
+
+
+def draw(core: Core, wanted: Mapping[str, View], texts: Mapping[str, CreateView]) -> Replacement:
+    """Return the successors by which the views named in ``wanted`` are replaced by these, and what reads them follows.
+
+    A successor that is there already and stays as it is goes on.  ``texts``: the statements that are new, by the name.
+
+    Raises as `replace_views`.
+    """
+    base = core.catalog.having({name: item for name, item in core.catalog.items.items() if not _is_successor(item)})
+    drawing = _Drawing(core, base, [], [])
+    below = {each for name in sorted(wanted) for each in base.downstream(name)}
+    for name in _in_order(base, wanted):
+        item = base.items[name]
+        if isinstance(item, View) and name in wanted:
+            with within(texts[name].start if name in texts else None):
+                refuse_itself(name, wanted[name].sql)
+                drawing.add(definitions.drafted(core, drawing.catalog, wanted[name]), item)
+        elif name in below or (isinstance(item, View) and below.intersection(item.imports)):
+            drawing.follow(item)
+    return Replacement(base, tuple(drawing.successors), tuple(drawing.made))
+
+
+def _is_successor(item: Item | None) -> bool:
+    return isinstance(item, View) and bool(item.replaces)
+
+
+def _in_order(base: Catalog, wanted: Mapping[str, View]) -> list[str]:
+    """Return the names of all items, each after what it is to read."""
+    read: dict[str, set[str]] = {}
+    for name, item in base.items.items():
+        found = mentions(wanted[name].sql) if name in wanted else needs(item)
+        read[name] = {each for each in found if each in base.items and each != name}
+    try:
+        return list(TopologicalSorter(read).static_order())
+    except CycleError as error:
+        circle = [repr(base.items[name].name) for name in reversed(error.args[1])]
+        raise DefinitionError(f"views would read each other in a circle: {' reads '.join(circle)}") from error
 
 
 def same_query(statement: CreateView, present: View) -> bool:
@@ -129,31 +193,34 @@ def meaning(sql: str) -> list[tuple[str, bool]]:
 
 @dataclass(slots=True)
 class _Drawing:
-    """A replacement that is being drawn up: the catalog with the successors that were ``made`` so far."""
+    """Successors that are being drawn up: the catalog with them, and the plans of those that are new."""
 
     core: Core
     catalog: Catalog
+    successors: list[View]
     made: list[Definition]
 
     def add(self, found: Definition, present: View) -> None:
-        """Make ``found`` the successor of ``present``: give it shards."""
-        ids, refresh = self.core.assembly.ids, found.view.refresh
-        stages = {} if refresh else stage_shards(found.stages, self.catalog, ids, instance=present.instance)
-        audits = audits_of(self.catalog, present)
-        view = msgspec.structs.replace(found.view, shard=ids.fresh("s"), stages=stages, audits=audits)
-        self.made.append(replace(found, view=view))
+        """Make ``found`` the successor of ``present``: the one that is there, if it is that; else with shards."""
+        there = self.core.catalog.items.get(found.view.name.lower())
+        fresh = {each.view.name.lower() for each in self.made}
+        if isinstance(there, View) and _alike(there, found.view) and fresh.isdisjoint(there.imports):
+            view = there
+        else:
+            ids, refresh = self.core.assembly.ids, found.view.refresh
+            stages = {} if refresh else stage_shards(found.stages, self.catalog, ids, instance=present.instance)
+            audits = audits_of(self.catalog, present)
+            view = msgspec.structs.replace(found.view, shard=ids.fresh("s"), stages=stages, audits=audits)
+            self.made.append(replace(found, view=view))
+        self.successors.append(view)
         self.catalog = self.catalog.with_item(view)
 
-    def follow(self, reader: Item, pending: Item | None, root: str, *, again: bool) -> None:
-        """See that ``reader``, which reads ``root`` or what reads it, can go on; a view may need a successor too.
-
-        ``pending``: what was to replace it already, which is to be planned ``again``.
-        """
+    def follow(self, reader: Item) -> None:
+        """See that ``reader`` can go on, which reads a view that is replaced; a view may need a successor too."""
         match reader:
             case View():
-                wanted = pending if isinstance(pending, View) else reader
-                if again or any(self._moves(name) for name in wanted.reads):
-                    self.add(self._drafted(reader, wanted, root), reader)
+                if any(self._moves(name) for name in reader.imports):
+                    self.add(self._drafted(reader), reader)
             case IndexItem() if self._moves(reader.collection):
                 self._require_columns(reader, reader.key, reader.collection)
             case Materialization():
@@ -166,22 +233,22 @@ class _Drawing:
     def _moves(self, name: str) -> bool:
         return moves(self.catalog.items.get(successor(name)), self.catalog)
 
-    def _drafted(self, reader: View, wanted: View, root: str) -> Definition:
-        """Plan the query of a reader, or that of what was to replace it, over the successors."""
-        made = wanted_view(
-            successor(reader.name), wanted.sql, wanted.refresh and wanted.refresh.clause, reader.instance
-        )
-        made = msgspec.structs.replace(
-            made,
-            keep_history=wanted.keep_history,
-            apart=self.core.assembly.ids.fresh("a"),
-            narrowed={each: names for each, names in wanted.narrowed.items() if not self._moves(each)},
+    def _drafted(self, reader: View) -> Definition:
+        """Plan the query of a reader over the successors."""
+        there = self.core.catalog.items.get(successor(reader.name))
+        apart = there.apart if isinstance(there, View) and there.apart else self.core.assembly.ids.fresh("a")
+        wanted = msgspec.structs.replace(
+            wanted_view(successor(reader.name), reader.sql, reader.refresh and reader.refresh.clause, reader.instance),
+            keep_history=reader.keep_history,
+            apart=apart,
+            narrowed={each: names for each, names in reader.narrowed.items() if not self._moves(each)},
         )
         try:
-            return definitions.drafted(self.core, self.catalog, made)
+            return definitions.drafted(self.core, self.catalog, wanted)
         except DefinitionError as error:
+            read = " and ".join(repr(self.catalog.items[each].name) for each in reader.imports if self._moves(each))
             raise DefinitionError(
-                f"{reader.name!r} reads {root!r} and could not go on: {error.message}; replace or DROP it first"
+                f"{reader.name!r} reads {read} and could not go on: {error.message}; replace or DROP it first"
             ) from error
 
     def _require_columns(self, reader: IndexItem | Materialization, key: tuple[str, ...], name: str) -> None:
@@ -201,26 +268,28 @@ class _Drawing:
         present = self.catalog.items[name]
         if not isinstance(following, View) or not isinstance(present, View) or not key:
             return
-        of = {each.view.name: each for each in self.made}[following.name]
+        of = next((each for each in self.made if each.view.name == following.name), None)
         known = None if self.core.writing is None else self.core.writing.plans.get(present)
         named = {each.lower() for each in key}
 
         def unique(found: Definition | None) -> bool | None:
             return None if found is None or not found.planned.key else {k.lower() for k in found.planned.key} <= named
 
-        if unique(known) and unique(of) is False:
+        if of is not None and unique(known) and unique(of) is False:
             raise DefinitionError(
                 f"{reader.name!r} finds rows of {name!r} by ({', '.join(key)}), of which the new query has several; "
                 f"DROP MATERIALIZATION {reader.name} first, and create it by key ({', '.join(of.planned.key or ())})"
             )
 
 
-def _readers(catalog: Catalog, name: str) -> list[Item]:
-    """Return what reads a collection, directly or not, each after what it reads."""
-    below = {each: catalog.items[each] for each in sorted(catalog.downstream(name) - {name})}
-    below = {each: item for each, item in below.items() if not (isinstance(item, View) and item.replaces)}
-    order = TopologicalSorter({each: needs(item) & below.keys() for each, item in below.items()})
-    return [below[each] for each in order.static_order()]
+def _alike(there: View, found: View) -> bool:
+    """Return whether a successor that is there is what is to be, whatever its shards are."""
+    own = {"shard": "", "stages": {}, "audits": 0, "checked": "", "distrusted": "", "keep_history": None}
+    refreshes = (there.refresh and there.refresh.clause, found.refresh and found.refresh.clause)
+    same = {**own, "refresh": None}
+    return refreshes[0] == refreshes[1] and msgspec.structs.replace(there, **same) == msgspec.structs.replace(
+        found, **same
+    )
 
 
 async def _require_endpoints(core: Core, made: Replacement) -> None:

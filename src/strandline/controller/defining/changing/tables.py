@@ -18,8 +18,10 @@ from strandline.controller.commanded import spec_of
 from strandline.controller.core import Core
 from strandline.controller.defining import definitions
 from strandline.controller.language.altering import AddColumns, KeepHistory, Rename
+from strandline.controller.language.placed import Kept
 from strandline.controller.location.catalog import Catalog, unknown
-from strandline.controller.location.items import Materialization, SourceTable, Table, View, kind_of
+from strandline.controller.location.items import Collected, Materialization, SourceTable, Table, View, kind_of
+from strandline.controller.location.version import successor
 from strandline.errors import DefinitionError
 from strandline.materialize.driver import require_all
 
@@ -102,7 +104,20 @@ async def keep_history(core: Core, statement: KeepHistory) -> None:
         present = core.catalog.find(statement.name)
         if not isinstance(present, Table | SourceTable):
             raise _not_there(core, statement.name)
-    await definitions.keep(core, present, statement)
+    await keep(core, present, statement)
+
+
+async def keep(core: Core, item: Collected, statement: Kept) -> None:
+    """Keep the history of ``item``, which is there, for as long as ``statement`` says from now on."""
+    name, kept = item.name.lower(), definitions.keeping(item, statement).keep_history
+
+    def changed(catalog: Catalog) -> Catalog:
+        there = [catalog.items.get(each) for each in (name, successor(name))]
+        after = {each.name.lower(): msgspec.structs.replace(each, keep_history=kept) for each in there if each}
+        return catalog.having(catalog.items | after)
+
+    if changed(core.catalog) != core.catalog:
+        await core.catalogs.change(core.require_writing().epoch, changed)
 
 
 def _table(core: Core, name: str) -> Table:

@@ -1,0 +1,97 @@
+"""The order in which definitions are made: each after what it reads, and after what it waits for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from graphlib import CycleError, TopologicalSorter
+from typing import Final
+
+from strandline.compute.plan.sql.dialect import parse, relations, words
+from strandline.controller.defining.project import Defined
+from strandline.controller.language.indexes import CreateIndex
+from strandline.controller.language.instances import CreateInstance
+from strandline.controller.language.statements import (
+    CreateConnection,
+    CreateMaterialization,
+    CreateSource,
+    CreateSourceTable,
+    CreateTable,
+    CreateView,
+)
+from strandline.controller.location.catalog import Catalog
+from strandline.controller.location.version import successors
+from strandline.errors import DefinitionError
+
+
+def in_order(defined: Sequence[Defined]) -> list[Defined]:
+    """Return definitions with each view after the views that it reads; else in the order given.
+
+    Raises `DefinitionError` naming views that read each other in a circle.
+    """
+    views = {each.statement.name.lower(): each for each in defined if isinstance(each.statement, CreateView)}
+    graph = {
+        name: [other for other in mentions(each.statement.query) if other in views]
+        for name, each in views.items()
+        if isinstance(each.statement, CreateView)
+    }
+    try:
+        order = list(TopologicalSorter(graph).static_order())
+    except CycleError as error:
+        circle = [repr(views[name].statement.name) for name in reversed(error.args[1])]
+        raise DefinitionError(f"views read each other in a circle: {' reads '.join(circle)}") from error
+    ranked = [each for each in defined if not isinstance(each.statement, CreateView)]
+    ranked.sort(key=lambda each: _RANKS[type(each.statement)])
+    before = [each for each in ranked if not isinstance(each.statement, CreateIndex | CreateMaterialization)]
+    return [*before, *(views[name] for name in order), *ranked[len(before) :]]
+
+
+_RANKS: Final[Mapping[type, int]] = {
+    CreateConnection: 0,
+    CreateInstance: 0,
+    CreateTable: 1,
+    CreateSource: 1,
+    CreateSourceTable: 2,
+    CreateIndex: 3,
+    CreateMaterialization: 4,
+}
+"""What is created before what, views left out."""
+
+
+def sorted_out(
+    catalog: Catalog, missing: Sequence[Defined], replaced: Sequence[Defined]
+) -> tuple[list[Defined], list[Defined]]:
+    """Return what is created before views are replaced, and what after that, since it reads one, directly or not."""
+    follows = {each.statement.name.lower() for each in replaced} | {each.replaces for each in successors(catalog)}
+    before, after = [], []
+    for each in missing:
+        if follows.isdisjoint(read_by(each)):
+            before.append(each)
+        else:
+            after.append(each)
+            follows.add(each.statement.name.lower())
+    return before, after
+
+
+def read_by(defined: Defined) -> list[str]:
+    """Return the names of what an item reads by its definition, in lower case."""
+    match defined.statement:
+        case CreateView(query=query):
+            return mentions(query)
+        case CreateIndex(collection=collection):
+            return [collection.lower()]
+        case CreateMaterialization(bindings=bindings):
+            return [each.collection.lower() for each in bindings]
+        case _:
+            return []
+
+
+def mentions(sql: str) -> list[str]:
+    """Return the relations that a query names, in lower case; where only Spark can read it, every word in it.
+
+    >>> mentions("WITH b AS (SELECT * FROM c) SELECT * FROM b")
+    ['c']
+    """
+    query = parse(sql)
+    if query is None:
+        return sorted({word.text.lower() for word in words(sql)})
+    return sorted({table.name.lower() for table in relations(query)})
