@@ -79,7 +79,10 @@ def test_errors_are_counted_only_where_some_came_or_went(console: Console) -> No
     assert console.json("/api/item?name=clicks")["errors"]["rows"] == 0
 
 
-def test_a_look_that_fails_leaves_what_was_seen(console: Console, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("failure", [Unavailable("the store does not answer"), KeyError("a fault of our own")])
+def test_a_look_that_fails_leaves_what_was_seen(
+    console: Console, monkeypatch: pytest.MonkeyPatch, failure: Exception
+) -> None:
     """Damage: one failure of a store ends the console for good."""
     calls = itertools.count()
 
@@ -91,7 +94,7 @@ def test_a_look_that_fails_leaves_what_was_seen(console: Console, monkeypatch: p
             assert seconds == LOOK_S
 
     def failed(name: str) -> Any:
-        raise Unavailable("the store does not answer")
+        raise failure
 
     env = console.env
     watch = Watch(env, env.clock, Traffic(env.clock))
@@ -100,7 +103,7 @@ def test_a_look_that_fails_leaves_what_was_seen(console: Console, monkeypatch: p
     assert watch.latest is not None
     assert next(calls) == 3, "it went on to the next look"
     monkeypatch.setattr(env, "figures", lambda: failed(""))
-    with pytest.raises(Unavailable):
+    with pytest.raises(type(failure)):
         watch.look()
     assert watch.latest.figures["items"]
 

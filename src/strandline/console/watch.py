@@ -110,7 +110,7 @@ class Watch:
     def follow(self, stop: threading.Event) -> None:
         """Look again and again until ``stop`` is set; what cannot be seen now is seen later."""
         while not stop.is_set():
-            with suppress(StrandlineError):
+            with suppress(Exception):  # one that is not ours either, such as Spark's, must not end the looks
                 self.look()
             stop.wait(LOOK_S)
 

@@ -32,7 +32,7 @@ class Keeper:
 
     def __init__(self) -> None:
         self._kept: dict[str, tuple[Place, str]] = {}
-        self._views: dict[str, DataFrame] = {}
+        self._views: dict[tuple[int, str], DataFrame] = {}
         self._loop = LoopThread()
         self._loop.repeat(SystemClock(), BEATS_S, self._beat)
         # Pools of threads end before `atexit`, and what their module registers when it is imported runs last of these.
@@ -45,7 +45,7 @@ class Keeper:
 
     def keep_views(self, frames: Mapping[str, DataFrame]) -> None:
         """Hold what is behind temporary views, of which Python keeps no frame."""
-        self._views.update(frames)
+        self._views.update({(id(frame.sparkSession), name): frame for name, frame in frames.items()})
 
     def close(self) -> None:
         """End all leases, and the thread."""

@@ -8,6 +8,7 @@ from typing import Any, Final
 import msgspec
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
+from strandline.algebra.schema import RESERVED
 from strandline.controller.location.items import Collected
 from strandline.datasource.opened import Door, opened
 from strandline.datasource.options import Asked, Place
@@ -64,7 +65,7 @@ class ListingReader(AnswerReader):
 async def _listed(door: Door) -> list[tuple[str, int | None, int | None]]:
     found: list[tuple[str, int | None, int | None]] = []
     for item in sorted((await door.catalog()).items.values(), key=lambda item: item.name.lower()):
-        if not isinstance(item, Collected):
+        if not isinstance(item, Collected) or item.name.startswith(RESERVED):  # of subscriptions, or to replace a view
             continue
         handle = await door.client.reader(item.shard, item.schema, item.name)
         if handle is None or handle.state.upper <= handle.state.since:

@@ -249,6 +249,8 @@ class Names:
             for what, kind in others.items():
                 for row in self._ask(f"SHOW {what}"):
                     found.setdefault(row[0], kind)
+            if not found:
+                return []  # it could not be asked, maybe: the next key asks again
             self._items = list(found.items())
         return self._items
 

@@ -77,6 +77,7 @@ class Shell:
         self._console = console
         self._settings = Settings()
         self._transaction: Transaction | RemoteTransaction | None = None
+        self._began_in: Asked | None = None
         self._last = ""
         self._file = ExitStack()
         self._target: Console | None = None
@@ -182,22 +183,25 @@ class Shell:
         if word == "BEGIN":
             env = self._connection.ready(changes=True)
             begin: Callable[[], Transaction | RemoteTransaction] = env.begin
-            self._transaction = self._waited(begin)
+            self._transaction, self._began_in = self._waited(begin), env
             self._say("BEGIN: queries see the tables without its changes until COMMIT", FAINT)
             return
-        transaction, self._transaction = self._transaction, None
-        assert transaction is not None, "there is one"
+        self._ready(changes=True)
+        transaction = self._transaction
+        if transaction is None:
+            raise Unavailable("nothing was committed: the process that had the transaction has ended")
         if word == "COMMIT":
-            time = self._waited(transaction.commit)
+            time = self._committed(transaction)
             self._say("COMMIT: nothing was changed" if time is None else f"COMMIT: committed at {moments.clock(time)}")
             self._follow_up()
             return
+        self._transaction = None
         if isinstance(transaction, RemoteTransaction):
             self._attempted(transaction.roll_back)
         self._say("ROLLBACK: nothing was changed")
 
     def _follow(self, what: str) -> None:
-        env, scroll = self._connection.ready(changes=False), Scroll(self._console.width)
+        env, scroll = self._ready(changes=False), Scroll(self._console.width)
         self._say("what is there, and then each change; Ctrl-C ends it", FAINT)
         try:
             for event in followed(env.subscribe(what)):
@@ -275,7 +279,7 @@ class Shell:
     def _asked(self, call: Callable[[Asked, Cancel], T]) -> T:
         """Make a call that changes nothing; if the process that writes has ended, make it again when it is back."""
         while True:
-            env, cancel = self._connection.ready(changes=False), Cancel()
+            env, cancel = self._ready(changes=False), Cancel()
             try:
                 return interruptible(partial(call, env, cancel), cancel, self._waits)
             except StrandlineError as error:
@@ -299,6 +303,25 @@ class Shell:
                 self._forget_transaction()
                 raise Unavailable("whether the statement was done is not known: look before you repeat it") from error
             raise
+
+    def _committed(self, transaction: Transaction | RemoteTransaction) -> int | None:
+        """Commit, and end the transaction; one that could not be committed now can be committed again."""
+        try:
+            time = self._waited(transaction.commit)
+        except Unavailable:
+            raise
+        except BaseException:
+            self._transaction = None
+            raise
+        self._transaction = None
+        return time
+
+    def _ready(self, *, changes: bool) -> Asked:
+        """Return what is to be asked now; a transaction of a process that was started again meanwhile is forgotten."""
+        env = self._connection.ready(changes=changes)
+        if self._transaction is not None and env is not self._began_in:
+            self._forget_transaction()
+        return env
 
     def _forget_transaction(self) -> None:
         if isinstance(self._transaction, RemoteTransaction):
