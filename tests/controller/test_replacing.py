@@ -16,7 +16,8 @@ from strandline.controller.defining.changing.replacing import drop
 from strandline.controller.defining.creating import create
 from strandline.controller.language.statements import Drop, parse
 from strandline.controller.location.items import View
-from strandline.errors import DefinitionError, FencedError, StoreError
+from strandline.controller.writing import Writing
+from strandline.errors import DefinitionError, FencedError, StoreError, StrandlineError
 from strandline.frontier.antichain import Frontier
 from strandline.persist.fsck import check_location
 from strandline.testing.doubles import Crash
@@ -336,6 +337,17 @@ def test_a_view_keeps_its_place_until_the_new_one_has_come_as_far(monkeypatch: p
     location.tick(process, healthy=False)
     now = location.tick(process)
     assert run_sync(held(process.core, "wide", now)) == meant(process.core, now, WIDER)
+
+
+def test_a_planted_mistake_is_seen_where_readers_look(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Damage: the test above would pass if a query took its place too early."""
+
+    async def at_once(*_: object) -> bool:
+        return True
+
+    monkeypatch.setattr(Writing, "_caught_up", at_once)
+    with pytest.raises((AssertionError, StrandlineError)):
+        test_a_view_keeps_its_place_until_the_new_one_has_come_as_far(monkeypatch)
 
 
 def test_state_over_a_view_is_not_taken_over_by_what_reads_the_new_one() -> None:
