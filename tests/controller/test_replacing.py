@@ -11,13 +11,14 @@ from promoted import Cut, Location, Process, held
 
 from strandline.bench.environment import ITEMS
 from strandline.compute.step import StageRun
+from strandline.controller.asking.reads import latest
 from strandline.controller.core import Core
 from strandline.controller.defining.changing.replacing import drop
 from strandline.controller.defining.creating import create
 from strandline.controller.language.statements import Drop, parse
 from strandline.controller.location.items import View
 from strandline.controller.writing import Writing
-from strandline.errors import DefinitionError, FencedError, StoreError, StrandlineError
+from strandline.errors import AsOfError, DefinitionError, FencedError, StoreError, StrandlineError
 from strandline.frontier.antichain import Frontier
 from strandline.persist.fsck import check_location
 from strandline.testing.doubles import Crash
@@ -85,9 +86,11 @@ def test_a_view_with_the_same_columns_keeps_its_history_and_goes_on_from_what_wa
     last = location.tick(process)
     assert shards(process) == before, "it takes its place in the first tick that finds it as far"
     new = location.tick(process)
-    for time, query in ((old, FIRST), (last, FIRST), (new, DOUBLED)):
+    for time, query in ((old, FIRST), (last, DOUBLED), (new, DOUBLED)):
         assert run_sync(held(process.core, "wide", time)) == meant(process.core, time, query)
-    assert process.core.require_writing().replaced == {"wide": last}
+    (at,) = process.core.require_writing().replaced.values()
+    assert old < at < last
+    assert run_sync(held(process.core, "wide", at)) == meant(process.core, at, FIRST)
     run = process.core.require_writing().instance._views.dataflows.runs_of("wide")[-1]
     assert run.sink.counters.audits == 0, "it was computed anew"
     assert run_sync(held(process.core, "over", new)) == meant(process.core, new, DOUBLED)
@@ -110,6 +113,24 @@ def test_other_columns_come_with_all_views_that_read_them_at_one_time() -> None:
     assert {name for name in after if after[name] != before[name]} == {"wide"}
     location.tick(process)
     assert location.left(process) == set()
+
+
+@pytest.mark.parametrize("query", [DOUBLED, WIDER])
+def test_what_is_read_together_is_of_one_query_at_every_time(query: str) -> None:
+    """Damage: a client that reads a view and one over it finds the new rows of one beside the old rows of the other."""
+    location, process = begun()
+    old = location.times[-1]
+    execute(process, replacing(query))
+    for _ in range(2):
+        location.tick(process)
+        handles = [run_sync(process.core.readers.of(name)) for name in ("wide", "over", "all_of")]
+        time = run_sync(latest(process.core, handles))
+        assert kind_at(process.core, time, query) == "new", "a tick brings a query that has caught up to its own time"
+    uppers = {handle.state.upper.at or 0 for handle in handles}
+    kinds = [kind_at(process.core, time, query) for time in range(old, min(uppers))[-40:]]
+    assert kinds == sorted(kinds, reverse=True)
+    for time in {old, *location.times}:
+        kind_at(process.core, time, query)
 
 
 def test_columns_that_pass_through_move_what_reads_them_too() -> None:
@@ -402,14 +423,19 @@ def replaced_with(query: str, cut: Cut) -> bool:
 
 
 def kind_at(core: Core, time: int, query: str) -> str:
-    """Return which of the two queries the views answer at a time; fail if it is neither, or they differ."""
-    if time < core.client.state_of(core.catalog.collection("wide").shard).since.at:  # type: ignore[operator]
-        return "old"  # its history begins anew with other columns
-    wide = run_sync(held(core, "wide", time))
+    """Return which of the two queries the views answer at a time; fail if it is neither, or they differ.
+
+    A view whose columns have changed cannot be read at the times of the query before.
+    """
+    over = run_sync(held(core, "over", time))
+    assert run_sync(held(core, "all_of", time)) == over
+    try:
+        wide = run_sync(held(core, "wide", time))
+    except AsOfError:
+        assert over == meant(core, time, FIRST), "what reads a view is ahead of it"
+        return "old"
     kind = next(name for name, each in (("old", FIRST), ("new", query)) if wide == meant(core, time, each))
-    n = Counter({row[:2]: count for row, count in wide.items()})
-    assert run_sync(held(core, "over", time)) == n
-    assert run_sync(held(core, "all_of", time)) == n
+    assert over == Counter({row[:2]: count for row, count in wide.items()}), "what reads a view differs from it"
     return kind
 
 

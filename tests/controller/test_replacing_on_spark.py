@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pytest
 
 from strandline.client import Environment
-from strandline.errors import DefinitionError
+from strandline.errors import AsOfError, DefinitionError
 
 if TYPE_CHECKING:
     from tests.controller.conftest import Place
@@ -27,24 +27,25 @@ def stored(path: Path) -> list[tuple[Any, ...]]:
         return sorted(connection.execute("SELECT * FROM sales"))
 
 
-def begin(env: Environment, path: Path) -> None:
-    """A table, a view of it, and what reads the view."""
+def begin(env: Environment, path: Path) -> int:
+    """Make a table, a view of it, and what reads the view; return the time at which they are complete."""
     env.execute("CREATE TABLE orders (id INT, city STRING, amount INT)")
     env.execute(f"CREATE MATERIALIZED VIEW sales AS {SALES}")
     env.execute("CREATE MATERIALIZED VIEW large AS SELECT city FROM sales WHERE n > 1")
     env.execute(f"CREATE MATERIALIZATION out INTO sqlite OPTIONS (path '{path}') AS sales KEY (city)")
     env.insert("orders", [{"id": n, "city": ("Delft", "Ghent")[n % 2], "amount": n} for n in range(5)])
-    env.tick()
+    return env.tick()
 
 
 def test_the_endpoint_and_what_reads_a_replaced_view_follow(place: Place, rows: Rows, tmp_path: Path) -> None:
     """Damage: an endpoint keeps the rows of a query that is gone, or has those of both."""
     path = tmp_path / "out.db"
     with place.open() as env:
-        begin(env, path)
+        before = begin(env, path)
         assert stored(path) == [("Delft", 3), ("Ghent", 2)]
         env.execute(f"CREATE OR REPLACE MATERIALIZED VIEW sales AS {SALES.replace('count(*)', '10 * count(*)')}")
-        before = env.tick()
+        env.tick()
+        assert rows(env, "SELECT * FROM sales") == [{"city": "Delft", "n": 30}, {"city": "Ghent", "n": 20}]
         assert rows(env, "SELECT * FROM sales", as_of=before) == [{"city": "Delft", "n": 3}, {"city": "Ghent", "n": 2}]
         env.execute("DELETE FROM orders WHERE id = 0")
         env.tick()
@@ -55,6 +56,8 @@ def test_the_endpoint_and_what_reads_a_replaced_view_follow(place: Place, rows: 
         more = SALES.replace("count(*) AS n", "count(*) AS n, max(amount) AS most")
         env.execute(f"CREATE OR REPLACE MATERIALIZED VIEW sales AS {more}")
         env.tick()
+        with pytest.raises(AsOfError, match="it is another query, with other columns"):
+            env.query("SELECT * FROM sales", as_of=before).collect()
         env.insert("orders", [{"id": 9, "city": "Delft", "amount": 9}])
         env.tick()
         env.tick()

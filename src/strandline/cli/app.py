@@ -152,7 +152,7 @@ def plan(context: typer.Context, project: ProjectOption = HERE, json: JsonOption
     """Show what the project says otherwise than its location has it, and what changing that costs."""
     from strandline.cli import promoting
 
-    promoting.plan(_opener(context), project, Output(json))
+    raise typer.Exit(promoting.plan(_opener(context), project, Output(json)))
 
 
 @app.command()

@@ -96,11 +96,12 @@ def promote(opener: Opener, root: Path, *, force: bool, timeout: float, output: 
 _SIGNS: Final = {"create": "+", "replace": "~", "alter": "~", "recreate": "!", "refused": "!", "orphan": "-"}
 
 
-def plan(opener: Opener, root: Path, output: Output) -> None:
-    """Print what the project says otherwise than its location has it."""
+def plan(opener: Opener, root: Path, output: Output) -> Exit:
+    """Print what the project says otherwise than its location has it; it fails if a definition is wrong."""
     with opener.reading(opener.project(root), output.note) as env:
         found = env.deploy(root.absolute())
     output.result(found, "\n".join(_planned(found)))
+    return Exit.FAILED if any(each["what"] == "refused" for each in found["changes"]) else Exit.OK
 
 
 def apply(opener: Opener, root: Path, *, drop: bool, ask: Callable[[str], bool] | None, output: Output) -> Exit:

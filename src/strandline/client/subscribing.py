@@ -25,8 +25,8 @@ from strandline.controller.core import Core
 from strandline.controller.defining import definitions
 from strandline.controller.introspection import naming
 from strandline.controller.location.config import Mode
-from strandline.controller.location.items import SUBSCRIBED
-from strandline.errors import InvalidUsage
+from strandline.controller.location.items import SUBSCRIBED, Collected
+from strandline.errors import AsOfError, InvalidUsage
 from strandline.frontier.antichain import Frontier, as_time, meet
 from strandline.persist.handles.contents import Contents
 from strandline.persist.handles.read import ReadHandle
@@ -103,9 +103,20 @@ class Subscription:
                 async for event in self._read(replace(window, upper=as_time(upper)), lower, upper):
                     yield event
                 if upper.empty:
+                    await self._refuse_replaced()
                     return
                 lower = as_time(upper)
                 await reader.downgrade_since(Frontier(lower - 1))
+
+    async def _refuse_replaced(self) -> None:
+        """Raise `AsOfError` if the collection was closed because a view was replaced, which goes on in another one."""
+        await self._core.look()
+        item = self._core.catalog.find(self._reader.name)
+        if isinstance(item, Collected) and item.shard != self._reader.state.shard:
+            raise AsOfError(
+                f"{item.name!r} was replaced by a query with other columns or another schedule: this subscription has "
+                "every update of the one before; subscribe again"
+            )
 
     async def _read(self, window: Contents, lower: int, upper: Frontier) -> AsyncGenerator[Event, None]:
         """Yield the updates in a window, and that they are all."""

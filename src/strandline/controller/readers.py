@@ -6,7 +6,7 @@ from contextlib import suppress
 
 from strandline.controller.location.catalog import CatalogStore
 from strandline.controller.location.config import Config, Mode
-from strandline.controller.location.items import Collected
+from strandline.controller.location.items import Collected, begins_of
 from strandline.controller.retention import policy_of
 from strandline.errors import AsOfError, StoreError, StrandlineError, Unavailable
 from strandline.frontier.antichain import Frontier, as_time
@@ -34,7 +34,9 @@ class Readers:
         """
         item = self._catalogs.current.collection(name)
         if item.shard not in self._known:
-            reader = await self._client.reader(item.shard, item.schema, item.name, kept=self.kept(item))
+            reader = await self._client.reader(
+                item.shard, item.schema, item.name, kept=self.kept(item), begins=begins_of(item)
+            )
             if reader is None:
                 raise unopened(item.name)
             self._known[item.shard] = reader
@@ -98,14 +100,16 @@ class Readers:
                 await reader.close()
 
     async def _leased(self, item: Collected) -> ReadHandle:
-        reader = await self._client.leased_reader(item.shard, item.schema, item.name, kept=self.kept(item))
+        reader = await self._client.leased_reader(
+            item.shard, item.schema, item.name, kept=self.kept(item), begins=begins_of(item)
+        )
         if reader is None:
             raise unopened(item.name)
         return reader
 
     def _as_it_is(self, reader: ReadHandle, item: Collected) -> ReadHandle:
         """Have a handle read what its item is now: it may have got columns since, or be kept for longer."""
-        reader.schema, reader.kept = item.schema, self.kept(item)
+        reader.schema, reader.kept, reader.begins = item.schema, self.kept(item), begins_of(item)
         return reader
 
     def kept(self, item: Collected) -> str:

@@ -142,7 +142,8 @@ class Writing:
             return False
         following = {name: self.catalogs.current.one(name, View, "view") for name in names}
         known = {name: self.plans.get(view) for name, view in following.items()}
-        await self.catalogs.change(self.epoch, lambda catalog: succeeded(catalog, names))
+        begins = self.oracle.floor  # all that was brought to it holds rows of the queries before, up to it
+        await self.catalogs.change(self.epoch, lambda catalog: succeeded(catalog, names, begins))
         for name, view in following.items():
             placed = self.catalogs.current.one(view.replaces, View, "view")
             if (definition := known[name]) is not None:

@@ -68,8 +68,8 @@ async def _listed(door: Door) -> list[tuple[str, int | None, int | None]]:
         if not isinstance(item, Collected) or item.name.startswith(RESERVED):  # of subscriptions, or to replace a view
             continue
         handle = await door.client.reader(item.shard, item.schema, item.name)
-        if handle is None or handle.state.upper <= handle.state.since:
+        if handle is None or handle.state.upper <= handle.since:
             found.append((item.name, None, 0))
         else:
-            found.append((item.name, handle.state.since.at, handle.state.upper.at))
+            found.append((item.name, handle.since.at, handle.state.upper.at))
     return found

@@ -107,7 +107,7 @@ async def newest(catalog: Catalog, handle: ReadHandle) -> int:
     Raises `AsOfError` if there is none yet.
     """
     time = await reads.complete([handle])
-    return max(reads.shown_at(catalog.find(handle.name), handle.state, time), as_time(handle.state.since))
+    return max(reads.shown_at(catalog.find(handle.name), handle.state, time), as_time(handle.since))
 
 
 async def _pin(door: Door, asked: Asked) -> Pinned:
@@ -138,7 +138,7 @@ async def _times(handle: ReadHandle, catalog: Catalog, wanted: Options) -> tuple
         time = await newest(catalog, handle) if wanted.asof is None else wanted.asof
         return None, time + 1, False
     upper = await reads.complete([handle]) + 1 if wanted.upper is None else wanted.upper
-    since = as_time(handle.state.since)
+    since = as_time(handle.since)
     lower = since if wanted.lower is None else wanted.lower
     return lower, upper, lower == since
 

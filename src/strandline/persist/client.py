@@ -111,18 +111,20 @@ class PersistClient:
         handle = await self.writer(shard, epoch, schema=SCHEMA, owner=SCHEMA, merger=RecordMerger(blob))
         return RecordShard(self._machines[shard], handle, blob)
 
-    async def reader(self, shard: str, schema: Schema, name: str, *, kept: str = "") -> ReadHandle | None:
+    async def reader(
+        self, shard: str, schema: Schema, name: str, *, kept: str = "", begins: int = 0
+    ) -> ReadHandle | None:
         """Open ``shard`` for reading without a lease; None if it does not exist.  Writes nothing.
 
-        ``kept``: see `ReadHandle`.
+        ``kept``, ``begins``: see `ReadHandle`.
         """
         machine = self._machine(shard)
         if not await machine.open(create=False):
             return None
-        return ReadHandle(machine, schema, name, kept=kept)
+        return ReadHandle(machine, schema, name, kept=kept, begins=begins)
 
     async def leased_reader(
-        self, shard: str, schema: Schema, name: str, *, kept: str = "", lease: str | None = None
+        self, shard: str, schema: Schema, name: str, *, kept: str = "", begins: int = 0, lease: str | None = None
     ) -> ReadHandle | None:
         """Open ``shard`` for reading under a lease of its own; None if the shard does not exist.
 
@@ -133,7 +135,7 @@ class PersistClient:
             return None
         held = Lease(machine, self.clock, self.ids.fresh("r") if lease is None else lease)
         await held.register()
-        return ReadHandle(machine, schema, name, held, kept=kept)
+        return ReadHandle(machine, schema, name, held, kept=kept, begins=begins)
 
     async def since(self, shard: str, reader: str, epoch: int) -> SinceHandle:
         """Register (or take over) the critical reader ``reader`` of ``shard`` under ``epoch``."""

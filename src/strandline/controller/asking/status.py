@@ -25,9 +25,11 @@ from strandline.controller.location.items import (
     Source,
     SourceTable,
     View,
+    begins_of,
     connections_of,
     kind_of,
 )
+from strandline.frontier.antichain import Frontier, join
 from strandline.instance import error_half, live
 from strandline.instance.reports import Report
 from strandline.instance.tasks import reached, records
@@ -188,7 +190,7 @@ def _collection(core: Core, item: Collected, state: ShardState | None) -> dict[s
     return {
         "kind": kind_of(item),
         **_place(core.catalog, item),
-        "since": None if state is None else state.since.at,
+        "since": None if state is None else join((state.since, Frontier(begins_of(item)))).at,
         "upper": None if state is None else state.upper.at,
         "updates": 0 if state is None else sum(b.rows for b in state.batches),
         "parts": 0 if state is None else sum(len(b.parts) for b in state.batches),

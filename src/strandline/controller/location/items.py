@@ -109,7 +109,8 @@ class View(_Item, frozen=True, tag="view"):
     ``audits``: how often replicas were asked to recompute it in full, whatever its shards' certificates say.
     ``apart``: what the names of its internal stages hold besides, so that it shares none of them with a view that reads
     another collection under the same name.  ``narrowed``: by the name of a table that has got columns since, those that
-    the query sees of it.
+    the query sees of it.  ``begins``: the first time at which it can be read: before, another query had this name, and
+    its history is gone.
     """
 
     sql: str
@@ -125,6 +126,7 @@ class View(_Item, frozen=True, tag="view"):
     audits: int = 0
     apart: str = ""
     narrowed: dict[str, tuple[str, ...]] = {}
+    begins: int = 0
 
     @property
     def replaces(self) -> str:
@@ -233,6 +235,11 @@ Fed: TypeAlias = Source | SourceTable
 Assigned: TypeAlias = Source | SharedSource | View | IndexItem | Materialization
 """What an instance may run."""
 Item: TypeAlias = Kept | Connection | InstanceItem | IndexItem | Materialization
+
+
+def begins_of(item: Collected) -> int:
+    """Return the first time at which a collection can be read, whatever its shard holds."""
+    return item.begins if isinstance(item, View) else 0
 
 
 def kind_of(item: Item) -> str:

@@ -168,10 +168,13 @@ def companies(catalog: Catalog) -> list[frozenset[str]]:
     return found
 
 
-def succeeded(catalog: Catalog, names: AbstractSet[str]) -> Catalog:
-    """Return the catalog with the successors ``names`` in the places of those that they replace."""
+def succeeded(catalog: Catalog, names: AbstractSet[str], begins: int = 0) -> Catalog:
+    """Return the catalog with the successors ``names`` in the places of those that they replace.
+
+    ``begins``: from when on those that move can be read; no view that goes on holds rows of the new queries before it.
+    """
     placed = [each for each in successors(catalog) if each.name.lower() in names]
-    after: Mapping[str, Item] = {each.replaces: _in_place(each, catalog) for each in placed}
+    after: Mapping[str, Item] = {each.replaces: _in_place(each, catalog, begins) for each in placed}
     items = {key: after.get(key, item) for key, item in catalog.items.items() if key not in names}
     return catalog.having(items)
 
@@ -187,7 +190,7 @@ def require_settled(catalog: Catalog, names: Iterable[str]) -> None:
             )
 
 
-def _in_place(following: View, catalog: Catalog) -> View:
+def _in_place(following: View, catalog: Catalog, begins: int) -> View:
     present, keeps = catalog.one(following.replaces, View, "view"), not moves(following, catalog)
     return msgspec.structs.replace(
         following,
@@ -195,6 +198,7 @@ def _in_place(following: View, catalog: Catalog) -> View:
         imports=tuple(name.removeprefix(SUCCESSOR) for name in following.imports),
         shard=present.shard if keeps else following.shard,
         seed=following.shard if keeps else "",
+        begins=present.begins if keeps else begins,
     )
 
 

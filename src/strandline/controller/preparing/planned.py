@@ -12,6 +12,7 @@ from graphlib import TopologicalSorter
 from typing import Final, Literal
 
 from strandline.algebra.excerpt import within
+from strandline.compute.plan.sql.dialect import parse
 from strandline.controller.core import Core
 from strandline.controller.defining import definitions
 from strandline.controller.defining.apply import changed, is_replaced, more_columns
@@ -58,10 +59,10 @@ async def planned(core: Core, project: Project, counted: Mapping[str, int]) -> t
     """
     catalog = relocated(project, core.catalog)
     rate = _rate(counted)
-    found = []
+    found, joint = [], _together(core, project)
     for defined in in_order(project.definitions):
         present = catalog.find(defined.statement.name)
-        change = _change(core, catalog, present, defined)
+        change = _change(core, catalog, present, defined, joint)
         if change is not None:
             rows = await _rows(core, catalog, defined) if change.what in {"create", "replace", "recreate"} else None
             seconds = None if rows is None or rate is None else round(rows / rate, 1)
@@ -77,17 +78,33 @@ def dropped(catalog: Catalog, changes: tuple[Change, ...]) -> list[Item]:
     return [catalog.items[name] for name in reversed([*order.static_order()])]
 
 
-def _change(core: Core, catalog: Catalog, present: Item | None, defined: Defined) -> Change | None:
+def _together(core: Core, project: Project) -> Replacement | None:
+    """Return what replaces all views that a project defines otherwise; None: they cannot be, so each is looked at."""
+    known = [(core.catalog.find(each.statement.name), each) for each in project.definitions]
+    changes = [each.statement for item, each in known if item is not None and is_replaced(core, item, each)]
+    try:
+        return drawn_up(core, [each for each in changes if isinstance(each, CreateView)])
+    except DefinitionError:
+        return None
+
+
+def _change(
+    core: Core, catalog: Catalog, present: Item | None, defined: Defined, joint: Replacement | None
+) -> Change | None:
     statement = defined.statement
     if present is None:
         kind = "materialized view" if isinstance(statement, CreateView) else _KINDS[type(statement).__name__]
-        return _tried(core, Change("create", kind, statement.name, defined.file), defined)
+        return _tried(core, Change("create", kind, statement.name, defined.file), defined, joint)
     kind = definitions.called(present)
     try:
         with in_file(defined.file):
             if is_replaced(core, present, defined) and isinstance(present, View) and isinstance(statement, CreateView):
                 return Change(
-                    "replace", kind, present.name, changed(core, present, defined), _replaced(core, present, statement)
+                    "replace",
+                    kind,
+                    present.name,
+                    changed(core, present, defined),
+                    _replaced(core, present, joint or drawn_up(core, (statement,))),
                 )
             if more := more_columns(core, statement, present):
                 named = ", ".join(f"{column.name} {column.type}" for column in more)
@@ -101,16 +118,19 @@ def _change(core: Core, catalog: Catalog, present: Item | None, defined: Defined
     return None
 
 
-def _tried(core: Core, change: Change, defined: Defined) -> Change:
-    """Return the creation of a view as refused, if what it reads is there and it cannot be created."""
+def _tried(core: Core, change: Change, defined: Defined, joint: Replacement | None) -> Change:
+    """Return the creation of a view as refused, if all that it may read is there and it cannot be created."""
     statement, catalog = defined.statement, core.catalog
-    if not isinstance(statement, CreateView) or any(name not in catalog.items for name in mentions(statement.query)):
+    if not isinstance(statement, CreateView):
         return change
+    coming = {each.replaces for each in joint.successors} if joint is not None else set[str]()
     try:
         with in_file(defined.file), within(statement.start):
             drafted(core, catalog, wanted_view(statement.name, statement.query))
     except DefinitionError as error:
-        return replace(change, what="refused", why=str(error))
+        read = set(mentions(statement.query))
+        if read <= catalog.items.keys() - coming or parse(statement.query) is None:
+            return replace(change, what="refused", why=str(error))
     return change
 
 
@@ -126,9 +146,8 @@ _KINDS: Final[Mapping[str, str]] = {
 """What DROP calls what each statement creates."""
 
 
-def _replaced(core: Core, present: View, statement: CreateView) -> str:
+def _replaced(core: Core, present: View, made: Replacement) -> str:
     """Return what readers of a view see of its replacement, and what goes along with it."""
-    made = drawn_up(core, (statement,))
     if present.name.lower() not in made.moved:
         return "readers see the present query until the new one has caught up; history, indexes and endpoints go on"
     with_it = [each.replaces for each in made.successors if each.replaces != present.name.lower()]

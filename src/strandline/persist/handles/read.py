@@ -19,7 +19,7 @@ from msgspec.structs import replace
 
 from strandline.algebra.schema import Schema
 from strandline.errors import AsOfError, InvalidUsage
-from strandline.frontier.antichain import TIME_MAX, Frontier, as_time, meet, whole
+from strandline.frontier.antichain import TIME_MAX, Frontier, as_time, join, meet, whole
 from strandline.persist.handles.contents import Contents, Half
 from strandline.persist.handles.lease import Lease
 from strandline.persist.shard.machine import Machine
@@ -39,11 +39,19 @@ class ReadHandle:
     """One reader of one shard.  ``name`` is the collection's name for messages.
 
     ``lease`` is registered, or None: then the reader holds nothing and writes nothing.  ``kept`` says, for messages,
-    how long the collection's policy keeps its history, if it has such a policy.
+    how long the collection's policy keeps its history, if it has such a policy.  ``begins``: the first time at which
+    the collection may be read, whatever its shard holds: before that it was another one.
     """
 
     def __init__(
-        self, machine: Machine, schema: Schema, name: str, lease: Lease | None = None, *, kept: str = ""
+        self,
+        machine: Machine,
+        schema: Schema,
+        name: str,
+        lease: Lease | None = None,
+        *,
+        kept: str = "",
+        begins: int = 0,
     ) -> None:
         self._machine = machine
         self._lease = lease
@@ -51,12 +59,18 @@ class ReadHandle:
         self.schema = schema
         self.name = name
         self.kept = kept
+        self.begins = begins
 
     def seeing(self, schema: Schema) -> ReadHandle:
         """Return this reader with these columns of the shard: the same lease, which this one's owner gives up."""
         if schema == self.schema:
             return self
-        return ReadHandle(self._machine, schema, self.name, self._lease, kept=self.kept)
+        return ReadHandle(self._machine, schema, self.name, self._lease, kept=self.kept, begins=self.begins)
+
+    @property
+    def since(self) -> Frontier:
+        """The first time at which it can be read, as far as is known here."""
+        return join((self.state.since, Frontier(self.begins)))
 
     @property
     def state(self) -> ShardState:
@@ -200,6 +214,11 @@ class ReadHandle:
         self._refuse_unreadable(self.state, time)
 
     def _refuse_unreadable(self, state: ShardState, time: int) -> None:
+        if time < self.begins:
+            raise AsOfError(
+                f"{self.name!r} cannot be read at {time}: since {self.begins} it is another query, with other columns "
+                "or another schedule"
+            )
         if not state.since <= Frontier(time):
             why = f"its history before since {state.since} is compacted"
             if self.kept:

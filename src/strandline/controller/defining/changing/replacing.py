@@ -275,10 +275,10 @@ class _Drawing:
         def unique(found: Definition | None) -> bool | None:
             return None if found is None or not found.planned.key else {k.lower() for k in found.planned.key} <= named
 
-        if of is not None and unique(known) and unique(of) is False:
+        if of is not None and unique(known) and not unique(of):
             raise DefinitionError(
-                f"{reader.name!r} finds rows of {name!r} by ({', '.join(key)}), of which the new query has several; "
-                f"DROP MATERIALIZATION {reader.name} first, and create it by key ({', '.join(of.planned.key or ())})"
+                f"{reader.name!r} finds rows of {name!r} by ({', '.join(key)}), and the new query may have several of "
+                f"these: DROP MATERIALIZATION {reader.name} first, and create it with another key"
             )
 
 
