@@ -28,7 +28,7 @@ from strandline.cli.shell.describing import described, helped, standing
 from strandline.cli.shell.following import Scroll
 from strandline.cli.shell.tables import FAINT, Look, counted, lines
 from strandline.cli.shell.texts import ESCAPE, pointed, typed
-from strandline.cli.shell.working import followed, interruptible
+from strandline.cli.shell.working import followed, interruptible, within
 from strandline.cli.terminal.exits import sentence
 from strandline.cli.terminal.opening import Asked
 from strandline.cli.terminal.output import outcome, printable, verb
@@ -47,6 +47,8 @@ T = TypeVar("T")
 LIMIT: Final = 100
 """So many rows of an answer are shown at first."""
 WATCH_S: Final = 2.0
+KNOWN_S: Final = 3.0
+"""So long the names for a completion may take; then there are none."""
 _INSIDE: Final = "in a transaction already: COMMIT or ROLLBACK ends it"
 UNFOLDED: Final = 100_000
 """The width of a file."""
@@ -334,7 +336,7 @@ class Shell:
     def _known(self, text: str) -> Sequence[Sequence[str]]:
         """Return what SHOW answers, for completion; nothing if it cannot be asked."""
         try:
-            rows, _ = self._connection.env.answer(text)
+            rows, _ = within(KNOWN_S, partial(self._connection.env.answer, text))
         except Exception:  # noqa: BLE001 - the next statement says why
             return []
         return [tuple(row.values()) for row in rows.to_pylist()]

@@ -8,6 +8,7 @@ from contextlib import AbstractContextManager, ExitStack, closing, suppress
 from dataclasses import dataclass
 from typing import Final, Generic, Protocol, TypeVar
 
+from strandline.errors import Unavailable
 from strandline.instance.carriers.exchange import start_thread
 
 T = TypeVar("T")
@@ -90,6 +91,21 @@ def interruptible(
     except KeyboardInterrupt:
         _let_go(cancel, outcome)
         raise
+
+
+def within(seconds: float, call: Callable[[], T]) -> T:
+    """Make ``call`` in a thread of its own, and return what it returns; one that takes longer is left alone.
+
+    A process waits at its end for the threads of a pool, and a server that was killed may never answer a call.
+
+    Raises what the call raises; `Unavailable` if it takes longer than ``seconds``.
+    """
+    outcome = _Outcome(call)
+    start_thread(outcome.make, "shell")
+    try:
+        return outcome.result(seconds)
+    except queue.Empty:
+        raise Unavailable(f"there was no answer within {seconds:g} s") from None
 
 
 def followed(stream: Stream[T]) -> Iterator[T]:
