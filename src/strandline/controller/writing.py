@@ -14,6 +14,7 @@ from operator import methodcaller
 
 import msgspec
 
+from strandline.algebra.schema import quote
 from strandline.compute.stage import Stage
 from strandline.controller.assembly import Assembly
 from strandline.controller.commanded import Plans, command, commands, instance_of, runs_in
@@ -181,7 +182,7 @@ class Writing:
             counts.append(found)
         problem = (
             f"the new query fails for {counts[0]} row(s) and {present.name!r} for none, so it does not take its place; "
-            f"a read of {view.name} says for which: replace {present.name} again, or drop {view.name}"
+            f"a read of {quote(view.name)} says for which: replace {quote(present.name)} again, or drop that"
         )
         fails = bool(counts[0] and not counts[1])
         self.problems.note(view.name.lower(), problem if fails else "")

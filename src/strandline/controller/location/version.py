@@ -17,7 +17,7 @@ from typing import Final
 
 import msgspec
 
-from strandline.algebra.schema import SUCCESSOR
+from strandline.algebra.schema import SUCCESSOR, quote
 from strandline.controller.location.catalog import Catalog, CatalogStore, shards_of
 from strandline.controller.location.items import Item, View
 from strandline.errors import ConfigError, DefinitionError
@@ -186,7 +186,7 @@ def require_settled(catalog: Catalog, names: Iterable[str]) -> None:
         if moves(following, catalog):
             raise DefinitionError(
                 f"{catalog.items[name].name!r} is being replaced by a query with other columns or another schedule; "
-                f"try again once that is in place, or take it back: DROP MATERIALIZED VIEW {successor(name)}"
+                f"try again once that is in place, or take it back: DROP MATERIALIZED VIEW {quote(successor(name))}"
             )
 
 
