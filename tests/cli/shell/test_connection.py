@@ -161,7 +161,8 @@ def test_it_writes_only_once_something_is_changed_and_says_so(place: Place) -> N
 
 
 def interrupt_soon() -> None:
-    """Press Ctrl-C in a moment."""
+    """Press Ctrl-C in a moment; where the tests run in the background, it is ignored until now."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT)).start()
 
 
