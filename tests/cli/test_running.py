@@ -35,7 +35,7 @@ class Ticking:
         return 7
 
     def progress(self) -> dict[str, object]:
-        return {"sources": {}, "steps": [], "problems": {}, "late": [], "complete": 7, "notices": {}}
+        return {"sources": {}, "steps": [], "problems": {}, "late": [], "complete": 7, "notices": {}, "replaced": {}}
 
 
 def ran(error: StrandlineError, *, once: bool = False) -> Exit:
@@ -80,7 +80,7 @@ class Opening:
                 refused_by_the_jvm()
             except ConnectionRefusedError as error:
                 raise ConfigError("Spark does not answer") from error
-        return SimpleNamespace(created=())
+        return SimpleNamespace(created=(), replaced=(), later=())
 
 
 @pytest.mark.parametrize("phase", ["open", "apply", "tick"])

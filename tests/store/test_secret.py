@@ -23,6 +23,7 @@ REVEALING = {
     "connections/mariadb.py",
     "connections/object_stores.py",
     "connections/postgres.py",
+    "console/gate.py",
     "engine/messages/connector.py",
     "engine/session/s3a.py",
     "instance/carriers/access.py",
