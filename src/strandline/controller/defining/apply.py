@@ -201,7 +201,7 @@ async def _relocate(core: Core, project: Project) -> None:
     writing, before = core.require_writing(), core.catalog
     if before.root == str(project.root):
         return
-    after = await core.catalogs.change(writing.epoch, lambda catalog: relocated(project, catalog))
+    after = await core.catalogs.change(writing.epoch, lambda catalog: relocated(project, catalog, adopts=True))
     for item in differing(before, after):
         for name in after.dependents(item.name) if isinstance(item, Connection) else (item.name,):
             moved = after.items[name.lower()]

@@ -14,16 +14,19 @@ from pathlib import Path
 
 import msgspec
 
-from strandline.controller.defining.project import Project
+from strandline.controller.defining.project import Project, shares_location
 from strandline.controller.location import on_error
 from strandline.controller.location.catalog import Catalog
 from strandline.controller.location.items import Connection, Item, Materialization, SharedSource, Source
 
 
-def relocated(project: Project, catalog: Catalog) -> Catalog:
-    """Return ``catalog`` as seen from where ``project`` is now."""
+def relocated(project: Project, catalog: Catalog, *, adopts: bool = False) -> Catalog:
+    """Return ``catalog`` as seen from where ``project`` is now.
+
+    That of another project, which is still there at the same location, stays as it is; unless this one ``adopts`` it.
+    """
     here, before = str(project.root), catalog.root
-    if before == here:
+    if before == here or (before and not adopts and shares_location(Path(before), project)):
         return catalog
     after = msgspec.structs.replace(catalog, root=here)
     if not before:
