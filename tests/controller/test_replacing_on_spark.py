@@ -54,10 +54,19 @@ def test_the_endpoint_and_what_reads_a_replaced_view_follow(place: Place, rows: 
         assert env.verify("out").ok
 
         more = SALES.replace("count(*) AS n", "count(*) AS n, max(amount) AS most")
+        before = env.tick()
         env.execute(f"CREATE OR REPLACE MATERIALIZED VIEW sales AS {more}")
         env.tick()
         with pytest.raises(AsOfError, match="it is another query, with other columns"):
             env.query("SELECT * FROM sales", as_of=before).collect()
+        sales = env.collection("sales")
+        assert sales.since is not None
+        assert sales.upper is not None
+        assert sales.since > before
+        first = rows(env, "SELECT * FROM sales", as_of=sales.since)
+        whole = sales.changes(sales.since, sales.since + 1).select("city", "n", "most", "__time", "__diff")
+        assert sorted(whole.collect()) == [(r["city"], r["n"], r["most"], sales.since, 1) for r in first]
+        assert env.status()["collections"]["sales"]["since"] == sales.since
         env.insert("orders", [{"id": 9, "city": "Delft", "amount": 9}])
         env.tick()
         env.tick()

@@ -418,7 +418,7 @@ class Environment:
         async def look() -> Collection:
             reader = await self._core.readers.of(name)
             state = await reader.refresh()
-            return Collection(reader.name, reader.schema, state.since.at, state.upper.at, self._access)
+            return Collection(reader.name, reader.schema, reader.since.at, state.upper.at, self._access)
 
         return self._run(look())
 

@@ -55,7 +55,7 @@ class Collection:
 
         async def read() -> Rows:
             reader = await core.readers.holding(self.name)
-            whole = Frontier(lower) == reader.state.since
+            whole = Frontier(lower) == reader.since
             plan = partial(reader.history, upper) if whole else partial(reader.changes, lower, upper)
             contents, rows = await read_definitely(core.engine, reader, plan)
             hold.take(reader, contents)

@@ -34,9 +34,7 @@ class Readers:
         """
         item = self._catalogs.current.collection(name)
         if item.shard not in self._known:
-            reader = await self._client.reader(
-                item.shard, item.schema, item.name, kept=self.kept(item), begins=begins_of(item)
-            )
+            reader = await plain(self._client, item, self.kept(item))
             if reader is None:
                 raise unopened(item.name)
             self._known[item.shard] = reader
@@ -100,9 +98,7 @@ class Readers:
                 await reader.close()
 
     async def _leased(self, item: Collected) -> ReadHandle:
-        reader = await self._client.leased_reader(
-            item.shard, item.schema, item.name, kept=self.kept(item), begins=begins_of(item)
-        )
+        reader = await leased(self._client, item, self.kept(item))
         if reader is None:
             raise unopened(item.name)
         return reader
@@ -115,6 +111,17 @@ class Readers:
     def kept(self, item: Collected) -> str:
         """Return for how long the history of a collection is kept, as its author wrote it."""
         return policy_of(item, self._config).text
+
+
+async def plain(client: PersistClient, item: Collected, kept: str = "") -> ReadHandle | None:
+    """Return a handle of a collection that holds nothing; None if its shard does not exist yet."""
+    return await client.reader(item.shard, item.schema, item.name, kept=kept, begins=begins_of(item))
+
+
+async def leased(client: PersistClient, item: Collected, kept: str = "", lease: str | None = None) -> ReadHandle | None:
+    """Return a handle of a collection with a lease, one of its own or one by its name; None as `plain`."""
+    begins = begins_of(item)
+    return await client.leased_reader(item.shard, item.schema, item.name, kept=kept, begins=begins, lease=lease)
 
 
 async def _beat(reader: ReadHandle) -> None:

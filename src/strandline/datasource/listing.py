@@ -10,6 +10,7 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from strandline.algebra.schema import RESERVED
 from strandline.controller.location.items import Collected
+from strandline.controller.readers import plain
 from strandline.datasource.opened import Door, opened
 from strandline.datasource.options import Asked, Place
 from strandline.datasource.pinned import pin
@@ -67,7 +68,7 @@ async def _listed(door: Door) -> list[tuple[str, int | None, int | None]]:
     for item in sorted((await door.catalog()).items.values(), key=lambda item: item.name.lower()):
         if not isinstance(item, Collected) or item.name.startswith(RESERVED):  # of subscriptions, or to replace a view
             continue
-        handle = await door.client.reader(item.shard, item.schema, item.name)
+        handle = await plain(door.client, item)
         if handle is None or handle.state.upper <= handle.since:
             found.append((item.name, None, 0))
         else:

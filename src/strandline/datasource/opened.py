@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
 from strandline.controller.location.catalog import KEY, Catalog, CatalogStore
-from strandline.controller.location.items import Collected, begins_of
+from strandline.controller.location.items import Collected
+from strandline.controller.readers import leased, plain
 from strandline.datasource.options import Place
 from strandline.datasource.rows.planning import HereReader
 from strandline.errors import ConfigError
@@ -54,22 +55,11 @@ class Door:
 
     async def leased(self, item: Collected, lease: str) -> ReadHandle:
         """Return a handle under ``lease``, which may be another process's.  Raises `Unavailable`."""
-        kept = item.keep_history or ""
-        return _there(
-            await self.client.leased_reader(
-                item.shard, item.schema, item.name, kept=kept, begins=begins_of(item), lease=lease
-            ),
-            item,
-        )
+        return _there(await leased(self.client, item, item.keep_history or "", lease), item)
 
     async def plain(self, item: Collected) -> ReadHandle:
         """Return a handle that holds nothing.  Raises `Unavailable`."""
-        return _there(
-            await self.client.reader(
-                item.shard, item.schema, item.name, kept=item.keep_history or "", begins=begins_of(item)
-            ),
-            item,
-        )
+        return _there(await plain(self.client, item, item.keep_history or ""), item)
 
 
 @contextmanager

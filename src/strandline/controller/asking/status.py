@@ -29,6 +29,7 @@ from strandline.controller.location.items import (
     connections_of,
     kind_of,
 )
+from strandline.controller.readers import plain
 from strandline.frontier.antichain import Frontier, join
 from strandline.instance import error_half, live
 from strandline.instance.reports import Report
@@ -56,7 +57,7 @@ async def status(core: Core) -> dict[str, Any]:
     persists, theirs = live.split(writers or {})
     counted = theirs if core.writing is None else core.live()
     named = {name: item for name, item in catalog.items.items() if isinstance(item, Collected)}
-    readers = {n: await core.client.reader(item.shard, item.schema, item.name) for n, item in named.items()}
+    readers = {n: await plain(core.client, item) for n, item in named.items()}
     states = {n: None if reader is None else await reader.refresh() for n, reader in readers.items()}
     now_ms = core.assembly.clock.now_ms()
     collections = {

@@ -152,7 +152,7 @@ class ReadHandle:
         """
         state = await self._known_to(upper)
         self._refuse_unreadable(state, max(0, upper - 1))
-        return self._hand_out(contents(state, self.schema, 0, upper, advance=as_time(state.since), half=half))
+        return self._hand_out(contents(state, self.schema, 0, upper, advance=as_time(self.since), half=half))
 
     async def listen(self, as_of: int) -> AsyncGenerator[tuple[Contents, Frontier], None]:
         """Yield the updates after ``as_of``, each once, with the frontier up to which they are complete.
