@@ -21,7 +21,7 @@ from strandline.controller.location.catalog import Catalog, shards_of
 from strandline.controller.location.config import Config, Mode
 from strandline.controller.location.items import Item, View
 from strandline.controller.preparing.preparation import Preparation
-from strandline.errors import AsOfError, FencedError, Indeterminate
+from strandline.errors import AsOfError, FencedError, Indeterminate, StoreError
 from strandline.store.consensus import CompareAndSet, Versioned
 from strandline.store.memory import MemoryBlob, MemoryConsensus
 from strandline.testing.doubles import CountingIds, Crash, HandClock
@@ -257,6 +257,19 @@ class Location:
         except Indeterminate:
             pass  # as `strandline run` does: the next tick tries again
         return True
+
+    def cut_off(self, process: Process, cut: Cut, steps: Iterable[Callable[[], object]]) -> bool:
+        """Have a process take steps up to a fault at one write, and end it; return whether there was that write."""
+        process.writes.count(cut)
+        for step in steps:
+            try:
+                step()
+            except Crash:
+                break
+            except (StoreError, FencedError):
+                pass
+        self.end(process)
+        return cut.at is not None and len(process.writes.made) >= cut.at
 
     # ---- what is there -----------------------------------------------------------------------------------------------
 

@@ -18,10 +18,9 @@ from strandline.controller.defining.creating import create
 from strandline.controller.language.statements import Drop, parse
 from strandline.controller.location.items import View
 from strandline.controller.writing import Writing
-from strandline.errors import AsOfError, DefinitionError, FencedError, StoreError, StrandlineError
+from strandline.errors import AsOfError, DefinitionError, StrandlineError
 from strandline.frontier.antichain import Frontier
 from strandline.persist.fsck import check_location
-from strandline.testing.doubles import Crash
 from strandline.testing.simulation.kernel import run_sync
 
 BASE: Final = {
@@ -393,18 +392,9 @@ def replaced_with(query: str, cut: Cut) -> bool:
     """Replace a view with a fault at one write, and look at what it leaves; return whether there was that write."""
     location, process = begun()
     since = len(location.times)
-    process.writes.count(cut)
     steps: list[Callable[[], object]] = [lambda: execute(process, replacing(query))]
     steps += [lambda: location.tick(process, healthy=False)] * 3
-    for step in steps:
-        try:
-            step()
-        except Crash:
-            break
-        except (StoreError, FencedError):
-            pass
-    there = cut.at is not None and len(process.writes.made) >= cut.at
-    location.end(process)
+    there = location.cut_off(process, cut, steps)
     fresh = location.open()
     for _ in range(2):
         location.tick(fresh)

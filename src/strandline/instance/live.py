@@ -103,6 +103,13 @@ def last_step(counted: Mapping[str, int], stage: str) -> Done | None:
     return Done(fields["rows_read"], window, access, plan, fields.get("ms", 0), fields.get("at_ms", 0))
 
 
+def last_steps(counted: Mapping[str, int]) -> dict[str, Done]:
+    """Return the last step of each stage of which one is known here, by the stage's name."""
+    begin, end = f"{STEP}/", "/rows_read"
+    stages = sorted(k.removeprefix(begin).removesuffix(end) for k in counted if k.startswith(begin) and k.endswith(end))
+    return {stage: done for stage in stages if (done := last_step(counted, stage)) is not None}
+
+
 def together(counted: Sequence[Mapping[str, int]]) -> dict[str, int]:
     """Return the counters of processes that run the same things: of each the greatest.
 

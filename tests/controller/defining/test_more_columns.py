@@ -17,10 +17,9 @@ from strandline.controller.defining import altering
 from strandline.controller.defining.creating import create
 from strandline.controller.language.statements import parse
 from strandline.controller.location.items import Table, View
-from strandline.errors import DefinitionError, FencedError, StoreError
+from strandline.errors import DefinitionError
 from strandline.instance.tables import Change
 from strandline.persist.fsck import check_location
-from strandline.testing.doubles import Crash
 from strandline.testing.simulation.kernel import run_sync
 
 BASE: Final = {
@@ -136,18 +135,9 @@ def test_a_table_that_nothing_reads_gets_another_name_and_keeps_its_rows() -> No
 def widened_with(cut: Cut) -> bool:
     """Add a column with a fault at one write, and look at what it leaves; return whether there was that write."""
     location, process = begun()
-    process.writes.count(cut)
     steps: list[Callable[[], object]] = [lambda: execute(process, ADD)]
     steps += [lambda: location.tick(process, healthy=False)] * 2
-    for step in steps:
-        try:
-            step()
-        except Crash:
-            break
-        except (StoreError, FencedError):
-            pass
-    there = cut.at is not None and len(process.writes.made) >= cut.at
-    location.end(process)
+    there = location.cut_off(process, cut, steps)
     fresh = location.open()
     location.tick(fresh)
     if "note" not in fresh.core.catalog.collection("items").schema.names:

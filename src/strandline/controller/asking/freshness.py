@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from strandline.controller.location.items import Collected, Fed, View
+from strandline.controller.core import Core
+from strandline.controller.location.items import Collected, Fed, SharedSource, Source, SourceTable, View
 from strandline.instance import live
 from strandline.instance.beginnings import HYDRATING, SNAPSHOTTING
 from strandline.persist.shard.state import ShardState
@@ -44,6 +45,12 @@ def freshness(
         "first": first if known and not begun else None,
         "lag": {"ms": lag_ms(state, now_ms), ROWS: None, unit: _lag_rows(item, state, states, counted)},
     }
+
+
+def counted_in(core: Core, item: Collected) -> str:
+    """Return what an item's lag is counted in."""
+    source = core.catalog.find(item.source) if isinstance(item, SourceTable) else item
+    return core.assembly.connectors.counts(source.connector) if isinstance(source, Source | SharedSource) else ROWS
 
 
 def lag_ms(state: ShardState | None, now_ms: int) -> int | None:

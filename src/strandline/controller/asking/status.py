@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-import msgspec
-
-from strandline.controller.asking.freshness import ROWS, freshness, lag_ms
+from strandline.controller.asking.freshness import counted_in, freshness, lag_ms
 from strandline.controller.commanded import log_key, place_of, spec_of
 from strandline.controller.core import Core
-from strandline.controller.instances.replicas import ReplicaStatus
+from strandline.controller.instances.replicas import seen
 from strandline.controller.location import on_error
 from strandline.controller.location.catalog import Catalog
 from strandline.controller.location.items import (
@@ -63,7 +61,7 @@ async def status(core: Core) -> dict[str, Any]:
     collections = {
         item.name: {
             **_collection(core, item, states[name]),
-            **freshness(item, states, counted, now_ms, _counts(core, item)),
+            **freshness(item, states, counted, now_ms, counted_in(core, item)),
             "errors": await _errors(core, readers[name]),
             **_source_status(item, catalog, live.of(counted, live.SOURCE, name)),
             **_sink_status(item, live.of(counted, live.SINK, name)),
@@ -113,12 +111,6 @@ async def status(core: Core) -> dict[str, Any]:
     }
 
 
-def _counts(core: Core, item: Collected) -> str:
-    """Return what an item's lag is counted in."""
-    source = core.catalog.find(item.source) if isinstance(item, SourceTable) else item
-    return core.assembly.connectors.counts(source.connector) if isinstance(source, Source | SharedSource) else ROWS
-
-
 def _said(name: str, notices: Mapping[str, list[str]], problems: Mapping[str, str]) -> dict[str, Any]:
     """Return what an item waits for, although nothing is wrong, and what stands in its way."""
     return {"notices": notices.get(name, []), "problem": problems.get(name)}
@@ -150,12 +142,7 @@ async def _instances(core: Core) -> dict[str, Any]:
     return {
         item.name: {
             "items": core.catalog.dependents(name),
-            "replicas": {
-                replica: msgspec.to_builtins(
-                    said.get(name, {}).get(replica, ReplicaStatus(address, "it was not seen yet"))
-                )
-                for replica, address in item.replicas.items()
-            },
+            "replicas": seen(item.replicas, said.get(name, {})),
         }
         for name, item in core.catalog.items.items()
         if isinstance(item, InstanceItem)

@@ -100,8 +100,11 @@ async def apply(core: Core, project: Project, *, whole: bool = True) -> Applied:
     for present, defined in there:
         with refused.noted(), in_file(defined.file):
             await _keep(core, present, defined)
-    replaced = [each for each in in_order(wanted) if core.catalog.find(each.statement.name) is not None]
-    at_once, after = sorted_out(core.catalog, [each for each in in_order(wanted) if each not in replaced], replaced)
+    missing: list[Defined] = []
+    replaced: list[Defined] = []
+    for each in in_order(wanted):
+        (missing if core.catalog.find(each.statement.name) is None else replaced).append(each)
+    at_once, after = sorted_out(core.catalog, missing, replaced)
     created = [each for each in at_once if await _created(core, each, refused)]
     await _replace(core, replaced, refused)
     later: list[str] = []
@@ -238,7 +241,8 @@ def changed(core: Core, present: Item, defined: Defined) -> str:
 
     match defined.statement, present:
         case CreateTable() as wanted, Table():
-            return "" if more_columns(core, wanted, present) else _other_columns(_schema(core, wanted), present)
+            said = _schema(core, wanted)
+            return "" if _added(said, present.schema) else _other_columns(said, present)
         case (CreateConnection(), Connection()) | (CreateInstance(), InstanceItem()):
             return ""
         case CreateIndex() as wanted, IndexItem():
@@ -282,8 +286,12 @@ def more_columns(core: Core, wanted: Create, present: Item) -> tuple[Column, ...
     """Return the columns that a definition has behind all those that a table has; none if it is not only that."""
     if not isinstance(wanted, CreateTable) or not isinstance(present, Table):
         return ()
-    schema, there = _schema(core, wanted).columns, present.schema.columns
-    return schema[len(there) :] if schema[: len(there)] == there else ()
+    return _added(_schema(core, wanted), present.schema)
+
+
+def _added(wanted: Schema, there: Schema) -> tuple[Column, ...]:
+    begin, added = wanted.columns[: len(there.columns)], wanted.columns[len(there.columns) :]
+    return added if begin == there.columns else ()
 
 
 def _schema(core: Core, wanted: CreateTable) -> Schema:

@@ -6,8 +6,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from sqlglot import exp
-
+from strandline.controller.introspection.definition import literal
 from strandline.options import holds_secret
 from strandline.sources.kinds import Discovered
 
@@ -82,11 +81,7 @@ def _said(found: Discovered) -> str:
 
 
 def _listed(options: Mapping[str, str]) -> str:
-    return f"({', '.join(f'{name} = {_quoted(text)}' for name, text in options.items())})"
-
-
-def _quoted(text: str) -> str:
-    return exp.Literal.string(text).sql("spark")
+    return f"({', '.join(f'{name} = {literal(text)}' for name, text in options.items())})"
 
 
 def _names(found: Iterable[str], taken: Iterable[str]) -> Iterator[str]:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
@@ -66,6 +66,15 @@ class ReplicaStatus(msgspec.Struct, frozen=True, omit_defaults=True):
     created: int = 0
     obeys: bool = False
     problems: dict[str, str] = {}
+
+
+def seen(addresses: Mapping[str, str], known: Mapping[str, ReplicaStatus]) -> dict[str, Any]:
+    """Return how each of some replicas is, as plain data; ``known``: of those that were seen."""
+    unseen = "it was not seen yet"
+    return {
+        name: msgspec.to_builtins(known.get(name, ReplicaStatus(address, unseen)))
+        for name, address in addresses.items()
+    }
 
 
 class Replicas:

@@ -63,7 +63,7 @@ def definition(item: Item) -> str:
         case Connection():
             return f"CREATE CONNECTION {named(item.name)} TO {item.system} {_options(item.options)}"
         case InstanceItem():
-            replicas = ", ".join(f"{named(name)} {_text(address)}" for name, address in item.replicas.items())
+            replicas = ", ".join(f"{named(name)} {literal(address)}" for name, address in item.replicas.items())
             return f"CREATE INSTANCE {named(item.name)} REPLICAS ({replicas})"
 
 
@@ -82,14 +82,19 @@ def _instance(name: str) -> str:
 
 
 def _history(interval: str | None) -> str:
-    return "" if interval is None else f"\nKEEP HISTORY FOR {_text(interval)}"
+    return "" if interval is None else f"\nKEEP HISTORY FOR {literal(interval)}"
 
 
 def _options(options: Mapping[str, str]) -> str:
-    return f"({', '.join(f'{named(name)} = {_text(text)}' for name, text in options.items())})"
+    return f"({', '.join(f'{named(name)} = {literal(text)}' for name, text in options.items())})"
 
 
-def _text(text: str) -> str:
+def literal(text: str) -> str:
+    """Return a text as SQL has it, in quotes.
+
+    >>> literal("a day")
+    "'a day'"
+    """
     return exp.Literal.string(text).sql("spark")
 
 

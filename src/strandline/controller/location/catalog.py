@@ -256,26 +256,31 @@ def shards_of(items: Mapping[str, Item]) -> frozenset[str]:
     return frozenset(s for item in items.values() if isinstance(item, Collected | SharedSource) for s in item.shards)
 
 
-def needs(item: Item) -> AbstractSet[str]:
-    """Return the names of what an item cannot be without: what it reads, is fed, connected or run by."""
+def made_of(item: Item) -> list[str]:
+    """Return the names, in lower case, of what an item reads, is fed or connected by."""
     match item:
-        case View():  # a successor needs also what those stand for that it reads
-            return {*item.imports, *item.reads, *_assigned_to(item)}
+        case View():
+            return [*item.imports]
         case IndexItem():
-            return {item.collection, *_assigned_to(item)}
+            return [item.collection]
         case Materialization():
-            return {*(bound.collection for bound in item.bindings), *_assigned_to(item)}
+            return [bound.collection for bound in item.bindings]
         case SourceTable():
-            return {item.source}
+            return [item.source]
         case Source() | SharedSource():
-            return {*(name.lower() for name in connections_of(item.options).values()), *_assigned_to(item)}
+            return sorted(name.lower() for name in connections_of(item.options).values())
         case _:
-            return set()
+            return []
 
 
-def _assigned_to(item: Assigned) -> AbstractSet[str]:
-    """Return the name of the instance that runs ``item``, alone; nothing if the environment's process does."""
-    return {item.instance} if item.instance else set()
+def needs(item: Item) -> AbstractSet[str]:
+    """Return the names of what an item cannot be without: what it is made of, and the instance that runs it."""
+    found = {*made_of(item)}
+    if isinstance(item, View):
+        found.update(item.reads)  # a successor needs also what those stand for that it reads
+    if isinstance(item, Assigned) and item.instance:
+        found.add(item.instance)
+    return found
 
 
 def unknown(kind: str, name: str, known: Iterable[str]) -> DefinitionError:

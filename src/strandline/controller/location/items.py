@@ -139,6 +139,11 @@ class View(_Item, frozen=True, tag="view"):
         return {name.removeprefix(SUCCESSOR): name for name in self.imports}
 
     @property
+    def schedule(self) -> Refresh | None:
+        """Its schedule as a statement says it: without its creation."""
+        return None if self.refresh is None else self.refresh.clause
+
+    @property
     def awaits_creation(self) -> bool:
         """Whether it has a schedule and waits for its inputs: it has no creation yet."""
         return self.refresh is not None and self.refresh.created is None

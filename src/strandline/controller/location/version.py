@@ -119,6 +119,11 @@ def successors(catalog: Catalog) -> list[View]:
     return [item for item in catalog.items.values() if isinstance(item, View) and item.replaces]
 
 
+def others(catalog: Catalog) -> dict[str, Item]:
+    """Return the items of a catalog without the successors, by name."""
+    return {key: item for key, item in catalog.items.items() if not key.startswith(SUCCESSOR)}
+
+
 def successor(name: str) -> str:
     """Return the name of the successor of the view ``name``.
 
@@ -133,8 +138,7 @@ def read_by(name: str, catalog: Catalog) -> Catalog:
 
     A successor reads those that move in the places of what they replace, and not the view that it replaces itself.
     """
-    own = name.lower()
-    items: dict[str, Item] = {key: item for key, item in catalog.items.items() if not key.startswith(SUCCESSOR)}
+    own, items = name.lower(), others(catalog)
     if own.startswith(SUCCESSOR):
         own = own.removeprefix(SUCCESSOR)
         for each in [each for each in successors(catalog) if moves(each, catalog)]:

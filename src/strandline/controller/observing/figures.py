@@ -15,12 +15,13 @@ from typing import Any, Final
 import msgspec
 
 from strandline.compute.rules.explanation import Explanation
-from strandline.controller.asking.freshness import freshness
+from strandline.controller.asking.freshness import counted_in, freshness
 from strandline.controller.commanded import place_of
 from strandline.controller.core import Core
 from strandline.controller.defining.definitions import explain_view
-from strandline.controller.instances.replicas import ReplicaStatus
+from strandline.controller.instances.replicas import seen
 from strandline.controller.introspection.definition import definition
+from strandline.controller.location.catalog import made_of
 from strandline.controller.location.items import (
     SUBSCRIBED,
     Collected,
@@ -33,7 +34,6 @@ from strandline.controller.location.items import (
     Source,
     SourceTable,
     View,
-    connections_of,
     kind_of,
 )
 from strandline.controller.standing import complete
@@ -61,7 +61,7 @@ def figures(core: Core) -> dict[str, Any]:
         if name.startswith(SUBSCRIBED):
             continue
         figures: dict[str, Any] = {"kind": kind_of(item), "instance": place_of(item, catalog)}
-        figures["reads"] = [catalog.items[each].name for each in _reads(item) if each in catalog.items]
+        figures["reads"] = [catalog.items[each].name for each in made_of(item) if each in catalog.items]
         match item:
             case Materialization():
                 position = as_time(report.frontiers.get(name, MINIMUM))
@@ -73,9 +73,10 @@ def figures(core: Core) -> dict[str, Any]:
             case IndexItem():
                 figures["index"] = live.of(counted, live.INDEX, name)
             case InstanceItem():
-                figures["replicas"] = _replicas(item, writing.running.replicas().get(name, {}))
+                known = seen(item.replicas, writing.running.replicas().get(name, {}))
+                figures["replicas"] = {each: {"obeys": False, **status} for each, status in known.items()}
             case _ if isinstance(item, Collected):
-                unit = _unit(core, item)
+                unit = counted_in(core, item)
                 figures |= freshness(item, states, counted, now_ms, unit) | {"unit": unit} | _shard(states[name])
                 figures["done"] = live.of(counted, live.SINK, name) | live.of(counted, live.SOURCE, name)
                 figures["step"] = _step(counted, item)
@@ -90,7 +91,7 @@ def figures(core: Core) -> dict[str, Any]:
         "items": found,
         "others": {name: problem for name, problem in problems.items() if name not in catalog.items},
         "store": core.client.metrics.counts(),
-        "steps": {stage: asdict(done) | {"draft": None} for stage, done in _steps(counted)},
+        "steps": {stage: asdict(done) | {"draft": None} for stage, done in live.last_steps(counted).items()},
     }
 
 
@@ -148,28 +149,6 @@ def _holders(state: ShardState) -> list[dict[str, Any]]:
     return critical + leased
 
 
-def _reads(item: Item) -> list[str]:
-    """Return the names, in lower case, of what an item is made of."""
-    match item:
-        case View(imports=imports):
-            return [name.lower() for name in imports]
-        case SourceTable(source=source):
-            return [source]
-        case Source(options=options) | SharedSource(options=options):
-            return sorted(name.lower() for name in connections_of(options).values())
-        case Materialization(bindings=bindings):
-            return [each.collection.lower() for each in bindings]
-        case IndexItem(collection=collection):
-            return [collection]
-        case _:
-            return []
-
-
-def _unit(core: Core, item: Collected) -> str:
-    source = core.catalog.find(item.source) if isinstance(item, SourceTable) else item
-    return core.assembly.connectors.counts(source.connector) if isinstance(source, Source | SharedSource) else "rows"
-
-
 def _shard(state: ShardState | None) -> dict[str, Any]:
     """Return what is known of a collection's shard; nothing if it is not open yet."""
     if state is None:
@@ -205,24 +184,6 @@ def _task(task: Any) -> dict[str, Any]:
         "moving": asdict(task.moving),
         "splits": len(task.splits),
     }
-
-
-def _replicas(item: InstanceItem, known: Mapping[str, ReplicaStatus]) -> dict[str, Any]:
-    unseen = "it was not seen yet"
-    return {
-        name: {"obeys": False, **msgspec.to_builtins(known.get(name, ReplicaStatus(address, unseen)))}
-        for name, address in item.replicas.items()
-    }
-
-
-def _steps(counted: Mapping[str, int]) -> list[tuple[str, Any]]:
-    mark = "/rows_read"
-    stages = sorted(
-        key.removeprefix(f"{live.STEP}/").removesuffix(mark)
-        for key in counted
-        if key.startswith(f"{live.STEP}/") and key.endswith(mark)
-    )
-    return [(stage, done) for stage in stages if (done := live.last_step(counted, stage)) is not None]
 
 
 def _step(counted: Mapping[str, int], item: Collected) -> dict[str, int] | None:

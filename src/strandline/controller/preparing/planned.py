@@ -199,7 +199,6 @@ async def _rows(core: Core, catalog: Catalog, defined: Defined) -> int | None:
 
 def _rate(counted: Mapping[str, int]) -> float | None:
     """Return how many updates a second the last steps of stages have read; None if none has read enough to tell."""
-    stages = {name.split("/")[1] for name in counted if name.startswith(f"{live.STEP}/")}
-    steps = [done for name in sorted(stages) if (done := live.last_step(counted, name)) is not None]
+    steps = live.last_steps(counted).values()
     rated = [1000 * done.rows_read / done.ms for done in steps if done.rows_read >= RATED_ROWS_MIN and done.ms]
     return max(rated, default=None)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from graphlib import CycleError, TopologicalSorter
 from typing import Final
 
@@ -29,16 +29,8 @@ def in_order(defined: Sequence[Defined]) -> list[Defined]:
     Raises `DefinitionError` naming views that read each other in a circle.
     """
     views = {each.statement.name.lower(): each for each in defined if isinstance(each.statement, CreateView)}
-    graph = {
-        name: [other for other in mentions(each.statement.query) if other in views]
-        for name, each in views.items()
-        if isinstance(each.statement, CreateView)
-    }
-    try:
-        order = list(TopologicalSorter(graph).static_order())
-    except CycleError as error:
-        circle = [repr(views[name].statement.name) for name in reversed(error.args[1])]
-        raise DefinitionError(f"views read each other in a circle: {' reads '.join(circle)}") from error
+    graph = {name: [other for other in read_by(each) if other in views] for name, each in views.items()}
+    order = behind(graph, {name: each.statement.name for name, each in views.items()}, "read")
     ranked = [each for each in defined if not isinstance(each.statement, CreateView)]
     ranked.sort(key=lambda each: _RANKS[type(each.statement)])
     before = [each for each in ranked if not isinstance(each.statement, CreateIndex | CreateMaterialization)]
@@ -55,6 +47,18 @@ _RANKS: Final[Mapping[type, int]] = {
     CreateMaterialization: 4,
 }
 """What is created before what, views left out."""
+
+
+def behind(read: Mapping[str, Collection[str]], names: Mapping[str, str], how: str) -> list[str]:
+    """Return the keys of ``read``, each after those that it reads; ``names``: what messages call each.
+
+    Raises `DefinitionError` naming views that read each other in a circle; ``how``: whether they do, or would.
+    """
+    try:
+        return list(TopologicalSorter({name: sorted(each) for name, each in read.items()}).static_order())
+    except CycleError as error:
+        circle = [repr(names[each]) for each in reversed(error.args[1])]
+        raise DefinitionError(f"views {how} each other in a circle: {' reads '.join(circle)}") from error
 
 
 def sorted_out(

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from graphlib import CycleError, TopologicalSorter
 
 import msgspec
 
@@ -23,12 +22,12 @@ from strandline.controller.commanded import spec_of
 from strandline.controller.core import Core
 from strandline.controller.defining import definitions
 from strandline.controller.defining.changing import tables
-from strandline.controller.defining.changing.order import mentions
+from strandline.controller.defining.changing.order import behind, mentions
 from strandline.controller.language.statements import CreateView, Drop
 from strandline.controller.location.audits import audits_of
 from strandline.controller.location.catalog import Catalog, needs
 from strandline.controller.location.items import IndexItem, Item, Materialization, View
-from strandline.controller.location.version import moves, succeeded, successor, successors
+from strandline.controller.location.version import moves, others, succeeded, successor, successors
 from strandline.controller.planning import Definition, refuse_itself, stage_shards, wanted_view
 from strandline.errors import DefinitionError
 from strandline.materialize.driver import require_all
@@ -44,8 +43,7 @@ class Replacement:
 
     def put(self, catalog: Catalog) -> Catalog:
         """Return ``catalog`` with these successors, and no others."""
-        kept = {name: item for name, item in catalog.items.items() if not _is_successor(item)}
-        return catalog.having(kept | {each.name.lower(): each for each in self.successors})
+        return catalog.having(others(catalog) | {each.name.lower(): each for each in self.successors})
 
     @property
     def moved(self) -> tuple[str, ...]:
@@ -81,10 +79,9 @@ async def replace_views(core: Core, statements: Sequence[CreateView]) -> None:
 async def drop(core: Core, statement: Drop) -> None:
     """DROP; of a successor: take back what was to replace a view.  Raises as `definitions.drop`."""
     item = core.catalog.find(statement.name)
-    if not _is_successor(item) or statement.kind != "materialized view":
+    if not isinstance(item, View) or not item.replaces or statement.kind != "materialized view":
         await definitions.drop(core, statement)
         return
-    assert isinstance(item, View), "a successor is a view"
     wanted = pending(core.catalog)
     if wanted.pop(item.replaces, None) is None:
         raise DefinitionError(
@@ -130,10 +127,9 @@ def pending(catalog: Catalog) -> dict[str, View]:
     found = {}
     for each in successors(catalog):
         present = catalog.one(each.replaces, View, "view")
-        refresh = each.refresh and each.refresh.clause
-        follows = each.sql == present.sql and refresh == (present.refresh and present.refresh.clause)
+        follows = each.sql == present.sql and each.schedule == present.schedule
         if not follows or (present.narrowed and not each.narrowed):
-            view = wanted_view(each.name, each.sql, refresh, each.instance)
+            view = wanted_view(each.name, each.sql, each.schedule, each.instance)
             found[each.replaces] = msgspec.structs.replace(view, keep_history=each.keep_history)
     return found
 
@@ -145,7 +141,7 @@ def draw(core: Core, wanted: Mapping[str, View], texts: Mapping[str, CreateView]
 
     Raises as `replace_views`.
     """
-    base = core.catalog.having({name: item for name, item in core.catalog.items.items() if not _is_successor(item)})
+    base = core.catalog.having(others(core.catalog))
     drawing = _Drawing(core, base, [], [])
     below = {each for name in sorted(wanted) for each in base.downstream(name)}
     for name in _in_order(base, wanted):
@@ -159,27 +155,18 @@ def draw(core: Core, wanted: Mapping[str, View], texts: Mapping[str, CreateView]
     return Replacement(base, tuple(drawing.successors), tuple(drawing.made))
 
 
-def _is_successor(item: Item | None) -> bool:
-    return isinstance(item, View) and bool(item.replaces)
-
-
 def _in_order(base: Catalog, wanted: Mapping[str, View]) -> list[str]:
     """Return the names of all items, each after what it is to read."""
-    read: dict[str, set[str]] = {}
-    for name, item in base.items.items():
-        found = mentions(wanted[name].sql) if name in wanted else needs(item)
-        read[name] = {each for each in found if each in base.items and each != name}
-    try:
-        return list(TopologicalSorter(read).static_order())
-    except CycleError as error:
-        circle = [repr(base.items[name].name) for name in reversed(error.args[1])]
-        raise DefinitionError(f"views would read each other in a circle: {' reads '.join(circle)}") from error
+    read = {
+        name: {*(mentions(wanted[name].sql) if name in wanted else needs(item))} & (base.items.keys() - {name})
+        for name, item in base.items.items()
+    }
+    return behind(read, {name: item.name for name, item in base.items.items()}, "would read")
 
 
 def same_query(statement: CreateView, present: View) -> bool:
     """Return whether a statement says what a view is already, however it is written."""
-    refresh = present.refresh and present.refresh.clause
-    return statement.refresh == refresh and meaning(statement.query) == meaning(present.sql)
+    return statement.refresh == present.schedule and meaning(statement.query) == meaning(present.sql)
 
 
 def meaning(sql: str) -> list[tuple[str, bool]]:
@@ -238,7 +225,7 @@ class _Drawing:
         there = self.core.catalog.items.get(successor(reader.name))
         apart = there.apart if isinstance(there, View) and there.apart else self.core.assembly.ids.fresh("a")
         wanted = msgspec.structs.replace(
-            wanted_view(successor(reader.name), reader.sql, reader.refresh and reader.refresh.clause, reader.instance),
+            wanted_view(successor(reader.name), reader.sql, reader.schedule, reader.instance),
             keep_history=reader.keep_history,
             apart=apart,
             narrowed={each: names for each, names in reader.narrowed.items() if not self._moves(each)},
@@ -285,11 +272,8 @@ class _Drawing:
 def _alike(there: View, found: View) -> bool:
     """Return whether a successor that is there is what is to be, whatever its shards are."""
     own = {"shard": "", "stages": {}, "audits": 0, "checked": "", "distrusted": "", "keep_history": None}
-    refreshes = (there.refresh and there.refresh.clause, found.refresh and found.refresh.clause)
-    same = {**own, "refresh": None}
-    return refreshes[0] == refreshes[1] and msgspec.structs.replace(there, **same) == msgspec.structs.replace(
-        found, **same
-    )
+    one, other = (msgspec.structs.replace(each, **own, refresh=each.schedule) for each in (there, found))
+    return one == other
 
 
 async def _require_endpoints(core: Core, made: Replacement) -> None:

@@ -55,10 +55,8 @@ def _widened(catalog: Catalog, *, name: str, schema: Schema) -> Catalog:
     table = catalog.one(name, Table, "table")
     if table.schema == schema:
         return catalog
-    after, lower = (
-        catalog.with_item(msgspec.structs.replace(table, columns=definitions.columns_of(schema))),
-        name.lower(),
-    )
+    lower, columns = name.lower(), definitions.columns_of(schema)
+    after = catalog.with_item(msgspec.structs.replace(table, columns=columns))
     for view in catalog.items.values():
         if isinstance(view, View) and lower in view.imports:
             narrowed = {lower: table.schema.names, **view.narrowed}
