@@ -78,25 +78,31 @@ def test_parameters_are_values(cursor: Any) -> None:
     assert cursor.fetchall() == [(2, 1)]
 
 
+def commit_and_roll_back(served: Serving, city: str) -> None:
+    """Insert two rows in a transaction and a third in one that is rolled back, and count them."""
+    count = f"SELECT count(*), sum(n) FROM sales WHERE city = '{city}'"
+    with adbc.connect(served.flight_sql[0]) as connection, connection.cursor() as cursor:
+        cursor.execute("INSERT INTO sales VALUES (?, 1)", (city,))
+        cursor.execute("INSERT INTO sales VALUES (?, 2)", (city,))
+        cursor.execute(count)
+        assert cursor.fetchall() == [(0, None)], "a transaction sees the tables as they were before it"
+        connection.commit()
+        cursor.execute("INSERT INTO sales VALUES (?, 3)", (city,))
+        connection.rollback()
+        cursor.execute(count)
+        assert cursor.fetchall() == [(2, 3)]
+
+
 def test_a_transaction_is_whole_or_not_at_all(served: Serving) -> None:
     """Law E2.  Damage: half of what a tool wrote stays when it rolls back."""
-    with adbc.connect(served.flight_sql[0]) as connection, connection.cursor() as cursor:
-        cursor.execute("INSERT INTO sales VALUES ('together', 1)")
-        cursor.execute("INSERT INTO sales VALUES ('together', 2)")
-        cursor.execute("SELECT count(*) FROM sales WHERE city = 'together'")
-        assert cursor.fetchall() == [(0,)], "a transaction sees the tables as they were before it"
-        connection.commit()
-        cursor.execute("INSERT INTO sales VALUES ('together', 3)")
-        connection.rollback()
-        cursor.execute("SELECT count(*), sum(n) FROM sales WHERE city = 'together'")
-        assert cursor.fetchall() == [(2, 3)]
+    commit_and_roll_back(served, "together")
 
 
 def test_a_transaction_that_commits_each_statement_is_caught(served: Serving, monkeypatch: pytest.MonkeyPatch) -> None:
     """Damage: the test above passes whatever becomes of a transaction."""
     monkeypatch.setattr(Desk, "executed", lambda desk, text, _=b"": desk.env.execute(text))
-    with pytest.raises(AssertionError):
-        test_a_transaction_is_whole_or_not_at_all(served)
+    with pytest.raises(AssertionError, match="as they were before"):
+        commit_and_roll_back(served, "one by one")
 
 
 def test_what_is_wrong_is_one_sentence_with_its_position(cursor: Any, remote: RemoteEnvironment) -> None:
