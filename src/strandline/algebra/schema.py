@@ -63,7 +63,7 @@ class Schema:
     @property
     def ddl(self) -> str:
         """The schema as Spark DDL, names quoted."""
-        return ", ".join(f"{quote(c.name)} {c.type}" for c in self.columns)
+        return ddl_of(self.columns)
 
     def not_once_in(self, names: Sequence[str]) -> str:
         """Say which column is not exactly once among ``names``, compared without case; empty: each is.
@@ -89,6 +89,11 @@ def struct(fields: Iterable[Column]) -> str:
     'struct<`a b`:int>'
     """
     return f"struct<{','.join(f'{quote(c.name)}:{c.type}' for c in fields)}>"
+
+
+def ddl_of(columns: Iterable[Column]) -> str:
+    """Return ``columns`` as Spark DDL, names quoted."""
+    return ", ".join(f"{quote(c.name)} {c.type}" for c in columns)
 
 
 def quote(name: str) -> str:

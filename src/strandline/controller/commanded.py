@@ -140,7 +140,8 @@ def _ingestion(item: Source | SharedSource, outputs: tuple[Output, ...], catalog
 
 
 def _output(item: Fed, table: str, catalog: Catalog, config: Config) -> Output:
-    return Output(collection(item, config), table, on_error.errors_max(catalog.source_options(item)))
+    options = catalog.source_options(item)
+    return Output(collection(item, config), table, on_error.errors_max(options), on_error.evolves(options))
 
 
 def _dataflow(view: View, known: Definition, catalog: Catalog, config: Config) -> RunDataflow:

@@ -43,12 +43,13 @@ class Output:
     """A collection that a source feeds.
 
     ``table``: what upstream calls it, "" where the source is one collection.  ``errors_max``: with how many errors it
-    may go on; None: with any number.
+    may go on; None: with any number.  ``evolves``: it is to get the columns that its upstream gets.
     """
 
     collection: Collection
     table: str = ""
     errors_max: int | None = None
+    evolves: bool = False
 
 
 @dataclass(frozen=True, slots=True)

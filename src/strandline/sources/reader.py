@@ -23,7 +23,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeAlias, TypeVar
 
 from strandline.algebra.formats import DatedFile, FileFormat
-from strandline.algebra.schema import Schema
+from strandline.algebra.schema import Column, Schema, ddl_of
+from strandline.errors import SourceError
 from strandline.extras import no_extras
 from strandline.frontier.gauge import Offsets
 from strandline.persist.handles.contents import Rows
@@ -63,6 +64,23 @@ Records: TypeAlias = Plain | TakenBack | Keyed
 """What the records of a table are; `sources.envelopes` makes updates of them."""
 Progress: TypeAlias = Callable[[], Awaitable[RecordShard]]
 """Opens a reader's own shard, which holds its notes."""
+
+
+class ColumnsAdded(SourceError):
+    """What is to be read of ``table`` has ``columns`` that the table lacks, and it gets all that upstream has.
+
+    ``table``: what upstream calls it, "" for a source that is one collection.  A reader raises it before it returns any
+    row of the slices that it was asked for.  So nothing of a new column is lost: once the table has the columns, the
+    same slices are read again.  A record without one of them has NULL there.
+    """
+
+    def __init__(self, table: str, columns: Sequence[Column]) -> None:
+        super().__init__(table, tuple(columns))
+        self.table = table
+        self.columns = tuple(columns)
+
+    def __str__(self) -> str:
+        return f"upstream has columns that are to be added here: {ddl_of(self.columns)}"
 
 
 class SourceReader(Protocol):
@@ -165,7 +183,9 @@ class Surroundings:
     """What a reader is opened with besides its options.
 
     ``schemas``: of the rows that it returns, by table.  ``engine`` makes rows of Arrow, ``decoder`` of files,
-    ``messages`` of messages.  ``progress`` opens the record shard that is its own, under ``epoch``.
+    ``messages`` of messages.  ``progress`` opens the record shard that is its own, under ``epoch``.  ``evolving``: the
+    tables that get the columns that upstream gets (`gained`).  ``altering``: how the statement begins that adds columns
+    to a table, as ``ALTER TABLE `t```.
     """
 
     clock: Clock
@@ -175,11 +195,40 @@ class Surroundings:
     messages: MessageDecoder
     epoch: int
     progress: Progress
+    evolving: frozenset[str] = frozenset()
+    altering: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def schema(self) -> Schema:
         """The schema of a source that is one collection."""
         return self.schemas[""]
+
+    def gained(self, table: str, found: Sequence[Column]) -> str:
+        """Return a notice that names the columns among ``found`` that ``table`` lacks; empty: it lacks none.
+
+        ``found``: all that upstream has now.  Raises `ColumnsAdded` instead if the table evolves.
+        """
+        columns = unknown_of(self.schemas[table], found)
+        if not columns:
+            return ""
+        if table in self.evolving:
+            raise ColumnsAdded(table, columns)
+        statement = f"{self.altering[table]} ADD COLUMNS ({ddl_of(columns)})"
+        return f"upstream has columns that are not read: {ddl_of(columns)}; to read them from now on: {statement}"
+
+
+def unknown_of(schema: Schema, found: Sequence[Column]) -> tuple[Column, ...]:
+    """Return the columns among ``found`` that ``schema`` lacks.
+
+    A column whose name differs in case alone is the same one, unless upstream has both.
+
+    >>> has = Schema((Column("id", "int"),))
+    >>> unknown_of(has, [Column("ID", "int")]), unknown_of(has, [Column("id", "int"), Column("ID", "int")])
+    ((), (Column(name='ID', type='int'),))
+    """
+    spelled = {column.name for column in found} & set(schema.names)
+    exact, known = {name.lower() for name in spelled}, {name.lower() for name in schema.names}
+    return tuple(c for c in found if c.name not in spelled and (c.name.lower() in exact or c.name.lower() not in known))
 
 
 def any_schema(options: object, schema: Schema) -> None:

@@ -11,11 +11,11 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from strandline.algebra.schema import Schema
+from strandline.algebra.schema import Schema, quote
 from strandline.controller.location.on_error import MaterializationOptions, SourceOptions
 from strandline.errors import ConfigError, DefinitionError, SourceError, Unavailable
 from strandline.extras import require
-from strandline.instance.commands import RunIngestion
+from strandline.instance.commands import Output, RunIngestion
 from strandline.materialize.driver import Driver, DriverKind
 from strandline.options import lines, resolve_reference, understood
 from strandline.persist.client import PersistClient
@@ -194,7 +194,16 @@ class Readers:
     def _given(self, source: RunIngestion, client: PersistClient, epoch: int) -> Surroundings:
         schemas = {output.table: output.collection.schema for output in source.outputs}
         progress = partial(client.records, source.progress, epoch)
-        return Surroundings(self.clock, schemas, self.engine, self.decoder, self.messages, epoch, progress)
+        evolving = frozenset(output.table for output in source.outputs if output.evolves)
+        altering = {output.table: _altering(output) for output in source.outputs}
+        return Surroundings(
+            self.clock, schemas, self.engine, self.decoder, self.messages, epoch, progress, evolving, altering
+        )
+
+
+def _altering(output: Output) -> str:
+    """Return how the statement begins that changes an output."""
+    return f"ALTER {'TABLE' if output.table else 'SOURCE'} {quote(output.collection.name)}"
 
 
 async def discover(connector: str, options: Mapping[str, str]) -> Sequence[Discovered]:

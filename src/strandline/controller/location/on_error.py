@@ -7,6 +7,8 @@ source may hold: beyond that it stands still, because an input that changed its 
 Of a materialization: ``wait`` (the default) stands still at the last time without errors; ``continue`` pushes the good
 rows.  Errors are counted by `status` and stay readable either way.
 
+``evolve``: what a source does when its upstream gets a column (`sources.reader.ColumnsAdded`).
+
 ``delta``, ``diffs``, ``times`` and ``reduce``: what a materialization pushes if not the rows as they are
 (`task.Binding`).  ``every`` and ``within``: when it begins its transactions (`materialize/schedule/`).  ``trigger``:
 what is called after them (`instance/running/announcing.py`).
@@ -25,6 +27,7 @@ from strandline.options import ANY_TEXT, COUNT, FLAG, PLACE, Kind, one_of, optio
 
 OPTION: Final = "on_error"
 ERRORS_MAX: Final = "errors_max"
+EVOLVE: Final = "evolve"
 
 
 def _window(text: str) -> str:
@@ -47,6 +50,12 @@ class OfMaterialization(Enum):
     CONTINUE = "continue"
 
 
+class Evolving(Enum):
+    """What a source does when its upstream gets a column."""
+
+    ADD = "add"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceOptions:
     """The options of every source."""
@@ -60,6 +69,12 @@ class SourceOptions:
         COUNT,
         "How many errors it may hold: with more it stands still, and reads nothing more until they are dismissed or "
         "this is raised. Without it, any number.",
+        default=None,
+    )
+    evolve: Evolving | None = option(
+        one_of(Evolving),
+        "When upstream gets a column: `add` adds it here too. Without it, the source says so and goes on without the "
+        "column (docs/sources.md, When upstream gets a column).",
         default=None,
     )
 
@@ -158,3 +173,12 @@ def errors_max(options: Mapping[str, str]) -> int | None:
     """
     text = options.get(ERRORS_MAX)
     return None if text is None else COUNT.understand(text)
+
+
+def evolves(options: Mapping[str, str]) -> bool:
+    """Return whether a source with such options gets the columns that its upstream gets.
+
+    >>> evolves({"path": "/d", "evolve": "add"}), evolves({})
+    (True, False)
+    """
+    return options.get(EVOLVE) == Evolving.ADD.value
