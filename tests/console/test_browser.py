@@ -90,6 +90,7 @@ def hour() -> Iterator[Console]:
         yield served
 
 
+@pytest.mark.drawn(2)
 @pytest.mark.parametrize("width", [360, 1440])
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_the_graph_a_view_and_an_error(browser: Browser, hour: Console, width: int, scheme: str) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.seldom(2)]
 CHILD = Path(__file__).with_name("law_d_child.py")
 CONFIGURATIONS = {
     "local[1], a day a step": ("local[1]", 1, "compiled"),

@@ -234,6 +234,7 @@ def follow(root: Path, seed: int, make: Callable[[Door, Pinned], Stream] = Strea
         return starts
 
 
+@pytest.mark.drawn(2)
 @pytest.mark.parametrize("seed", range(SEEDS))
 def test_each_update_comes_once_whatever_is_killed(tmp_path: Path, seed: int) -> None:
     """Damage: after a kill a stream counts a change twice, or never."""

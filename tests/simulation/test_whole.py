@@ -17,7 +17,7 @@ from worlds.outside import AT_ONCE
 from worlds.system import STEPS_MAX
 from worlds.whole import play
 
-HISTORIES: Final = 2_000
+HISTORIES: Final = 1_500
 """Those that are the same each time; as many new ones come with them."""
 WATCHED_HISTORIES: Final = 50
 """The same of those that are watched."""

@@ -100,6 +100,7 @@ def _differs(laboratory: Any, sql: str, sabotage: Sabotage) -> bool:
 
 
 @pytest.mark.spark
+@pytest.mark.drawn(2)
 @pytest.mark.parametrize("name", DEFECTS)
 def test_a_planted_defect_is_noticed_and_its_absence_is_not(name: str, laboratory: Any) -> None:
     """Damage: the oracle tests would pass whatever the rules do."""
@@ -152,6 +153,7 @@ PLANS: Final[dict[str, tuple[str, str, Any]]] = {
 
 
 @pytest.mark.spark
+@pytest.mark.drawn(2)
 @pytest.mark.parametrize("name", PLANS)
 def test_a_planted_mistake_of_the_planner_is_noticed(
     name: str, laboratory: Any, monkeypatch: pytest.MonkeyPatch

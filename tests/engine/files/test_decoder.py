@@ -40,7 +40,7 @@ from strandline.store.memory import MemoryConsensus
 from strandline.testing.contracts.reader_contract import SharedReaderContract
 from strandline.testing.doubles import CountingIds, HandClock
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.seldom(2)]
 
 CSV = FileFormat(Encoding.CSV)
 JSON = FileFormat(Encoding.JSON)

@@ -347,6 +347,7 @@ def test_the_least_recently_used_plan_is_forgotten(prepared: Plans, monkeypatch:
     assert prepared.counters.made == 4
 
 
+@pytest.mark.drawn(2)
 @pytest.mark.parametrize("shape", ["sums", "groups", "window", "window of touched keys", "join"])
 def test_one_plan_serves_all_windows_of_as_many_times(shape: str, prepared: Plans, spark: SparkSession) -> None:
     """Damage: a plan is made for each gap between times; updates get the rank of a time, or another time."""

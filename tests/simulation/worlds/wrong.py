@@ -24,6 +24,7 @@ from strandline.store.blob import Blob
 from strandline.testing.lists.list_engine import Listed, listed
 from strandline.testing.simulation.choices import Seeded
 from worlds.apart import FOCI, INSTANCE, ApartWorld, Controller, populate
+from worlds.instance import REFRESHED_WITHIN_MS, scheduled
 from worlds.system import FailingEngine
 from worlds.whole import CALM_AFTER
 
@@ -96,13 +97,21 @@ class Judge(Controller):
             self._judging = core, WrongReplicas(core)
         return self._judging[1]
 
+    def _due(self, core: Core) -> int | None:
+        """Return a time at which each view with a schedule is due: only then is it right again, and clocks may go back.
+
+        None: there is none.
+        """
+        due = any(scheduled(item) for item in core.catalog.items.values())
+        return core.require_writing().oracle.now() + REFRESHED_WITHIN_MS if due else None
+
     async def _catch_up(self, core: Core) -> None:
         """See `Instance._catch_up`; before that, let the wrong replica be found."""
         world, judge = self.world, self._judge(core)
         for n in range(SETTLED_WITHIN):
             if n < CHANGES:
                 await self._commit(core)
-            await self._ticked(core, core.tick())
+            await self._ticked(core, core.tick(self._due(core)))
             await core.client.clock.sleep(0.05)
             instance = core.require_writing().running.instances.get(INSTANCE)
             if n > CHANGES and judge.settled and (instance is None or instance.obeying):

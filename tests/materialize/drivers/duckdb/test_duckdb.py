@@ -77,6 +77,7 @@ class TestDuckDBTables(SqlClaims):
     pass
 
 
+@pytest.mark.seldom(3)
 class TestDuckDBWithRowsInFiles(DriverContract):
     @pytest.fixture(autouse=True)
     def spilling(self, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,13 +18,17 @@ from strandline.testing.contracts.drivers.driver_contract import DriverContract,
 from strandline.testing.contracts.drivers.splits_contract import SplitsContract, SplitsUnderFaultsContract
 
 
+@pytest.fixture
+def make_endpoint(tmp_path: Path) -> Callable[[], FilesEndpoint]:
+    """Return a new directory each time."""
+    numbers = count()
+    return lambda: FilesEndpoint(tmp_path / str(next(numbers)))
+
+
 @pytest.mark.seldom(3)
 @pytest.mark.time_limit(600)
 class TestFiles(DriverContract, SplitsContract):
-    @pytest.fixture
-    def make_endpoint(self, tmp_path: Path) -> Callable[[], FilesEndpoint]:
-        numbers = count()
-        return lambda: FilesEndpoint(tmp_path / str(next(numbers)))
+    pass
 
 
 @pytest.mark.seldom(3)

@@ -30,6 +30,7 @@ from strandline.testing.contracts.drivers.driver_contract import (
 )
 
 
+@pytest.mark.seldom(2)
 @pytest.mark.time_limit(600)
 class TestStaged(DriverContract):
     @pytest.fixture
