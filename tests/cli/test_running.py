@@ -35,7 +35,16 @@ class Ticking:
         return 7
 
     def progress(self) -> dict[str, object]:
-        return {"sources": {}, "steps": [], "problems": {}, "late": [], "complete": 7, "notices": {}, "replaced": {}}
+        return {
+            "sources": {},
+            "steps": [],
+            "problems": {},
+            "late": [],
+            "complete": 7,
+            "notices": {},
+            "replaced": {},
+            "evolved": {},
+        }
 
 
 def ran(error: StrandlineError, *, once: bool = False) -> Exit:

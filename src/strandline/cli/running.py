@@ -258,6 +258,7 @@ class Report:
         self._overdue: dict[str, str] = {}
         self._begun: dict[str, Beginning] = {}
         self._replaced: dict[str, int] = {}
+        self._evolved: dict[str, int] = {}  # how many columns were said to be added
         self.quiet = False
         """Whether the last tick found nothing new."""
         self.promoted: float | None = None
@@ -316,6 +317,10 @@ class Report:
             if self._replaced.get(name) != last:
                 self.say("replaced", of=name, after=last)
         self._replaced = dict(progress["replaced"])
+        for name, columns in progress["evolved"].items():
+            if fresh := columns[self._evolved.get(name, 0) :]:
+                self.say("columns added", to=name, columns=", ".join(fresh))
+            self._evolved[name] = len(columns)
 
     def _say_waiting(self, lasting: set[tuple[str, str]]) -> None:
         for name, notice in sorted(lasting - self._shown):

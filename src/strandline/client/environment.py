@@ -32,7 +32,7 @@ from strandline.controller.asking.verification import Verification
 from strandline.controller.asking.wrong_replicas import WrongReplicas
 from strandline.controller.defining import altering, definitions, sources
 from strandline.controller.defining.apply import Applied, apply
-from strandline.controller.defining.changing import replacing
+from strandline.controller.defining.changing import evolving, replacing
 from strandline.controller.defining.creating import create
 from strandline.controller.defining.project import Project, load
 from strandline.controller.holding import Hold
@@ -227,7 +227,7 @@ class Environment:
     async def _ticked(self, ts: int | None, *, wait: bool, timeout: float | None) -> int:
         deadline = None if timeout is None else Deadline(self._core.assembly.clock, timeout)
         await self._settle()
-        time = await self._core.tick(ts, wait=wait, deadline=deadline)
+        time = await evolving.tick(self._core, ts, wait=wait, deadline=deadline)
         self._checks.wake()
         if await self._checks.rest(deadline):
             await self._settle()

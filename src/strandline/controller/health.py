@@ -43,6 +43,8 @@ class Health:
         )
         self.wrong: Mapping[str, str] = {}
         """What replicas have computed wrong, by view: the view goes on (`controller/asking/wrong_replicas.py`)."""
+        self.unadded: Mapping[str, str] = {}
+        """Why columns that upstreams have got cannot be added, by collection: instead of that it waits for them."""
         self._standing: dict[str, str] = {}  # what is behind the last tick without a problem of its own
         self.time: int | None = None
         """The time of the tick that runs, once it has one."""
@@ -61,6 +63,7 @@ class Health:
                 owners |= dict.fromkeys(item.shards, name)
         found = {name: item.distrusted for name, item in items.items() if isinstance(item, View)}
         found = {name: why for name, why in found.items() if why} | self._standing | self._problems
+        found |= {name: why for name, why in self.unadded.items() if name in found}
         for name, why in self.wrong.items():
             found[name] = "; ".join(filter(None, (found.get(name), why)))
         for shard, problem in self._client.problems().items():

@@ -14,7 +14,7 @@ from operator import methodcaller
 
 import msgspec
 
-from strandline.algebra.schema import quote
+from strandline.algebra.schema import Column, quote
 from strandline.compute.stage import Stage
 from strandline.controller.assembly import Assembly
 from strandline.controller.commanded import Plans, command, commands, instance_of, runs_in
@@ -74,6 +74,8 @@ class Writing:
     """The views of open subscriptions, by name; those of others are dropped."""
     replaced: dict[str, int] = field(default_factory=dict)
     """The views that successors have taken the places of, each with the last time before that."""
+    evolved: dict[str, tuple[Column, ...]] = field(default_factory=dict)
+    """The columns that collections of sources have got by themselves, in order, by the collection's name."""
     _stood: dict[str, Frontier] = field(default_factory=dict)
     """Where shards of views of instances stood when their present dataflows had opened them, while they have seeds."""
     _reconciled: Catalog | None = None  # the catalog that the instance runs; None: a tick is to find out

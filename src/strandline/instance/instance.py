@@ -208,7 +208,7 @@ class Instance:
 
     async def _output(self, output: Output, sort: tuple[str, ...]) -> OutputShard:
         fed = output.collection
-        data = await self._client.writer(fed.shard, self._epoch, schema=fed.schema.ddl, sort=sort)
+        data = await self._client.writer(fed.shard, self._epoch, schema=fed.schema.ddl, sort=sort, widens=True)
         return OutputShard(output.table, fed.schema, data)
 
     async def _start_task(self, name: str, command: RunMaterialization) -> None:
@@ -401,7 +401,9 @@ class Instance:
         steps = {name: done.rows_read for name, done in self._views.report.stepped.items()}
         sinks = self._views.dataflows.sinks
         views = {n: ViewStatus(each.fingerprint, each.counters.rows) for n, each in sinks.items() if not each.fresh}
-        return Report(frontiers, notices, statuses, views, tasks, steps)
+        opened = self._sources.open.items()
+        added = {each.item(t): columns for name, each in opened for t, columns in statuses[name].added.items()}
+        return Report(frontiers, notices, statuses, views, tasks, steps, added)
 
     def needed(self) -> dict[str, Frontier]:
         """Return, by shard, the time from which on what runs here must be able to read it."""

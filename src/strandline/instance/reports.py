@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from strandline.algebra.schema import Column
 from strandline.frontier.antichain import Frontier
 from strandline.materialize.status import Status as TaskStatus
 from strandline.sources.status import Status as SourceStatus
@@ -39,6 +40,7 @@ class Report:
     ``frontiers``: of a collection its upper; of a materialization the time before which its endpoint has everything.
     ``views``: those whose shard has a history.
     ``steps``: of each stage that the last tick stepped, how many input updates it read.
+    ``added``: the columns that collections of sources are to get, because their upstreams have got them.
     """
 
     frontiers: Mapping[str, Frontier]
@@ -47,3 +49,4 @@ class Report:
     views: Mapping[str, ViewStatus]
     tasks: Mapping[str, TaskStatus]
     steps: Mapping[str, int]
+    added: Mapping[str, tuple[Column, ...]]

@@ -26,7 +26,7 @@ from strandline.persist.handles.since import SinceHandle
 from strandline.persist.handles.updates import RowCodec
 from strandline.persist.handles.write import WriteHandle, fenced
 from strandline.persist.notices.notify import Notifier, Polling
-from strandline.persist.shard.evolution import parse_schema
+from strandline.persist.shard.evolution import parse_schema, widened
 from strandline.persist.shard.machine import ROLLUP_EVERY, Command, Machine
 from strandline.persist.shard.metrics import Metrics
 from strandline.persist.shard.patience import PatientBlob
@@ -87,11 +87,13 @@ class PersistClient:
         owner: str = "",
         sort: tuple[str, ...] = (),
         merger: Merger | None = None,
+        widens: bool = False,
     ) -> WriteHandle:
         """Open ``shard`` for writing under ``epoch``, creating it if need be; older epochs are fenced from here on.
 
         ``sort``: the columns by which its batches are sorted from now on (default: all); merges keep to it.
-        ``merger`` rewrites the shard's parts when its trace grows long (default: as `compactor` says).
+        ``merger`` rewrites the shard's parts when its trace grows long (default: as `compactor` says).  ``widens``: a
+        shard that lacks the last columns of ``schema`` gets them, and the handle appends only until it gets others.
 
         Raises:
             FencedError: a newer epoch has been admitted.
@@ -99,9 +101,15 @@ class PersistClient:
         """
         known = self._machine(shard).opened
         machine = await self._open(shard)
-        await machine.commit(lambda state: describe(state, schema, owner, sort))
+
+        def described(state: ShardState) -> tuple[ShardState, None]:
+            fits = widened(state, schema) if widens and state.epoch <= epoch else state
+            return describe(fits, schema, owner, sort)
+
+        await machine.commit(described)
         self._look_after(machine, merger or await self._merger_of(machine.state, self._merger))
-        handle = WriteHandle(machine, self.ids, epoch, owner=owner, made=machine.made and not known)
+        held_to = schema if widens else ""
+        handle = WriteHandle(machine, self.ids, epoch, owner=owner, made=machine.made and not known, schema=held_to)
         await handle.admit()
         return handle
 

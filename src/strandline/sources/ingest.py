@@ -18,6 +18,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import TypeAlias
 
+from strandline.algebra.schema import Column
 from strandline.errors import SourceError, Unavailable
 from strandline.frontier.antichain import Frontier, as_time, meet
 from strandline.frontier.gauge import Offsets
@@ -25,7 +26,7 @@ from strandline.persist.handles.contents import Rows
 from strandline.plane.engine import Engine
 from strandline.sources.kinds import ReportsSnapshots, SnapshotProgress, TakesBounds
 from strandline.sources.question import PATIENT, Patience, Question
-from strandline.sources.reader import SourceReader
+from strandline.sources.reader import ColumnsAdded, SourceReader
 from strandline.sources.reclock import NOTHING_READ
 from strandline.sources.remap import RemapShard
 from strandline.sources.resume import ResumptionFrontier
@@ -57,6 +58,7 @@ class Ingestion:
         self._steps = {each.table: Steps(each, reader, remap, engine) for each in outputs}
         self._resumption = ResumptionFrontier(clock, reader, remap, [each.data for each in outputs], self._upstream)
         self._stalled = ""
+        self._added: dict[str, tuple[Column, ...]] = {}  # the columns that kept the last tick from binding
 
     @classmethod
     async def open(
@@ -110,7 +112,8 @@ class Ingestion:
         reasons = (self._stalled, *(each.stalled for each in outputs.values()), self._resumption.problem)
         stalled = next(filter(None, reasons), "")
         bound, resume = self._remap.remap.frontier, self._resumption.offsets
-        return Status(outputs, self.bound, resume, stalled, self._reader.notices(), bound)
+        added = self._added | {table: each.added for table, each in outputs.items() if each.added}
+        return Status(outputs, self.bound, resume, stalled, self._reader.notices(), bound, added)
 
     def snapshots(self) -> dict[str, SnapshotProgress]:
         """How far the snapshots are that are read now, by table, where the reader can say so."""
@@ -131,15 +134,16 @@ class Ingestion:
             known = (await self._remap.refresh()).frontier
             covered = await self._upstream.ask("how far it can be read", partial(self._probe, known), wait=wait)
         except Unavailable as error:
-            self._stalled = str(error)
+            self._stalled, self._added = str(error), {}
             return Stalled(error)
         except SourceError as error:
             self._stalled = str(error)
+            self._added = {error.table: error.columns} if isinstance(error, ColumnsAdded) else {}
             # The reader may not know what another process has made durable meanwhile, and miss what upstream forgot.
             await self._resumption.follow(wait=wait)
             return Stalled(error)
         remap = await self._remap.mint(time, covered)
-        self._stalled = ""
+        self._stalled, self._added = "", {}
         await self._resumption.follow(wait=wait)
         return Advanced(remap.upper)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from strandline.algebra.schema import Column
 from strandline.frontier.antichain import MINIMUM, Frontier
 from strandline.frontier.gauge import Offsets
 from strandline.sources.reclock import NOTHING_READ
@@ -22,7 +23,7 @@ class OutputStatus:
     may have begun before (bound before this incarnation opened, or in a step of its own that came to nothing).
     ``error_records``: rows of the err half that were made durable.  ``snapshotting``: its first step, from a snapshot
     of upstream, is not durable yet.  ``upper``: what is durable, as last seen.  ``stalled``: why the last step came to
-    nothing, else empty.
+    nothing, else empty.  ``added``: the columns that it is to get before it goes on.
     """
 
     read_records: int = 0
@@ -33,6 +34,7 @@ class OutputStatus:
     snapshotting: bool = False
     upper: Frontier = MINIMUM
     stalled: str = ""
+    added: tuple[Column, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +42,8 @@ class Status:
     """A source: its outputs by table, what is bound, and what upstream may forget.
 
     ``stalled``: why the last tick or step came to nothing, or upstream could not be told what it may forget.
-    ``available``: how far upstream could be read when it was last asked, which is bound.
+    ``available``: how far upstream could be read when it was last asked, which is bound.  ``added``: the columns that
+    outputs are to get before the source goes on, by table.
     """
 
     outputs: Mapping[str, OutputStatus] = field(default_factory=dict)
@@ -49,6 +52,7 @@ class Status:
     stalled: str = ""
     notices: tuple[str, ...] = ()
     available: Offsets = NOTHING_READ
+    added: Mapping[str, tuple[Column, ...]] = field(default_factory=dict)
 
     @property
     def behind(self) -> int:

@@ -32,7 +32,7 @@ from strandline.plane.engine import Engine
 from strandline.sources.envelopes.choice import envelope_of
 from strandline.sources.envelopes.envelope import Envelope
 from strandline.sources.kinds import ConfirmsReads
-from strandline.sources.reader import Records, SourceReader
+from strandline.sources.reader import ColumnsAdded, Records, SourceReader
 from strandline.sources.reclock import NOTHING_READ, Slice
 from strandline.sources.remap import RemapShard
 from strandline.sources.status import OutputStatus
@@ -269,6 +269,7 @@ class Steps:
                     error_records=self._status.error_records + sum(batch.errors for batch in staged),
                     steps=self._status.steps + 1,
                     stalled="",
+                    added=(),
                 )
             case UpperMismatch():  # another instance made these times durable: ours are not needed
                 await self._discard(staged)
@@ -281,11 +282,12 @@ class Steps:
             await self._engine.discard(batch)
 
     def _rest(self) -> Idle:
-        self._status = replace(self._status, stalled="")
+        self._status = replace(self._status, stalled="", added=())
         return Idle()
 
     def _stall(self, error: SourceError | Unavailable) -> Stalled:
-        self._status = replace(self._status, stalled=str(error))
+        added = error.columns if isinstance(error, ColumnsAdded) else ()
+        self._status = replace(self._status, stalled=str(error), added=added)
         return Stalled(error)
 
 

@@ -246,6 +246,7 @@ EXAMPLES: Final[Mapping[str, Any]] = {
         },
         {"shard-1": ("w-1", "w-2")},
         {"counters": ("step/v/window/full",)},
+        added={"orders": (Column("note", "string"),)},
     ),
     "Reconciled": Reconciled(1, {"plan": 2}, 3, 4),
     "PeekResponse": PeekResponse("u-1", b"ARROW1"),

@@ -50,6 +50,7 @@ NAMED: Final = frozenset(
     (
         *("shards", "conf", "options", "settings", "replaced", "hurried"),
         *("writes", "needs", "problems", "under_way", "counters", "disagreements", "writers", "notices", "vanished"),
+        "added",
     )
 )
 """The fields that hold values by name: there each name counts."""

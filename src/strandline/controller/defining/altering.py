@@ -1,10 +1,11 @@
-"""ALTER, by its statement; and ALTER MATERIALIZATION: options that say how it goes on, and not what its endpoint holds.
+"""ALTER, by its statement; and options of sources and materializations that say how these go on.
 
-The next tick ends the task and begins it anew under them.
+They do not say what a collection or an endpoint holds.  The next tick ends the item and begins it anew under them.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 import msgspec
@@ -15,10 +16,18 @@ from strandline.controller.core import Core
 from strandline.controller.defining import instances
 from strandline.controller.defining.changing import tables
 from strandline.controller.defining.triggers import require_trigger
-from strandline.controller.language.altering import AddColumns, Alter, AlterMaterialization, KeepHistory, Rename
+from strandline.controller.language.altering import (
+    AddColumns,
+    Alter,
+    AlterMaterialization,
+    AlterSource,
+    KeepHistory,
+    Rename,
+    SetOptions,
+)
 from strandline.controller.location import on_error
 from strandline.controller.location.catalog import Catalog
-from strandline.controller.location.items import Materialization
+from strandline.controller.location.items import Materialization, SharedSource, Source, SourceTable, Table
 from strandline.errors import DefinitionError
 from strandline.materialize.driver import require_all
 
@@ -30,6 +39,8 @@ async def alter(core: Core, statement: Alter) -> None:
     match statement:
         case AlterMaterialization():
             await alter_materialization(core, statement)
+        case AlterSource():
+            await alter_source(core, statement)
         case AddColumns():
             await tables.add_columns(core, statement)
         case Rename():
@@ -47,13 +58,7 @@ async def alter_materialization(core: Core, statement: AlterMaterialization) -> 
     endpoint refuses it.
     """
     writing = core.require_writing()
-    for option, at in statement.places.items():
-        if option not in ALTERABLE:
-            with within(at):
-                raise DefinitionError(
-                    f"option {option!r} cannot be altered, only {', '.join(ALTERABLE)}: DROP the materialization and "
-                    "CREATE it anew"
-                )
+    _require_alterable(statement, ALTERABLE, "the materialization")
     with within(statement.at):
         made = _altered(core.catalog, statement)
         require_trigger(core, made.name, made.common_options.trigger)
@@ -64,7 +69,45 @@ async def alter_materialization(core: Core, statement: AlterMaterialization) -> 
 
 def _altered(catalog: Catalog, statement: AlterMaterialization) -> Materialization:
     present = catalog.one(statement.name, Materialization, "materialization")
-    altered = {**present.options, **statement.options}
-    options = {name: value for name, value in altered.items() if value is not None}
+    options = _set(present.options, statement)
     on_error.common_to_all(present.name, options, on_error.MaterializationOptions)
     return msgspec.structs.replace(present, options=options)
+
+
+async def alter_source(core: Core, statement: AlterSource) -> None:
+    """ALTER SOURCE … {SET | RESET}, and ALTER TABLE of a source's table.
+
+    Raises `DefinitionError` if there is none of this name, or an option cannot be altered or has no such value.
+    """
+    writing = core.require_writing()
+    _require_alterable(statement, on_error.ALTERABLE_OF_SOURCES, f"the {statement.kind.lower()}")
+    with within(statement.at):
+        _altered_source(core.catalog, statement)
+    await core.catalogs.change(writing.epoch, lambda catalog: catalog.with_item(_altered_source(catalog, statement)))
+    await writing.reconcile()
+
+
+def _altered_source(catalog: Catalog, statement: AlterSource) -> Source | SharedSource | SourceTable:
+    present = catalog.find(statement.name)
+    if statement.kind == "TABLE":
+        if isinstance(present, Table):
+            raise DefinitionError(f"{present.name!r} is fed by no source, and has no options")
+        item: Source | SharedSource | SourceTable = catalog.one(statement.name, SourceTable, "table")
+    else:
+        item = present if isinstance(present, Source) else catalog.one(statement.name, SharedSource, "source")
+    options = _set(item.options, statement)
+    on_error.others(item.name, options, on_error.SourceOptions)
+    return msgspec.structs.replace(item, options=options)
+
+
+def _set(options: Mapping[str, str], statement: SetOptions) -> dict[str, str]:
+    return {name: value for name, value in {**options, **statement.options}.items() if value is not None}
+
+
+def _require_alterable(statement: SetOptions, alterable: Sequence[str], what: str) -> None:
+    for option, at in statement.places.items():
+        if option not in alterable:
+            with within(at):
+                raise DefinitionError(
+                    f"option {option!r} cannot be altered, only {', '.join(alterable)}: DROP {what} and CREATE it anew"
+                )

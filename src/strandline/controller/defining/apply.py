@@ -2,11 +2,11 @@
 
 What is missing is created: connections and instances, then sources and tables, then the tables of sources, then views,
 each after those that it reads, then indexes, then materializations.  What may change is taken over: a connection, which
-its sources use at once; the replicas of an instance; how long history is kept; how many errors a source may hold; more
-columns of a table.  A view with another query is replaced: ticks compute the new one beside it
-(`changing/replacing.py`).  Anything else that is there already must be as the project says; a definition that was
-changed otherwise is refused by name, before anything is created.  So applying twice is applying once, and a crash in
-between is mended by applying again.  What the project does not mention is left alone.
+its sources use at once; the replicas of an instance; how long history is kept; how many errors a source may hold, and
+whether it gets columns by itself; more columns of a table or a source.  A view with another query is replaced: ticks
+compute the new one beside it (`changing/replacing.py`).  Anything else that is there already must be as the project
+says; a definition that was changed otherwise is refused by name, before anything is created.  So applying twice is
+applying once, and a crash in between is mended by applying again.  What the project does not mention is left alone.
 """
 
 from __future__ import annotations
@@ -16,10 +16,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from strandline.algebra.schema import Column, Schema
+from strandline.algebra.schema import Schema
 from strandline.controller.core import Core
 from strandline.controller.defining import definitions, instances, sources
 from strandline.controller.defining.changing import tables
+from strandline.controller.defining.changing.columns import behind, gained, more_columns
 from strandline.controller.defining.changing.order import in_order, read_by, sorted_out
 from strandline.controller.defining.changing.replacing import meaning, replace_views, same_query
 from strandline.controller.defining.creating import create
@@ -41,6 +42,7 @@ from strandline.controller.location.items import (
     Assigned,
     Collected,
     Connection,
+    Fed,
     IndexItem,
     InstanceItem,
     Item,
@@ -224,13 +226,19 @@ async def _keep(core: Core, present: Item, defined: Defined) -> None:
             await instances.keep(core, present, statement)
         case ((Source() | SharedSource() | SourceTable()), (CreateSource() | CreateSourceTable())):
             await sources.keep(core, present, statement)
+            await _widen(core, present, statement)
         case Table(), CreateTable():
-            if more := more_columns(core, statement, present):
-                await tables.widen(core, present, more)
-                present = core.catalog.one(present.name, Table, "table")
-            await tables.keep(core, present, statement)
+            await _widen(core, present, statement)
+            await tables.keep(core, core.catalog.one(present.name, Table, "table"), statement)
         case View(), CreateView():
             await tables.keep(core, present, statement)
+
+
+async def _widen(core: Core, present: Item, statement: Create) -> None:
+    if more := more_columns(core, statement, present):
+        there = core.catalog.collection(present.name)
+        assert isinstance(there, Table | Fed), "nothing else gets columns"
+        await tables.widen(core, there, more)
 
 
 def changed(core: Core, present: Item, defined: Defined) -> str:
@@ -241,8 +249,8 @@ def changed(core: Core, present: Item, defined: Defined) -> str:
 
     match defined.statement, present:
         case CreateTable() as wanted, Table():
-            said = _schema(core, wanted)
-            return "" if _added(said, present.schema) else _other_columns(said, present)
+            said = core.assembly.analyst.parse_ddl(wanted.columns)
+            return "" if behind(said, present.schema) else _other_columns(said, present)
         case (CreateConnection(), Connection()) | (CreateInstance(), InstanceItem()):
             return ""
         case CreateIndex() as wanted, IndexItem():
@@ -258,13 +266,14 @@ def changed(core: Core, present: Item, defined: Defined) -> str:
             schema = sources.schema_of(core, wanted)
             if schema is None or isinstance(present, SharedSource):
                 return "" if schema is None and isinstance(present, SharedSource) else "columns, or without them"
-            return _other_columns(schema, present)
+            return _other_columns(schema, present) if gained(core, wanted, present) is None else ""
         case CreateSourceTable() as wanted, SourceTable():
             if (wanted.source.lower(), wanted.reference) != (present.source, present.reference):
                 return f"the reference {present.reference!r} of source {present.source!r}"
             if lasting(wanted.options) != lasting(present.options):
                 return f"the options {_listed(present.options)}"
-            return _other_columns(core.assembly.analyst.parse_ddl(wanted.columns), present)
+            said = core.assembly.analyst.parse_ddl(wanted.columns)
+            return _other_columns(said, present) if gained(core, wanted, present) is None else ""
         case CreateView() as view, View():
             return _other_instance(view.instance, present) or _other_query(core, view, present)
         case CreateMaterialization() as wanted, Materialization():
@@ -280,22 +289,6 @@ def _other_instance(wanted: str, present: Assigned) -> str:
     if wanted.lower() == present.instance:
         return ""
     return f"instance {present.instance!r}" if present.instance else "no instance"
-
-
-def more_columns(core: Core, wanted: Create, present: Item) -> tuple[Column, ...]:
-    """Return the columns that a definition has behind all those that a table has; none if it is not only that."""
-    if not isinstance(wanted, CreateTable) or not isinstance(present, Table):
-        return ()
-    return _added(_schema(core, wanted), present.schema)
-
-
-def _added(wanted: Schema, there: Schema) -> tuple[Column, ...]:
-    begin, added = wanted.columns[: len(there.columns)], wanted.columns[len(there.columns) :]
-    return added if begin == there.columns else ()
-
-
-def _schema(core: Core, wanted: CreateTable) -> Schema:
-    return core.assembly.analyst.parse_ddl(wanted.columns)
 
 
 def _other_query(core: Core, wanted: CreateView, present: View) -> str:

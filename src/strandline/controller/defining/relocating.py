@@ -59,4 +59,5 @@ def options_of(statement: object) -> Mapping[str, str]:
 
 def lasting(options: Mapping[str, str], by_default: AbstractSet[str] = frozenset()) -> dict[str, str]:
     """Return the options that cannot change while an item is there, without those that a default gave."""
-    return {name: text for name, text in options.items() if name != on_error.ERRORS_MAX and name not in by_default}
+    changing = by_default | {*on_error.ALTERABLE_OF_SOURCES}
+    return {name: text for name, text in options.items() if name not in changing}

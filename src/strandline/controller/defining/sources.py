@@ -151,13 +151,8 @@ async def create_source_table(core: Core, statement: statements.CreateSourceTabl
         if left := on_error.others(statement.name, statement.options, on_error.SourceOptions):
             known = ", ".join(("reference", *sorted(on_error.names(on_error.SourceOptions))))
             raise DefinitionError(f"option {min(left)!r} is not known; a table of a source takes {known}")
-        own = on_error.others(source.name, core.catalog.source_options(source), on_error.SourceOptions)
     with within(statement.columns_at):
         schema = core.assembly.analyst.parse_ddl(statement.columns)
-    with _at_option(statement):
-        connectors = core.assembly.connectors
-        connectors.check_table(statement.name, source.connector, own, statement.reference, schema)
-        await connectors.ask_table(statement.name, source.connector, own, statement.reference, schema)
     table = SourceTable(
         statement.name,
         columns_of(schema),
@@ -166,7 +161,25 @@ async def create_source_table(core: Core, statement: statements.CreateSourceTabl
         statement.reference,
         statement.options,
     )
+    with _at_option(statement):
+        await require_readable(core, table, schema)
     await add(core, keeping(table, statement))
+
+
+async def require_readable(core: Core, item: Source | SourceTable, schema: Schema) -> None:
+    """Raise `DefinitionError` if a source, or its table, cannot have the columns ``schema``.
+
+    That is for its connector to say, and for upstream, if it answers.
+    """
+    connectors = core.assembly.connectors
+    if isinstance(item, Source):
+        own = on_error.others(item.name, core.catalog.source_options(item), on_error.SourceOptions)
+        connectors.check(item.name, item.connector, own, schema, _others(core.catalog, item))
+        return
+    source = _shared(core.catalog, item.source)
+    own = on_error.others(source.name, core.catalog.source_options(source), on_error.SourceOptions)
+    connectors.check_table(item.name, source.connector, own, item.reference, schema)
+    await connectors.ask_table(item.name, source.connector, own, item.reference, schema)
 
 
 async def keep(
@@ -174,10 +187,10 @@ async def keep(
     item: Source | SharedSource | SourceTable,
     statement: statements.CreateSource | statements.CreateSourceTable,
 ) -> None:
-    """Take over how long the history of ``item``, which is there, is kept, and how many errors it may hold."""
+    """Take over how long the history of ``item``, which is there, is kept, and its options that may change."""
     wanted = item if isinstance(item, SharedSource) else keeping(item, statement)
-    others = {name: text for name, text in item.options.items() if name != on_error.ERRORS_MAX}
-    now = {name: text for name, text in statement.options.items() if name == on_error.ERRORS_MAX}
+    others = {name: text for name, text in item.options.items() if name not in on_error.ALTERABLE_OF_SOURCES}
+    now = {name: text for name, text in statement.options.items() if name in on_error.ALTERABLE_OF_SOURCES}
     wanted = msgspec.structs.replace(wanted, options={**others, **now})
     if wanted == item:
         return

@@ -13,6 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final, TypeVar
 
+from strandline.algebra.schema import Column
 from strandline.compute.sink.disagreement import Disagreement
 from strandline.errors import reason
 from strandline.frontier.antichain import MINIMUM, Frontier
@@ -74,6 +75,7 @@ class Heard:
     disagreements: dict[str, Disagreement] = field(default_factory=dict)
     writers: dict[str, tuple[str, ...]] = field(default_factory=dict)
     notices: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    added: dict[str, tuple[Column, ...]] = field(default_factory=dict)
     refused: dict[str, str] = field(default_factory=dict)
     """Why commands were not obeyed, by the item that each names; one that names none by its kind in brackets."""
 
@@ -117,7 +119,7 @@ class Heard:
                 for shard in [shard for shard, needed in needs.items() if needed.empty]:
                     self.needs.pop(shard, None)
                 self.advanced = self.advanced if advanced is None else advanced
-            case Status(problems, under_way, counters, disagreements, writers, notices, vanished):
+            case Status(problems, under_way, counters, disagreements, writers, notices, vanished, added):
                 self.problems = {name: text for name, text in (self.problems | problems).items() if text}
                 begun = {name: now_ms for name, since in under_way.items() if since is not None}
                 self.under_way = _without(self.under_way, tuple(under_way)) | begun
@@ -126,6 +128,7 @@ class Heard:
                 self.disagreements = _without(self.disagreements | disagreements, vanished.get("disagreements", ()))
                 self.writers = _without(self.writers | writers, vanished.get("writers", ()))
                 self.notices = _without(self.notices | notices, vanished.get("notices", ()))
+                self.added = _without(self.added | added, vanished.get("added", ()))
             case _:
                 pass
 

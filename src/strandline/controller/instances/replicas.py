@@ -15,6 +15,7 @@ from typing import Any, Final
 
 import msgspec
 
+from strandline.algebra.schema import Column
 from strandline.controller.instances.asked import Asked
 from strandline.controller.instances.history import History
 from strandline.controller.instances.link import MOVES_AFTER_S, Link
@@ -396,6 +397,10 @@ class Replicas:
             for name, said in link.heard.notices.items():
                 found[name] = list(dict.fromkeys((*found.get(name, ()), *said)))
         return found
+
+    def added(self) -> dict[str, tuple[Column, ...]]:
+        """Return the columns that collections of sources are to get, by name: what one replica has found is so."""
+        return {name: columns for link in self.obeying for name, columns in link.heard.added.items()}
 
     def counters(self) -> dict[str, int]:
         """Return the live counters of what runs; see `live.together`."""

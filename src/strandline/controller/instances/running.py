@@ -226,7 +226,9 @@ class Running:
         elsewhere = [instance.frontiers() for instance in self.instances.values()]
         notices = [instance.notices() for instance in self.instances.values()]
         frontiers = {**report.frontiers, **ChainMap(*elsewhere)}
-        return replace(report, frontiers=frontiers, notices={**report.notices, **ChainMap(*notices)})
+        added = ChainMap(*(instance.added() for instance in self.instances.values()))
+        notes = {**report.notices, **ChainMap(*notices)}
+        return replace(report, frontiers=frontiers, notices=notes, added={**report.added, **added})
 
     def upper(self, name: str) -> Frontier:
         """Return how far the replicas that run an item have said that it is; the minimum if none has."""

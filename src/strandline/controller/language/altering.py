@@ -2,6 +2,8 @@
 
 ALTER INSTANCE name {ADD REPLICA name 'host:port' | DROP REPLICA name}
 ALTER MATERIALIZATION name {SET (option value, …) | RESET (option, …)}
+ALTER SOURCE name {ADD COLUMN column type | ADD COLUMNS (column type, …)}
+ALTER {SOURCE | TABLE} name {SET (option value, …) | RESET (option, …)}
 ALTER TABLE name {ADD COLUMN column type | ADD COLUMNS (column type, …) | RENAME TO name}
 ALTER TABLE name {SET KEEP HISTORY FOR 'interval' | RESET KEEP HISTORY}
 """
@@ -9,7 +11,7 @@ ALTER TABLE name {SET KEEP HISTORY FOR 'interval' | RESET KEEP HISTORY}
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Final, TypeAlias
+from typing import Final, Literal, TypeAlias
 
 from strandline.controller.language import clauses, instances
 from strandline.controller.language.cursor import Cursor
@@ -17,10 +19,12 @@ from strandline.controller.language.instances import AddReplica, DropReplica
 from strandline.controller.language.placed import Kept, Placed
 from strandline.errors import Position
 
+Of: TypeAlias = Literal["SOURCE", "TABLE"]
+
 
 @dataclass(frozen=True, slots=True)
-class AlterMaterialization(Placed):
-    """ALTER MATERIALIZATION; each option stands at its place in ``places``.
+class SetOptions(Placed):
+    """SET or RESET of options; each stands at its place in ``places``.
 
     ``options``: what they are set to; None: to what they are if they are not given.
     """
@@ -31,12 +35,25 @@ class AlterMaterialization(Placed):
 
 
 @dataclass(frozen=True, slots=True)
+class AlterMaterialization(SetOptions):
+    """ALTER MATERIALIZATION."""
+
+
+@dataclass(frozen=True, slots=True)
+class AlterSource(SetOptions):
+    """ALTER SOURCE … {SET | RESET} of options, or ALTER TABLE of a source's table; ``kind``: which of them."""
+
+    kind: Of = "SOURCE"
+
+
+@dataclass(frozen=True, slots=True)
 class AddColumns(Placed):
-    """ALTER TABLE … ADD COLUMN: ``columns`` is Spark DDL, which begins at ``columns_at``."""
+    """ALTER TABLE, or SOURCE, … ADD COLUMN: ``columns`` is Spark DDL, which begins at ``columns_at``."""
 
     name: str
     columns: str
     columns_at: Position | None = field(default=None, compare=False, repr=False)
+    kind: Of = "TABLE"
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,8 +72,8 @@ class KeepHistory(Kept):
     name: str
 
 
-Alter: TypeAlias = AddReplica | DropReplica | AlterMaterialization | AddColumns | Rename | KeepHistory
-KINDS: Final = ("INSTANCE", "MATERIALIZATION", "TABLE")
+Alter: TypeAlias = AddReplica | DropReplica | AlterMaterialization | AlterSource | AddColumns | Rename | KeepHistory
+KINDS: Final = ("INSTANCE", "MATERIALIZATION", "SOURCE", "TABLE")
 
 
 def alter(cursor: Cursor) -> Alter:
@@ -66,31 +83,54 @@ def alter(cursor: Cursor) -> Alter:
             return instances.alter(cursor)
         case "MATERIALIZATION":
             return _materialization(cursor)
+        case "SOURCE":
+            return _source(cursor)
         case _:
             return _table(cursor)
 
 
-def _table(cursor: Cursor) -> AddColumns | Rename | KeepHistory:
-    cursor.take("ALTER", "TABLE")
+def _source(cursor: Cursor) -> AddColumns | AlterSource:
+    cursor.take("ALTER", "SOURCE")
     at, name = cursor.position, cursor.only_name()
+    if (added := _added(cursor, at, name, "SOURCE")) is not None:
+        return added
+    sets = cursor.accept("SET")
+    if not sets and not cursor.accept("RESET"):
+        raise cursor.fail("ADD COLUMN, SET or RESET")
+    return AlterSource(name, *_options(cursor, sets=sets), at=at)
+
+
+def _added(cursor: Cursor, at: Position, name: str, kind: Of) -> AddColumns | None:
     if cursor.accept("ADD", "COLUMN"):
         column = cursor.rest("a column and its type")
-        return AddColumns(name, column.text, column.start, at=at)
+        return AddColumns(name, column.text, column.start, kind, at=at)
     if cursor.accept("ADD", "COLUMNS"):
         columns = cursor.columns()
-        return AddColumns(name, columns.text, columns.start, at=at)
+        return AddColumns(name, columns.text, columns.start, kind, at=at)
+    return None
+
+
+def _table(cursor: Cursor) -> AddColumns | AlterSource | Rename | KeepHistory:
+    cursor.take("ALTER", "TABLE")
+    at, name = cursor.position, cursor.only_name()
+    if (added := _added(cursor, at, name, "TABLE")) is not None:
+        return added
     if cursor.accept("RENAME", "TO"):
         to_at = cursor.position
         return Rename(name, cursor.only_name(), to_at, at=at)
     if cursor.accept("RESET"):
+        if cursor.peek() == "(":
+            return AlterSource(name, *_options(cursor, sets=False), "TABLE", at=at)
         cursor.take("KEEP", "HISTORY")
         return KeepHistory(name, at=at)
     if cursor.accept("SET"):
+        if cursor.peek() == "(":
+            return AlterSource(name, *_options(cursor, sets=True), "TABLE", at=at)
         history, history_at = clauses.history(cursor)
         if history is not None:
             return KeepHistory(name, at=at, keep_history=history, keep_history_at=history_at)
         raise cursor.fail("KEEP HISTORY FOR")
-    raise cursor.fail("ADD COLUMN, RENAME TO, SET KEEP HISTORY FOR or RESET KEEP HISTORY")
+    raise cursor.fail("ADD COLUMN, RENAME TO, SET KEEP HISTORY FOR, RESET KEEP HISTORY, SET (…) or RESET (…)")
 
 
 def _materialization(cursor: Cursor) -> AlterMaterialization:
@@ -99,7 +139,11 @@ def _materialization(cursor: Cursor) -> AlterMaterialization:
     sets = cursor.accept("SET")
     if not sets and not cursor.accept("RESET"):
         raise cursor.fail("SET or RESET")
+    return AlterMaterialization(name, *_options(cursor, sets=sets), at=at)
+
+
+def _options(cursor: Cursor, *, sets: bool) -> tuple[dict[str, str | None], dict[str, Position]]:
     given = clauses.options(cursor) if sets else clauses.options_named(cursor)
     if not given.options:
         raise cursor.fail("an option between the brackets")
-    return AlterMaterialization(name, dict(given.options if sets else dict.fromkeys(given.options)), given.at, at=at)
+    return dict(given.options if sets else dict.fromkeys(given.options)), given.at

@@ -28,6 +28,8 @@ from strandline.options import ANY_TEXT, COUNT, FLAG, PLACE, Kind, one_of, optio
 OPTION: Final = "on_error"
 ERRORS_MAX: Final = "errors_max"
 EVOLVE: Final = "evolve"
+ALTERABLE_OF_SOURCES: Final = (ERRORS_MAX, EVOLVE)
+"""What may change of a source while it is there."""
 
 
 def _window(text: str) -> str:

@@ -15,7 +15,8 @@ from strandline.algebra.excerpt import within
 from strandline.compute.plan.sql.dialect import parse
 from strandline.controller.core import Core
 from strandline.controller.defining import definitions
-from strandline.controller.defining.apply import changed, is_replaced, more_columns
+from strandline.controller.defining.apply import changed, is_replaced
+from strandline.controller.defining.changing.columns import more_columns
 from strandline.controller.defining.changing.order import in_order, mentions
 from strandline.controller.defining.changing.replacing import Replacement, drawn_up
 from strandline.controller.defining.definitions import drafted

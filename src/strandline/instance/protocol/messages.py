@@ -21,6 +21,7 @@ from typing import Final, TypeAlias
 
 import msgspec
 
+from strandline.algebra.schema import Column
 from strandline.compute.sink.disagreement import Disagreement
 from strandline.frontier.antichain import Frontier
 from strandline.instance.commands import Advance, RunDataflow, RunIndex, RunIngestion, RunMaterialization
@@ -184,8 +185,8 @@ class Status(msgspec.Struct, frozen=True):
     (milliseconds) something is done for it; None: no more.  ``counters``: live ones (`instance/live.py`) that changed.
     ``disagreements``: by shard, also of internal stages, the last race in which another replica's rows were others.
     ``writers``: by shard, the names by which the shard knows what this replica appends.  ``notices``: by id, remarks
-    about a source that goes on.  ``vanished``: by the name of one of the last four, the names in it
-    that there are no more.
+    about a source that goes on.  ``added``: by id, the columns that a collection of a source is to get, because its
+    upstream has got them.  ``vanished``: by the name of one of the last five, the names in it that there are no more.
     """
 
     problems: dict[str, str] = {}
@@ -195,6 +196,7 @@ class Status(msgspec.Struct, frozen=True):
     writers: dict[str, tuple[str, ...]] = {}
     notices: dict[str, tuple[str, ...]] = {}
     vanished: dict[str, tuple[str, ...]] = {}
+    added: dict[str, tuple[Column, ...]] = {}
 
 
 class Reconciled(msgspec.Struct, frozen=True):

@@ -411,6 +411,7 @@ class Replica:
             instance.disagreements(),
             instance.writers(),
             {name: tuple(said) for name, said in report.notices.items()},
+            report.added,
         )
 
     def _upkeep(self) -> dict[str, str]:

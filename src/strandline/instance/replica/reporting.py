@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
+from strandline.algebra.schema import Column
 from strandline.compute.sink.disagreement import Disagreement
 from strandline.frontier.antichain import EMPTY, Frontier
 from strandline.instance.protocol.messages import Frontiers, Response, Status
@@ -30,6 +31,7 @@ class Standing:
     disagreements: Mapping[str, Disagreement] = field(default_factory=dict)
     writers: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     notices: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    added: Mapping[str, tuple[Column, ...]] = field(default_factory=dict)
 
 
 @dataclass
@@ -60,15 +62,16 @@ class Reporter:
             _changed(before.disagreements, now.disagreements),
             _changed(before.writers, now.writers),
         )
-        notices = _changed(before.notices, now.notices)
+        notices, added = _changed(before.notices, now.notices), _changed(before.added, now.added)
         ended = {
             "counters": _gone(before.counters, now.counters),
             "disagreements": _gone(before.disagreements, now.disagreements),
             "writers": _gone(before.writers, now.writers),
             "notices": _gone(before.notices, now.notices),
+            "added": _gone(before.added, now.added),
         }
         vanished = {kind: names for kind, names in ended.items() if names}
-        status = Status(problems, under_way, counters, disagreements, writers, notices, vanished)
+        status = Status(problems, under_way, counters, disagreements, writers, notices, vanished, added)
         gone = _gone(before.writes, now.writes)
         found: list[Response] = []
         if status != Status():

@@ -50,14 +50,20 @@ class WriteHandle:
     the outcome is known.  So an append whose answer was lost finds its token, whatever other appends did meanwhile.
     """
 
-    def __init__(self, machine: Machine, ids: Ids, epoch: int, *, owner: str = "", made: bool = False) -> None:
-        """``made``: the shard was made to open this handle, so no other one was opened before it."""
+    def __init__(
+        self, machine: Machine, ids: Ids, epoch: int, *, owner: str = "", made: bool = False, schema: str = ""
+    ) -> None:
+        """``made``: the shard was made to open this handle, so no other one was opened before it.
+
+        ``schema``: it appends only while this is the shard's schema; empty: whatever that is.
+        """
         self._machine = machine
         self._ids = ids
         self._idle: list[str] = []  # names that no append uses now
         self.names: tuple[str, ...] = ()
         """The names that its appends have had: no other handle has them."""
         self._owner = owner
+        self._schema = schema
         self.epoch = epoch
         self.made = made
 
@@ -172,7 +178,19 @@ class WriteHandle:
         """
         name = self._idle.pop() if self._idle else self._named()
         fresh = self._ids.fresh("t") if token is None else token
-        return Append(name, fresh, self.epoch, tuple(staged), expected, new, self._owner, certify, begun_ms, read)
+        return Append(
+            name,
+            fresh,
+            self.epoch,
+            tuple(staged),
+            expected,
+            new,
+            self._owner,
+            certify,
+            begun_ms,
+            read,
+            self._schema,
+        )
 
     def _named(self) -> str:
         name = self._ids.fresh("w")

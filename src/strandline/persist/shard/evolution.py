@@ -69,6 +69,14 @@ def evolve(state: ShardState, schema: str) -> tuple[ShardState, None]:
     return replace(state, schema=schema, schemas=(*state.schemas, state.schema), certificate=None), None
 
 
+def widened(state: ShardState, schema: str) -> ShardState:
+    """Return the state with ``schema``, if that is the shard's own and columns behind it; else as it is."""
+    was, now = parse_schema(state.schema), parse_schema(schema)
+    if was is None or now is None or now.columns[: len(was.columns)] != was.columns:
+        return state
+    return evolve(state, schema)[0]
+
+
 def _refuse_unreadable(state: ShardState, was: Schema, now: Schema) -> None:
     old = {column.name.lower(): column.type for column in was}
     once = {column.name.lower() for each in state.schemas for column in parse_schema(each) or ()}

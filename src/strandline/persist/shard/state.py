@@ -174,6 +174,8 @@ class Append(msgspec.Struct, frozen=True):
     ``begun_ms``: when the oldest part of another shard that the appended records name was begun; None: there is none.
 
     ``writer`` is the key under which the state remembers the token; two requests must not use it at the same time.
+
+    ``schema``: the one that the rows are of, which must be the shard's; empty: it is not compared.
     """
 
     writer: str
@@ -186,6 +188,7 @@ class Append(msgspec.Struct, frozen=True):
     certify: str = ""
     begun_ms: int | None = None
     read: Frontier | None = None
+    schema: str = ""
 
 
 class Downgraded(msgspec.Struct, frozen=True):
@@ -382,6 +385,11 @@ def _refuse_impossible(state: ShardState, request: Append) -> None:
         raise InvalidUsage(
             f"shard {state.shard!r} may only be appended to by {state.owner or 'a plain writer'!r}, "
             f"not by {request.owner or 'a plain writer'!r}"
+        )
+    if request.schema and request.schema != state.schema:
+        raise InvalidUsage(
+            f"shard {state.shard!r} has the columns {state.schema} now, and this writer's rows have {request.schema}: "
+            "open it again, and read them again"
         )
     if not request.expected < request.new:
         raise InvalidUsage(

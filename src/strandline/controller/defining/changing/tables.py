@@ -3,6 +3,8 @@
 A new column is NULL in all rows that are there.  What reads the table goes on as it was defined: a query that reads all
 columns (``SELECT *``) reads those that there were (`View.narrowed`), until it is replaced.  An endpoint that holds the
 table itself gets the column.
+
+A table that a source feeds, and a source that is a collection, get columns in the same way; from then on they are read.
 """
 
 from __future__ import annotations
@@ -13,35 +15,47 @@ from functools import partial
 import msgspec
 
 from strandline.algebra.excerpt import within
-from strandline.algebra.schema import RESERVED, Column, Schema
+from strandline.algebra.schema import RESERVED, Column, Schema, quote
 from strandline.controller.commanded import spec_of
 from strandline.controller.core import Core
-from strandline.controller.defining import definitions
+from strandline.controller.defining import definitions, sources
 from strandline.controller.language.altering import AddColumns, KeepHistory, Rename
 from strandline.controller.language.placed import Kept
 from strandline.controller.location.catalog import Catalog, unknown
-from strandline.controller.location.items import Collected, Materialization, SourceTable, Table, View, kind_of
+from strandline.controller.location.items import (
+    Collected,
+    Fed,
+    Materialization,
+    SharedSource,
+    Source,
+    SourceTable,
+    Table,
+    View,
+    kind_of,
+)
 from strandline.controller.location.version import successor
 from strandline.errors import DefinitionError
 from strandline.materialize.driver import require_all
 
 
 async def add_columns(core: Core, statement: AddColumns) -> None:
-    """ALTER TABLE … ADD COLUMN.
+    """ALTER TABLE … ADD COLUMN, and ALTER SOURCE … ADD COLUMN.
 
-    Raises `DefinitionError`, and changes nothing: there is no such table, or a source feeds it; it has a column of this
-    name; a type is not known; or an endpoint that holds the table cannot hold the column.
+    Raises `DefinitionError`, and changes nothing: there is no such table or source; it has a column of this name; a
+    type is not known; what it is fed from has no such column; or an endpoint that holds it cannot hold the column.
     """
     with within(statement.at):
-        present = _table(core, statement.name)
+        present = _widening(core, statement)
     with within(statement.columns_at):
         await widen(core, present, core.assembly.analyst.parse_ddl(statement.columns).columns)
 
 
-async def widen(core: Core, present: Table, added: Sequence[Column]) -> None:
-    """Give a table more columns, behind those that it has.  Raises as `add_columns`."""
+async def widen(core: Core, present: Table | Fed, added: Sequence[Column]) -> None:
+    """Give a table, or a source, more columns, behind those that it has.  Raises as `add_columns`."""
     writing, schema = core.require_writing(), Schema((*present.schema.columns, *added))
-    changed = partial(_widened, name=present.name, schema=schema)
+    if not isinstance(present, Table):
+        await sources.require_readable(core, present, schema)
+    changed = partial(_widened, present=present, schema=schema)
     for item in changed(core.catalog).items.values():
         if isinstance(item, Materialization) and present.name.lower() in {each.collection for each in item.bindings}:
             spec = spec_of(item, changed(core.catalog))
@@ -50,18 +64,34 @@ async def widen(core: Core, present: Table, added: Sequence[Column]) -> None:
     await writing.reconcile()
 
 
-def _widened(catalog: Catalog, *, name: str, schema: Schema) -> Catalog:
+def _widened(catalog: Catalog, *, present: Table | Fed, schema: Schema) -> Catalog:
     """Return the catalog with a table that has the columns ``schema``; the views over it see those that it had."""
-    table = catalog.one(name, Table, "table")
+    table = catalog.one(present.name, type(present), kind_of(present))
     if table.schema == schema:
         return catalog
-    lower, columns = name.lower(), definitions.columns_of(schema)
+    lower, columns = table.name.lower(), definitions.columns_of(schema)
     after = catalog.with_item(msgspec.structs.replace(table, columns=columns))
     for view in catalog.items.values():
         if isinstance(view, View) and lower in view.imports:
             narrowed = {lower: table.schema.names, **view.narrowed}
             after = after.with_item(msgspec.structs.replace(view, narrowed=narrowed))
     return after
+
+
+def _widening(core: Core, statement: AddColumns) -> Table | Fed:
+    """Return what gets columns."""
+    present = core.catalog.find(statement.name)
+    match statement.kind, present:
+        case "TABLE", Table() | SourceTable():
+            return present
+        case "TABLE", Source():
+            raise DefinitionError(f"{present.name!r} is a source: ALTER SOURCE {quote(present.name)} ADD COLUMN …")
+        case "TABLE", _:
+            raise _not_there(core, statement.name)
+        case _, SharedSource():
+            raise DefinitionError(f"source {present.name!r} feeds tables: ALTER TABLE … ADD COLUMN of one of these")
+        case _:
+            return core.catalog.one(statement.name, Source, "source")
 
 
 async def rename(core: Core, statement: Rename) -> None:

@@ -1,0 +1,69 @@
+"""Columns that upstreams have got, added by the controller itself where a source says so (``evolve 'add'``).
+
+An instance reports them, and reads nothing more of the collection until it has them.  They are added as ALTER … ADD
+COLUMN adds them (`tables.widen`).  A column that cannot be added leaves the collection where it is, with a problem that
+says why and what to do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from strandline.algebra.schema import Column, ddl_of, quote
+from strandline.controller.core import Core
+from strandline.controller.defining.changing.tables import widen
+from strandline.controller.location import on_error
+from strandline.controller.location.items import Fed, Source
+from strandline.errors import ConfigError, DefinitionError, Unavailable
+from strandline.persist.shard.patience import Deadline
+from strandline.sources.reader import unknown_of
+
+COLUMNS_MAX: Final = 1_000
+"""With more columns than this a collection gets none by itself: its records have a field for each of many things."""
+
+
+async def tick(core: Core, ts: int | None = None, *, wait: bool = False, deadline: Deadline | None = None) -> int:
+    """Make a tick, as `Core.tick`; and another one whenever collections have got columns, which are read in it."""
+    time = await core.tick(ts, wait=wait, deadline=deadline)
+    while await add_reported(core):
+        time = await core.tick(wait=wait, deadline=deadline)
+    return time
+
+
+async def add_reported(core: Core) -> bool:
+    """Add the columns that were reported; return whether a collection has got any.  It is called between ticks.
+
+    Raises what stores raise, and `FencedError`.
+    """
+    refused, any_added = dict[str, str](), False
+    for name, found in sorted(core.require_writing().running.report().added.items()):
+        item = core.catalog.find(name)
+        if not isinstance(item, Fed) or not on_error.evolves(core.catalog.source_options(item)):
+            continue
+        added = unknown_of(item.schema, [*item.schema, *found])
+        try:
+            if added:
+                await _add(core, item, added)
+        except (DefinitionError, ConfigError, Unavailable) as error:
+            refused[name] = _refusal(item, added, error)
+        else:
+            any_added |= bool(added)
+    core.health.unadded = refused
+    return any_added
+
+
+async def _add(core: Core, item: Fed, added: Sequence[Column]) -> None:
+    if len(item.schema.columns) + len(added) > COLUMNS_MAX:
+        raise DefinitionError(f"it would have more than {COLUMNS_MAX} columns")
+    await widen(core, item, added)
+    evolved = core.require_writing().evolved
+    evolved[item.name] = (*evolved.get(item.name, ()), *added)
+
+
+def _refusal(item: Fed, added: Sequence[Column], error: Exception) -> str:
+    what = "SOURCE" if isinstance(item, Source) else "TABLE"
+    return (
+        f"upstream has columns that cannot be added here: {ddl_of(added)}: {error}; change them there, or go on "
+        f"without them: ALTER {what} {quote(item.name)} RESET (evolve)"
+    )
