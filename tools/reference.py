@@ -39,6 +39,7 @@ EXITS: Final = {
 CALLED: Final = "The names of `strandline`: they may grow, and do not change."
 SECTIONS: Final = (
     ("strandline.errors", "The errors that every call may raise. Their base class is `StrandlineError`."),
+    ("strandline.testing.trial", "What tests a view ([how to](../how-to/test-views.md)): `strandline.testing.view`."),
     (
         "strandline.materialize.driver",
         "What an author of a driver implements ([drivers](../drivers.md)): `Driver`, and a `DriverKind` that names it.",

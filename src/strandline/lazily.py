@@ -12,16 +12,19 @@ from typing import Any
 
 
 def names(package: str, places: Mapping[str, str]) -> Callable[[str], Any]:
-    """Return the ``__getattr__`` of ``package``: ``places`` says from which module each of its names is.
+    """Return the ``__getattr__`` of ``package``: ``places`` says from which module or package each of its names is.
 
     >>> names("strandline.lazily", {"Path": "pathlib"})("Path").__name__
     'Path'
+    >>> names("strandline.lazily", {"scanner": "json"})("scanner").__name__
+    'json.scanner'
     """
 
     def find(name: str) -> Any:
         if name not in places:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        found = getattr(import_module(places[name]), name)
+        place = import_module(places[name])
+        found = getattr(place, name) if hasattr(place, name) else import_module(f"{places[name]}.{name}")
         setattr(sys.modules[package], name, found)
         return found
 
