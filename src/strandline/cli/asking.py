@@ -110,7 +110,8 @@ def script(opener: Opener, root: Path, file: Path, output: Output) -> None:
                     transaction.execute(statement)
                 case _:
                     time = env.execute(each) if isinstance(env, RemoteEnvironment) else env.execute(statement)
-                    _said(type(statement).__name__, time, output)
+                    replaces = isinstance(statement, statements.CreateView) and statement.replaces
+                    _said(type(statement).__name__, time, output, replaces=replaces)
 
 
 def _refuse_loose_ends(parsed: Sequence[tuple[str, statements.Statement]]) -> None:
@@ -128,8 +129,8 @@ def _refuse_loose_ends(parsed: Sequence[tuple[str, statements.Statement]]) -> No
         raise DefinitionError("this transaction has neither COMMIT nor ROLLBACK", begun)
 
 
-def _said(name: str, timestamp: int | None, output: Output) -> None:
-    output.result({"statement": name, "timestamp": timestamp}, outcome(name, timestamp))
+def _said(name: str, timestamp: int | None, output: Output, *, replaces: bool = False) -> None:
+    output.result({"statement": name, "timestamp": timestamp}, outcome(name, timestamp, replaces=replaces))
 
 
 def _answer(env: Asked, sql: str, as_of: int | None, output: Output) -> None:

@@ -170,7 +170,9 @@ class Shell:
         self._done(statement, time)
 
     def _done(self, statement: object, time: int | None) -> None:
-        self._say(outcome(type(statement).__name__, None if time is None else moments.clock(time)))
+        replaces = isinstance(statement, statements.CreateView) and statement.replaces
+        at = None if time is None else moments.clock(time)
+        self._say(outcome(type(statement).__name__, at, replaces=replaces))
         self._follow_up()
 
     def _follow_up(self) -> None:

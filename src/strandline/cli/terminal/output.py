@@ -79,12 +79,16 @@ def verb(statement: str) -> str:
     return re.sub(r"(?<=[a-z])(?=[A-Z])", " ", statement).upper()
 
 
-def outcome(statement: str, at: object) -> str:
+def outcome(statement: str, at: object, *, replaces: bool = False) -> str:
     """Return what is said of a statement that was done; ``at``: when it was committed, None: it changed definitions.
+
+    ``replaces``: it defined a view that may take the place of another one, later.
 
     >>> outcome("DropReplica", None), outcome("Insert", "12:00")
     ('DROP REPLICA: done', 'INSERT: committed at 12:00')
     """
+    if replaces:
+        return f"{verb(statement)}: accepted; a view of this name answers as before until the new query holds as much"
     return f"{verb(statement)}: done" if at is None else f"{verb(statement)}: committed at {at}"
 
 
