@@ -7,7 +7,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
 from typing import Any, Final
@@ -35,30 +35,29 @@ class Clients:
     def __init__(self, address: str) -> None:
         self._address = address
         self._stopped = threading.Event()
-        self._raised: list[BaseException] = []
-        self._threads: list[threading.Thread] = []
+        self._threads = ThreadPoolExecutor()
+        self._going: list[Future[None]] = []
 
     def begin(self, turn: Callable[[RemoteEnvironment], object]) -> None:
         """Have a client of its own make ``turn`` again and again."""
 
         def go_on() -> None:
-            try:
-                with strandline.connect(self._address) as env:
-                    while not self._stopped.is_set():
-                        turn(env)
-            except BaseException as error:  # noqa: BLE001 - `stop` raises it
-                self._raised.append(error)
+            with strandline.connect(self._address) as env:
+                while not self._stopped.is_set():
+                    turn(env)
 
-        self._threads.append(threading.Thread(target=go_on))  # noqa: TID251 - a client
-        self._threads[-1].start()
+        self._going.append(self._threads.submit(go_on))
+
+    def wait(self, seconds: float) -> None:
+        """Let them go on for a while."""
+        self._stopped.wait(seconds)
 
     def stop(self) -> None:
         """End all of them."""
         self._stopped.set()
-        for thread in self._threads:
-            thread.join(WITHIN_S)
-        if self._raised:
-            raise self._raised[0]
+        for each in self._going:
+            each.result(WITHIN_S)
+        self._threads.shutdown()
 
 
 def held(commits: dict[int, str], at: int) -> dict[str, int]:
@@ -77,14 +76,14 @@ def judged(answers: list[tuple[int, str, dict[str, int]]], commits: dict[int, st
         assert found == wanted, f"{name} at {at}, {at - swap} from the swap"
 
 
-def replaced(env: RemoteEnvironment, query: str) -> int:
+def replaced(env: RemoteEnvironment, query: str, clients: Clients) -> int:
     """Replace the view, and return the time that is reported for it: the first of the new query."""
     known = env.progress()["replaced"].get("sales")
     env.execute(f"CREATE OR REPLACE MATERIALIZED VIEW sales AS {query}")
     deadline = time.monotonic() + WITHIN_S
     while (swap := env.progress()["replaced"].get("sales")) == known:
         assert time.monotonic() < deadline, "it was not replaced"
-        time.sleep(0.05)
+        clients.wait(0.05)
     return int(swap) + 1
 
 
@@ -124,13 +123,15 @@ def test_each_reader_sees_the_old_query_or_the_new_one(query: str, spark: Any, t
             followed = following.submit(follow, serving.flight_sql[0], until)
             for turn in (insert, ask, ask_both, ask_by_driver):
                 clients.begin(turn)
-            time.sleep(BEFORE_S)
-            swap = replaced(operator, query)
-            time.sleep(AFTER_S)
+            clients.wait(BEFORE_S)
+            swap = replaced(operator, query, clients)
+            clients.wait(AFTER_S)
             clients.stop()
-            last, at = operator.answer("SELECT city, n FROM doubled")
+            answer, at = operator.answer("SELECT city, n FROM doubled")
+            assert at is not None
             until.append(at)
-            assert followed.result(WITHIN_S) == {row["city"]: row["n"] for row in last.to_pylist()}
+            last = {row["city"]: row["n"] for row in answer.to_pylist()}
+            assert followed.result(WITHIN_S) == last
             following.shutdown()
         judged(answers, commits, swap)
         kept = {name for at, name, _ in answers if at < swap}, {name for at, name, _ in answers if at >= swap}
@@ -138,7 +139,7 @@ def test_each_reader_sees_the_old_query_or_the_new_one(query: str, spark: Any, t
         assert standard
         env.tick()
         with sqlite3.connect(path) as connection:
-            assert dict(connection.execute("SELECT city, n FROM doubled")) == dict(zip(*last.to_pydict().values()))
+            assert dict(connection.execute("SELECT city, n FROM doubled")) == last
         assert all(env.verify(name).ok for name in ("sales", "doubled", "out"))
 
 
