@@ -94,12 +94,14 @@ def told(seed: int, steps: int) -> list[str]:
     return [f"{seed} {name} {time} {sorted(map(repr, r.items()))} {sorted(e.items())}" for name, time, r, e in halves]
 
 
+@pytest.mark.drawn(2)
 @pytest.mark.parametrize("seeds", [range(first, first + 10) for first in range(0, 60, 10)], ids=str)
 def test_rows_and_errors_do_not_depend_on_how_a_view_was_kept(seeds: range) -> None:
     """Damage: a view has an answer or an error by chance, and two replicas correct each other for ever."""
     assert sum(map(agree, seeds)), "no row failed, so this shows nothing"
 
 
+@pytest.mark.drawn(2)
 @pytest.mark.parametrize("seeds", [range(first, first + 10) for first in range(0, 40, 10)], ids=str)
 def test_a_side_that_is_computed_below_a_join_fails_no_more_than_one_that_is_not(seeds: range) -> None:
     """Damage: a view over many unions has errors for rows that its join drops, or for values that nothing needs."""

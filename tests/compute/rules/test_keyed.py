@@ -201,6 +201,7 @@ def holds(sql: str, seeds: Iterable[int], change: Callable[[Node], Node] = lambd
     return True
 
 
+@pytest.mark.drawn(3)
 @pytest.mark.parametrize("shape", SHAPES)
 def test_touched_keys_give_what_the_whole_query_gives_at_every_time(shape: str) -> None:
     """Damage: a view of windows, of other aggregates or of set operations is wrong after a change."""
@@ -262,6 +263,7 @@ PLANTED: Final[dict[str, tuple[str, Callable[[Node], Node]]]] = {
 }
 
 
+@pytest.mark.drawn(2)
 @pytest.mark.parametrize("name", PLANTED)
 def test_a_planted_bug_is_noticed(name: str) -> None:
     """Damage: the test of histories would pass whatever the rule does."""
