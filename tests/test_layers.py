@@ -106,7 +106,8 @@ INNER = {
         ("sessions",),
     ),
     "sources.readers": (  # no upstream knows of another one
-        ("avro_columns", "recorded", "sampled", "tabular"),
+        ("avro_columns", "new_columns", "recorded", "sampled", "tabular"),
+        ("message_fields",),
         ("clock", "delta", "files", "generators", "iceberg", "kafka", "postgres", "webhook"),
     ),
     "compute": (

@@ -40,8 +40,10 @@ _LOGICAL: Final = {
 """Logical types that readers know, by what they annotate; any other one is what it annotates."""
 
 
-def columns_of(text: str) -> list[tuple[str, str | None]] | None:
+def columns_of(text: str, within: str | None = None) -> list[tuple[str, str | None]] | None:
     """Return the name and the type of each field; None: it is no record.
+
+    ``within``: of the record that the field of this name holds, or null.
 
     >>> day = {"type": "int", "logicalType": "date"}
     >>> fields = [{"name": "id", "type": "long"}, {"name": "day", "type": ["null", day]}]
@@ -58,6 +60,13 @@ def columns_of(text: str) -> list[tuple[str, str | None]] | None:
     named: dict[str, Any] = {}
     _collect(record, named, "")
     full, space = _full(record, ""), _space(record, "")
+    if within is not None:
+        held = [each["type"] for each in record["fields"] if each["name"] == within]
+        found = _record(held[0], named, space) if held else None
+        if found is None:
+            return None
+        record, full = found
+        space = full.rpartition(".")[0]
     return [(str(each["name"]), _type(each["type"], named, (full,), space)) for each in record["fields"]]
 
 
@@ -85,6 +94,23 @@ def _space(declared: Mapping[str, Any], space: str) -> str:
 def _full(declared: Mapping[str, Any], space: str) -> str:
     own = _space(declared, space)
     return f"{own}.{declared['name'].rpartition('.')[2]}" if own else str(declared["name"])
+
+
+def _record(declared: Any, named: Named, space: str) -> tuple[Any, str] | None:
+    """Return the record that ``declared`` is, or a union of it and null, and its full name; None: it is none."""
+    match declared:
+        case list():
+            rest = [each for each in declared if each != "null"]
+            return _record(rest[0], named, space) if len(rest) == 1 else None
+        case str():
+            full = declared if declared in named or not space else f"{space}.{declared}"
+            found = named.get(full)
+            return None if found is None or found["type"] != "record" else (found, full)
+        case {"type": "record"}:
+            return declared, _full(declared, space)
+        case {"type": dict() | list() as inner}:
+            return _record(inner, named, space)
+    return None
 
 
 def _type(declared: Any, named: Named, within: tuple[str, ...], space: str) -> str | None:

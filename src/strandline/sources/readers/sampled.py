@@ -228,6 +228,18 @@ def of_json(records: Iterable[bytes], *, whole: bool = True) -> JsonSample:
     return JsonSample(found.fields if isinstance(found, _Object) else {}, whole)
 
 
+def of_objects(objects: Iterable[Mapping[str, Any]]) -> JsonSample:
+    """Return a sample of objects as `json` has made them of JSON.
+
+    >>> of_objects([{"a": 1, "b": None}, {"a": 2}]).columns
+    [('a', 'bigint'), ('b', 'string')]
+    """
+    found: Shape = None
+    for each in objects:
+        found = _either(found, _shape(dict(each)))
+    return JsonSample(found.fields if isinstance(found, _Object) else {})
+
+
 def _shape(value: Any) -> Shape:
     match value:
         case None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from typing import Final
 
 from strandline import extras
@@ -30,7 +31,17 @@ async def _open(options: KafkaOptions, given: Surroundings) -> KafkaReader:
     registry = None if options.registry_url is None else Registry(options)
     form = replace(options.decoding, descriptor=options.descriptor_set())
     return KafkaReader(
-        given.clock, broker, beginnings, registry, given.engine, given.messages, given.schema, options, form
+        given.clock,
+        broker,
+        beginnings,
+        registry,
+        given.engine,
+        given.messages,
+        given.schema,
+        options,
+        form,
+        evolving="" in given.evolving,
+        gained=partial(given.gained, ""),
     )
 
 

@@ -12,6 +12,9 @@ connector, if Spark has it.  Else this process decodes some at a time and puts t
 more than `HELD_BYTES_MAX` of messages, and those that have just come.  What a compacted topic has lost before it was
 read is not seen: the newest message of each key is always there.
 
+*New columns.*  If the source takes them, what a step is to read is looked at before anything of it is durable: each
+JSON value, or the schemas that Avro values name.  Else only some messages are, for a notice.
+
 *Committed* are offsets of the consumer group, for tools that show its lag or delete what is before them.  They are
 never read back: what is durable here says where reading goes on.
 
@@ -29,7 +32,7 @@ from typing import Final, NamedTuple
 import pyarrow as pa
 
 from strandline.algebra.messages import PARTITIONS_MAX, MessageEncoding, MessageFormat, Range, TopicRanges
-from strandline.algebra.schema import Schema
+from strandline.algebra.schema import Column, Schema
 from strandline.errors import SourceError, Unavailable
 from strandline.frontier.gauge import Offsets
 from strandline.persist.handles.contents import Rows
@@ -43,6 +46,8 @@ from strandline.sources.readers.kafka.options import KafkaOptions, Start
 from strandline.sources.readers.kafka.raw import Ranges, schema_ids
 from strandline.sources.readers.kafka.registry import Registry
 from strandline.sources.readers.kafka.settings import for_spark
+from strandline.sources.readers.message_fields import JsonFields, in_schemas
+from strandline.sources.readers.new_columns import Gained, unsaid
 from strandline.sources.reclock import NOTHING_READ, Slice
 from strandline.store.clock import Clock
 
@@ -50,6 +55,8 @@ HELD_BYTES_MAX: Final = 16 << 20
 """Bytes of a step's messages that are kept in memory."""
 REGISTRY_SECONDS_MAX: Final = 1.0
 """How long a read waits for the schema registry; then the next probe asks it, for which nothing else waits."""
+SAMPLED_MAX: Final = 20
+"""In so many of the messages that were read last a source looks for fields that it does not take."""
 _NO_IDS: Final[frozenset[int]] = frozenset()
 
 
@@ -76,6 +83,9 @@ class KafkaReader:
         schema: Schema,
         options: KafkaOptions,
         form: MessageFormat,
+        *,
+        evolving: bool = False,
+        gained: Gained = unsaid,
     ) -> None:
         self._broker = broker
         self._beginnings = beginnings
@@ -86,6 +96,10 @@ class KafkaReader:
         self._schema = schema
         self._options = options
         self._form = form
+        self._evolving = evolving
+        self._gained = gained
+        self._of_values: set[int] = set()  # the ids of Avro schemas that values name
+        self._new: dict[str, Column] = {}  # columns that were seen, which the source lacks and does not take
         self._reached = NOTHING_READ  # by a probe, or before this process was
         self._unknown: _Wanted | None = None  # what the registry was asked in vain
         self._told: tuple[_Wanted, dict[int, str]] | None = None  # what it answered a probe, for the next read
@@ -134,6 +148,10 @@ class KafkaReader:
         if self._decoder.connector and not few:
             return await self._by_spark(wanted, ranges, place, locate=locate)
         held, ids = await self._held(wanted)
+        if held is not None and not self._evolving and self._form.encoding is MessageEncoding.JSON:
+            fields = JsonFields(self._schema, self._form)
+            fields.see(held.column("value").slice(max(0, held.num_rows - SAMPLED_MAX)).to_pylist())
+            self._took(fields.columns)
         if held is None:
             self._heavy = tuple(slices)
             if self._decoder.connector:
@@ -181,7 +199,7 @@ class KafkaReader:
                 f"topic {self._options.topic!r} has got partitions since the source began: {added}; of the messages "
                 "that a key has in two partitions at one tick the one in the higher partition counts"
             )
-        return tuple(found)
+        return *found, *filter(None, [self._gained([*self._new.values()])])
 
     async def close(self) -> None:
         """See `SourceReader.close`."""
@@ -257,7 +275,7 @@ class KafkaReader:
         All ids are known before one is missed, so that they are waited for together.
         """
         tables, ids, size = [wanted.table()], _NO_IDS, 0
-        async with aclosing(self._fetched(wanted)) as arriving:
+        async with aclosing(self._searched(wanted)) as arriving:
             async for fetched in arriving:
                 ids |= self._ids(fetched)
                 size += fetched.nbytes
@@ -265,7 +283,7 @@ class KafkaReader:
                     tables.append(fetched)
                     continue
                 tables.clear()
-                if self._decoder.connector or not self._avro:
+                if self._decoder.connector or not (self._avro or self._every_value):
                     break
         return (pa.concat_tables(tables) if tables else None), ids
 
@@ -306,8 +324,8 @@ class KafkaReader:
     async def _by_spark(self, wanted: Ranges, ranges: Sequence[Range], place: Offsets, *, locate: bool) -> Rows:
         await self._check(wanted)
         ids = _NO_IDS
-        if locate and self._avro:  # a message may have a schema that is none of its subject's
-            async for fetched in self._fetched(wanted):
+        if self._every_value or (locate and self._avro):  # its schema may be none of its subject's
+            async for fetched in self._searched(wanted):
                 ids |= self._ids(fetched)
         form = await self._understood(ids, place, subjects=True)
         self._lazy = True
@@ -324,7 +342,29 @@ class KafkaReader:
             if coding is not None and coding.framed and coding.encoding is MessageEncoding.AVRO
         )
 
+    @property
+    def _every_value(self) -> bool:
+        """Whether each value may have a column that the source is to take."""
+        return self._evolving and self._form.encoding is MessageEncoding.JSON
+
+    async def _searched(self, wanted: Ranges) -> AsyncGenerator[pa.Table, None]:
+        """Yield what `_fetched` does; behind the last table raise `ColumnsAdded` if values had columns to take."""
+        fields = JsonFields(self._schema, self._form)
+        async with aclosing(self._fetched(wanted)) as arriving:
+            async for fetched in arriving:
+                if self._every_value:
+                    await asyncio.to_thread(fields.see, fetched.column("value").to_pylist())
+                yield fetched
+        self._took(fields.columns)
+
+    def _took(self, columns: Sequence[Column]) -> None:
+        """Raise `ColumnsAdded` if the source takes these new columns; else note them for a notice."""
+        self._gained(columns)
+        self._new |= {column.name: column for column in columns if column.name not in self._new}
+
     def _ids(self, fetched: pa.Table) -> frozenset[int]:
+        if "value" in self._avro:
+            self._of_values |= schema_ids(fetched.column("value"))
         return _NO_IDS.union(*(schema_ids(fetched.column(part)) for part in self._avro))
 
     async def _understood(self, ids: frozenset[int], place: Offsets, *, subjects: bool = False) -> MessageFormat:
@@ -333,11 +373,13 @@ class KafkaReader:
         Those that were needed before are there too: a format that stays as it is can be decoded by a prepared plan.
         Raises `Unavailable` while an id may still come.
         """
-        if self._registry is None or not self._avro:
-            return self._form
-        schemas = await self._schemas(_Wanted(ids, subjects))
-        self._awaited.refuse(ids - schemas.keys(), place)
-        self._form = replace(self._form, schemas={**self._form.schemas, **schemas})
+        if self._registry is not None and self._avro:
+            schemas = await self._schemas(_Wanted(ids, subjects))
+            self._awaited.refuse(ids - schemas.keys(), place)
+            self._form = replace(self._form, schemas={**self._form.schemas, **schemas})
+        if self._form.encoding is MessageEncoding.AVRO:
+            written = [text for each, text in sorted(self._form.schemas.items()) if each in self._of_values]
+            self._took(in_schemas(written, self._schema, self._form))
         return self._form
 
     async def _schemas(self, wanted: _Wanted) -> dict[int, str]:
@@ -361,5 +403,7 @@ class KafkaReader:
         assert self._registry is not None
         schemas = await self._registry.schemas(wanted.ids, seconds)
         for part in self._avro if wanted.subjects else ():
-            schemas |= await self._registry.of_subject(f"{self._options.topic}-{part}", seconds)
+            found = await self._registry.of_subject(f"{self._options.topic}-{part}", seconds)
+            self._of_values |= found.keys() if part == "value" else set()
+            schemas |= found
         return schemas
