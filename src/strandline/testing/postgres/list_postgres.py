@@ -84,6 +84,29 @@ class ListDatabase:
         altered = {column: (shape.columns[column][0], self.created) for column in columns}
         self.shapes[name] = Shape(self.created if rewrites else shape.file, {**shape.columns, **altered})
 
+    def add_column(self, name: str, column: str, *, default: Value = None, rewrites: bool = False) -> None:
+        """Add a column of texts to a table; its rows have the ``default``, which ``rewrites`` them or does not."""
+        table, shape = self.tables[name], self.shapes[name]
+        added = UpstreamColumn(column, 25, -1, "text", key=False)
+        self.tables[name] = replace(table, columns=(*table.columns, added))
+        self.created += 1
+        number = 1 + max(number for number, _ in shape.columns.values())
+        filled = shape.filled if default is None or rewrites else shape.filled | {column}
+        columns = {**shape.columns, column: (number, self.created)}
+        self.shapes[name] = replace(
+            shape, columns=columns, filled=filled, file=self.created if rewrites else shape.file
+        )
+        rows = tuple((*row, default) for row in self.contents(self.at)[name])
+        self._write((), {**self.contents(self.at), name: rows})
+
+    def rename_column(self, name: str, column: str, other: str) -> None:
+        """Give a column another name."""
+        table, shape = self.tables[name], self.shapes[name]
+        own = {column: other}
+        columns = tuple(replace(each, name=own.get(each.name, each.name)) for each in table.columns)
+        self.tables[name] = replace(table, columns=columns)
+        self.shapes[name] = replace(shape, columns={own.get(each, each): at for each, at in shape.columns.items()})
+
     def join(self, name: str) -> None:
         """Have the publication send the table's changes from now on."""
         self.entries[name] = self.created
@@ -111,11 +134,13 @@ class ListDatabase:
             for row in gone:
                 contents[table].remove(row)
             contents[table] += came
+        return self._write(sent, {name: tuple(rows) for name, rows in contents.items()})
+
+    def _write(self, sent: Sequence[bytes], contents: Mapping[str, tuple[Row, ...]]) -> int:
         commit, end = self.at, self.at + 8
         begin = b"B" + struct.pack(">QqI", commit, 0, 1)
         ended = b"C" + struct.pack(">BQQq", 0, commit, end, 0)
-        kept = {name: tuple(rows) for name, rows in contents.items()}
-        self.log.append(Written(commit, end, (begin, *sent, ended), kept))
+        self.log.append(Written(commit, end, (begin, *sent, ended), contents))
         self.at = end
         return commit
 

@@ -14,6 +14,7 @@ from strandline.errors import SourceError
 from strandline.frontier.gauge import Offsets
 from strandline.options import understood
 from strandline.persist.client import PersistClient
+from strandline.sources.reader import Surroundings
 from strandline.sources.readers.postgres.connected.psycopg_server import PsycopgServer
 from strandline.sources.readers.postgres.kind import opened
 from strandline.sources.readers.postgres.ledger import Ledger
@@ -38,7 +39,7 @@ class Place:
         self.blob, self.consensus = MemoryBlob(), MemoryConsensus()
         self.engine = ListEngine(self.blob)
         self.schemas = {self.table: SCHEMA}
-        self.more = {}
+        self.more, self.evolving = {}, frozenset()
         database.run(
             "CREATE TABLE t (id int PRIMARY KEY, n text, v text)",
             f"ALTER TABLE t REPLICA IDENTITY {identity or 'DEFAULT'}",
@@ -54,7 +55,14 @@ class Place:
         server = PsycopgServer(options, options.publication, slot)
         self.readers.append(server)
         self.slot = slot
-        return await opened(server, self.engine, await Ledger.open(shard, 1), self.schemas, options, slot)
+        around = Surroundings(
+            HandClock(), self.schemas, self.engine, None, None, 1, None, self.evolving,
+            {table: f"ALTER TABLE {table}" for table in self.schemas},
+        )  # fmt: skip
+        return await opened(
+            server, self.engine, await Ledger.open(shard, 1), self.schemas, options, slot,
+            evolving=self.evolving, gained=around.gained,
+        )  # fmt: skip
 
     async def produce(self, *, undecodable=False):
         n = next(self.numbers)

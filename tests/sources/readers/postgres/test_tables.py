@@ -44,7 +44,7 @@ def reading(identity=Identity.DEFAULT, schema=SCHEMA):
 
 def said(reading, message, identity=Identity.DEFAULT):
     """What a message says, as rows without what is None."""
-    changes = reading.changes(message, reading.layout(relation(identity)))
+    changes = reading.changes(message, reading.layout(relation(identity), 1))
     found = table_of(reading, changes, [7] * len(changes), range(len(changes))).to_pylist()
     hidden = {"__lsn", "__order"}
     return [{k: v for k, v in row.items() if v is not None and k not in hidden} for row in found]
@@ -88,11 +88,11 @@ def test_a_table_that_changes_upstream_is_read_on_or_stops(columns, why):
     """Damage: a column is filled with another's values, or rows change that no message names."""
     keyed = reading()
     if why is None:
-        layout = keyed.layout(relation(Identity.DEFAULT, *columns))
+        layout = keyed.layout(relation(Identity.DEFAULT, *columns), 1)
         assert [columns[n][0] for n in layout.positions] == ["id", "v"]
         return
     with pytest.raises(Stops, match=why):
-        keyed.layout(relation(Identity.DEFAULT, *columns))
+        keyed.layout(relation(Identity.DEFAULT, *columns), 1)
 
 
 @pytest.mark.parametrize(
@@ -107,10 +107,10 @@ def test_a_number_with_fewer_digits_than_before_stops_the_table(was, now, alike)
     number = Reading("public.t", Schema((Column("id", "decimal(20,4)"),)), note)
     told = relation(Identity.FULL, ("id", NUMERIC, False, modifier(now)))
     if alike:
-        assert number.layout(told).positions == (0,)
+        assert number.layout(told, 1).positions == (0,)
     else:
         with pytest.raises(Stops, match="no longer is"):
-            number.layout(told)
+            number.layout(told, 1)
 
 
 def test_keyed_changes_say_what_the_key_has_from_then_on():

@@ -16,6 +16,7 @@ from strandline.plane.staging import Staging
 from strandline.sources.kinds import ConnectionKind, Discovered, Discovery, discovered
 from strandline.sources.reader import Progress, ReaderKind, Surroundings
 from strandline.sources.readers.postgres import slot
+from strandline.sources.readers.postgres.added import Gained, Lacked, noted_wider, unsaid
 from strandline.sources.readers.postgres.ledger import Ledger, SlotNote, not_noted
 from strandline.sources.readers.postgres.options import PostgresOptions, slot_of, table_name
 from strandline.sources.readers.postgres.pgoutput import Identity
@@ -35,19 +36,27 @@ assert AGAIN_SECONDS < RELEASE_SECONDS_MAX
 
 
 async def opened(
-    server: Server, engine: Staging, ledger: Ledger, schemas: Mapping[str, Schema], options: PostgresOptions, name: str
+    server: Server,
+    engine: Staging,
+    ledger: Ledger,
+    schemas: Mapping[str, Schema],
+    options: PostgresOptions,
+    name: str,
+    *,
+    evolving: frozenset[str] = frozenset(),
+    gained: Gained = unsaid,
 ) -> PostgresReader:
-    """Return a reader of ``schemas`` through the slot ``name``; upstream is asked only of tables that are new.
+    """Return a reader of ``schemas`` through the slot ``name``; upstream is asked only of tables that are new or wider.
 
-    A new table that upstream lacks, or that cannot be read as declared, is not noted: `PostgresReader.snapshot` looks
-    at it again, and raises for that table alone.
+    A table that upstream lacks, or that cannot be read as declared, is not noted so: `PostgresReader.snapshot` or
+    `read` looks at it again, and raises for that table alone.
 
     Raises `Unavailable`, or `SourceError`: no table can be read as server, publication and slot stand.
     """
     for table, note in list(ledger.tables.items()):
         if table not in schemas and note.declared:
             await ledger.write(not_noted(table))
-    new = {table: schema for table, schema in schemas.items() if not ledger.of(table, schema.ddl).declared}
+    new = {table: schema for table, schema in schemas.items() if ledger.of(table, schema.ddl).declared != schema.ddl}
     if new:
         names = [*map(table_name, new)]
         standing = await server.standing(())
@@ -57,7 +66,9 @@ async def opened(
         for table, schema in new.items():
             with suppress(SourceError):
                 upstream = slot.table_of(there, table_name(table), options.publication)
-                await ledger.write(noted(table, schema, upstream))
+                known = ledger.of(table, schema.ddl)
+                made = noted_wider(known, schema, upstream) if known.declared else noted(table, schema, upstream)
+                await ledger.write(made)
     readings = [Reading(table, schema, ledger.of(table, schema.ddl)) for table, schema in schemas.items()]
     return PostgresReader(
         server,
@@ -67,6 +78,7 @@ async def opened(
         slot_name=name,
         publication=options.publication,
         step_changes=options.step_changes,
+        lacked=Lacked(server, ledger, evolving, gained),
     )
 
 
@@ -77,7 +89,16 @@ async def _open(options: PostgresOptions, given: Surroundings) -> PostgresReader
     ledger, name = await Ledger.open(shard, given.epoch), slot_of(options, shard.shard)
     server = PsycopgServer(options, options.publication, name)
     try:
-        return await opened(server, given.engine, ledger, given.schemas, options, name)
+        return await opened(
+            server,
+            given.engine,
+            ledger,
+            given.schemas,
+            options,
+            name,
+            evolving=given.evolving,
+            gained=given.gained,
+        )
     except BaseException:
         await server.close()
         raise

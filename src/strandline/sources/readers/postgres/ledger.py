@@ -33,6 +33,8 @@ class ColumnNote(msgspec.Struct, frozen=True, array_like=True):
 
     ``number``, ``version``: as last seen (`server.Shape`); 0: not noted.
     ``delimiter``: what stands between the elements of an array; a type keeps it for life.
+    ``since``: the commit from which on rows have it; 0: all have it; `UNSEEN`: it was added here later, and no change
+    has it yet.  ``lacking``: upstream has values in it in rows that are here without them, until they change.
     """
 
     name: str
@@ -42,6 +44,20 @@ class ColumnNote(msgspec.Struct, frozen=True, array_like=True):
     number: int = 0
     version: int = 0
     delimiter: str = ","
+    since: int = 0
+    lacking: bool = False
+
+
+class OtherNote(msgspec.Struct, frozen=True, array_like=True):
+    """A column upstream that the table here lacks: its name, and its number (`server.Shape`).
+
+    ``late``: it came after the snapshot.  ``blank``: in no row that was read upstream has a value in it.
+    """
+
+    name: str
+    number: int
+    late: bool
+    blank: bool
 
 
 class TableNote(msgspec.Struct, frozen=True, tag="table"):
@@ -53,6 +69,7 @@ class TableNote(msgspec.Struct, frozen=True, tag="table"):
     ``entries``: how the publication has had it since the snapshot (`server.Published`); empty: it was not noted.
     ``file``: where its rows are kept, as last seen (`server.Shape`); 0: it was not noted.
     ``parts``: its partitions, likewise; empty: it had none, or they were not noted.
+    ``others``: the columns that are not declared, also those that went meanwhile; None: they were not noted.
     ``left``: why changes since the snapshot may be missing, so that the table is read no further; empty: none are.
     """
 
@@ -65,6 +82,7 @@ class TableNote(msgspec.Struct, frozen=True, tag="table"):
     left: str = ""
     file: int = 0
     parts: tuple[int, ...] = ()
+    others: tuple[OtherNote, ...] | None = None
 
 
 class LeftNote(msgspec.Struct, frozen=True, tag="left"):
@@ -78,6 +96,7 @@ def not_noted(table: str) -> TableNote:
     return TableNote(table, None, (), "")
 
 
+UNSEEN: Final = -1
 Note: TypeAlias = SlotNote | TableNote
 _encoder: Final = msgspec.json.Encoder()
 _decoder: Final = msgspec.json.Decoder(SlotNote | TableNote | LeftNote)
@@ -109,9 +128,13 @@ class Ledger:
             self._known = upper
 
     def of(self, table: str, declared: str) -> TableNote:
-        """Return what is known of ``table`` with the columns ``declared``; if nothing is, the note that says so."""
+        """Return what is known of ``table`` with the columns ``declared``; if nothing is, the note that says so.
+
+        If columns were added here since, the note lacks them.
+        """
         note = self.tables.get(table)
-        return not_noted(table) if note is None or note.declared != declared else note
+        known = note is not None and note.declared and f"{declared}, ".startswith(f"{note.declared}, ")
+        return note if note is not None and known else not_noted(table)
 
     async def write(self, note: Note) -> None:
         """Write a note, durably, unless it is what is known.

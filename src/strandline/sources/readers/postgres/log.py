@@ -187,7 +187,8 @@ class Log:
             self._layouts.pop(relation.oid, None)
             return
         try:
-            self._layouts[relation.oid] = reading, reading.layout(relation)
+            assert self._commit is not None
+            self._layouts[relation.oid] = reading, reading.layout(relation, self._commit)
         except Stops as why:
             self._layouts[relation.oid] = reading, str(why)
 
@@ -205,6 +206,8 @@ class Log:
         except Stops as why:
             self._stop(reading, str(why))
             return
+        if layout.spare:
+            reading.passes(message, layout, self._commit)
         pending = self._pending[reading.reference]
         for change in changes:
             self._order += 1

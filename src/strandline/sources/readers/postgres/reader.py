@@ -13,6 +13,9 @@ a `SourceError`: what it kept is gone, and nothing is passed over silently.
 *A table* begins with a snapshot whose position is exact by the log.  The slot is there before the snapshot is opened,
 and no transaction from its position on is forgotten until the table's first step is durable, so between the snapshot
 and the changes there is neither a gap nor an overlap.  Tables that ask at the same time share one.
+
+*A column* that upstream gets shows in the catalog by the look that follows the peek of its first change.  So the read
+of these changes adds it, or notes first that it passes over them (`added`).
 """
 
 from __future__ import annotations
@@ -36,7 +39,8 @@ from strandline.plane.staging import Aside, Staging
 from strandline.sources.kinds import SnapshotProgress
 from strandline.sources.reader import Keyed, Records
 from strandline.sources.readers.postgres import slot
-from strandline.sources.readers.postgres.ledger import Ledger
+from strandline.sources.readers.postgres.added import Lacked, noted_wider
+from strandline.sources.readers.postgres.ledger import Ledger, TableNote
 from strandline.sources.readers.postgres.log import Log
 from strandline.sources.readers.postgres.pgoutput import lsn_text
 from strandline.sources.readers.postgres.rows.columns import LSN
@@ -68,6 +72,7 @@ class PostgresReader:
         slot_name: str,
         publication: str,
         step_changes: int,
+        lacked: Lacked,
     ) -> None:
         self._server = server
         self._engine = engine
@@ -77,6 +82,7 @@ class PostgresReader:
         self._slot = slot_name
         self._publication = publication
         self._step_changes = step_changes
+        self._lacked = lacked
         self._log = Log(self._noted())
         self._confirmed: int | None = None  # where the slot stands, as last seen
         self._looked = 0  # how far the log was read when upstream was looked at last
@@ -119,17 +125,20 @@ class PostgresReader:
     async def read(self, slices: Sequence[Slice], *, table: str, locate: bool) -> Rows:
         """See `SourceReader.read`.  Errors always say where they are."""
         async with self._guard:
-            reading, first = self._readings[table], slices[0]
+            first = slices[0]
             begins = first.lower == NOTHING_READ
             upper = slices[-1].upper[PARTITION]
             start = self._begun(table, upper) if begins else first.lower[PARTITION]
             if not begins:
                 await self._taken(table)
+                await self._widen(table)
+            reading = self._readings[table]
             if not (self._log.lower <= start and upper <= min(self._log.upper, self._looked)):
                 await self._standing()
                 await self._gather(upper, None)
             self._refuse_forgotten(start)
             await self._refuse_left(table, begins=begins)
+            await self._lacked.settle(reading, upper)
             into = self._room(reading)
             if begins:
                 await self._copy(reading, first.time, into)
@@ -160,7 +169,7 @@ class PostgresReader:
 
     def notices(self) -> tuple[str, ...]:
         """See `SourceReader.notices`."""
-        return self._notices
+        return *self._notices, *self._lacked.notices
 
     def snapshots(self) -> tuple[SnapshotProgress, ...]:
         """See `ReportsSnapshots`."""
@@ -223,6 +232,14 @@ class PostgresReader:
                 )
             raise SourceError(why)
 
+    async def _widen(self, table: str) -> None:
+        """Read columns that were added here since the table was noted.  Raises `SourceError`: it cannot be."""
+        reading = self._readings[table]
+        if not reading.noted:
+            there = await self._server.tables([reading.table])
+            upstream = slot.table_of(there, reading.table, self._publication)
+            await self._follow(reading, noted_wider(self._ledger.tables[table], reading.schema, upstream))
+
     # --- snapshots ---------------------------------------------------------------------------------------------------
     def _is_late(self, snapshot: Snapshot) -> bool:
         """Whether what came after the snapshot may be forgotten upstream already."""
@@ -265,10 +282,15 @@ class PostgresReader:
         reading = self._readings[table]
         upstream = slot.table_of(there, reading.table, self._publication)
         note = noted(table, reading.schema, upstream)
+        self._lacked.refuse(reading, upstream)
         if note != self._ledger.tables.get(table):  # nothing of the table is durable, so it is read as it is now
-            await self._ledger.write(note)
-            self._readings[table] = Reading(table, reading.schema, note)
-            self._log.follow(self._noted(), self._confirmed or 0)
+            await self._follow(reading, note)
+
+    async def _follow(self, reading: Reading, note: TableNote) -> None:
+        """Read a table as ``note`` says from now on."""
+        await self._ledger.write(note)
+        self._readings[reading.reference] = Reading(reading.reference, reading.schema, note)
+        self._log.follow(self._noted(), self._confirmed or 0)
 
     async def _in(self, snapshot: Snapshot, table: str) -> Sequence[UpstreamTable]:
         try:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from msgspec import structs
 
-from strandline.sources.readers.postgres.ledger import TableNote
+from strandline.sources.readers.postgres.ledger import OtherNote, TableNote
 from strandline.sources.readers.postgres.server import Shape
 
 
@@ -49,4 +49,24 @@ def shaped(note: TableNote, shape: Shape) -> TableNote:
     for column in note.columns:
         number, version = shape.columns[column.name]
         columns.append(structs.replace(column, number=number, version=version))
-    return structs.replace(note, columns=(*columns,), file=shape.file, parts=(*sorted(shape.parts),))
+    others = _others(note, shape)
+    return structs.replace(note, columns=(*columns,), file=shape.file, parts=(*sorted(shape.parts),), others=others)
+
+
+def _others(note: TableNote, shape: Shape) -> tuple[OtherNote, ...]:
+    """Return the columns that are not declared.  One that comes is blank unless a statement may have filled it.
+
+    One that was there before the first note of others has values, as far as is known.
+    """
+    there = {number for number, _ in shape.columns.values()}
+    found = {
+        other.number: structs.replace(other, blank=other.blank and other.number in there) for other in note.others or ()
+    }
+    moved = note.file not in {0, shape.file}
+    declared = {column.name for column in note.columns}
+    for name, (number, _) in shape.columns.items():
+        if name not in declared:
+            late = note.others is not None
+            before = found.get(number) or OtherNote(name, number, late, late and name not in shape.filled)
+            found[number] = structs.replace(before, name=name, blank=before.blank and not moved)
+    return tuple(found[number] for number in sorted(found))

@@ -11,7 +11,8 @@ What cannot be told so that the collection would stay right *stops* the table (`
 gone or changed its type, an identity that says too little, another table under its name.
 
 A column is found by its name, or by its name without case if only one is called so.  Columns that are not declared
-are left out, whether they were there at first or were added later.
+are left out, whether they were there at first or were added later; that a row had a value in one is noted (`added`).
+A column that was declared later is NULL in changes from before it.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from typing import Final, NamedTuple, TypeAlias, cast
 from strandline.algebra.schema import Schema
 from strandline.errors import SourceError
 from strandline.sources.reader import Keyed, Records, TakenBack
-from strandline.sources.readers.postgres.ledger import ColumnNote, TableNote
+from strandline.sources.readers.postgres.ledger import UNSEEN, ColumnNote, TableNote
 from strandline.sources.readers.postgres.options import table_name
 from strandline.sources.readers.postgres.pgoutput import (
     KEPT,
@@ -77,15 +78,19 @@ class Stops(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Where the declared columns stand in a relation's rows, and how far a row as it was is known."""
+    """Where the declared columns stand in a relation's rows, and how far a row as it was is known.
 
-    positions: tuple[int, ...]
-    keys: tuple[int, ...]
+    A position is None while a column is not there yet.  ``spare``: where columns stand that are blank as far as is
+    noted, with their names.
+    """
+
+    positions: tuple[int | None, ...]
     full: bool
+    spare: tuple[tuple[int, str], ...] = ()
 
     def texts(self, row: Tuple) -> tuple[Value, ...]:
         """Return the declared columns of a row."""
-        return tuple([row[at] for at in self.positions])
+        return tuple([None if at is None else row[at] for at in self.positions])
 
 
 def noted(reference: str, schema: Schema, upstream: UpstreamTable) -> TableNote:
@@ -93,17 +98,9 @@ def noted(reference: str, schema: Schema, upstream: UpstreamTable) -> TableNote:
 
     Raises `SourceError`: a declared column is not there, or the key is not declared.
     """
-    found = {name: _named(name, upstream.columns) for name in schema.names}
-    missing = [name for name, column in found.items() if column is None]
-    if missing:
-        there = ", ".join(column.name for column in upstream.columns)
-        raise SourceError(
-            f"table {reference!r} has no column {', '.join(missing)} in the publication; it has {there}: "
-            "declare the table with these"
-        )
+    columns = declared_columns(reference, schema.names, upstream)
     if upstream.published.unlike:
         raise SourceError(f"table {reference!r} cannot be read: {unlike(upstream.published.unlike)}")
-    columns = {name: column for name, column in found.items() if column is not None}
     key = None
     if upstream.identity in {Identity.DEFAULT, Identity.INDEX} and any(column.key for column in upstream.columns):
         declared = {column.name: name for name, column in columns.items()}
@@ -114,9 +111,27 @@ def noted(reference: str, schema: Schema, upstream: UpstreamTable) -> TableNote:
                 f"or set ALTER TABLE {reference} REPLICA IDENTITY FULL upstream"
             )
         key = tuple(declared[column.name] for column in upstream.columns if column.key)
-    notes = (ColumnNote(c.name, c.type_oid, c.modifier, c.type_name, delimiter=c.delimiter) for c in columns.values())
-    note = TableNote(reference, key, tuple(notes), schema.ddl, upstream.oid, (*sorted(upstream.published.entries),))
+    notes = tuple(map(column_note, columns.values()))
+    note = TableNote(reference, key, notes, schema.ddl, upstream.oid, (*sorted(upstream.published.entries),))
     return shaped(note, upstream.published.shape)
+
+
+def column_note(column: UpstreamColumn) -> ColumnNote:
+    """Return how a column is read, of which all rows have what upstream has."""
+    return ColumnNote(column.name, column.type_oid, column.modifier, column.type_name, delimiter=column.delimiter)
+
+
+def declared_columns(reference: str, names: Sequence[str], upstream: UpstreamTable) -> dict[str, UpstreamColumn]:
+    """Return the columns that have these names here, by them.  Raises `SourceError`: one is not there."""
+    found = {name: _named(name, upstream.columns) for name in names}
+    missing = [name for name, column in found.items() if column is None]
+    if missing:
+        there = ", ".join(column.name for column in upstream.columns)
+        raise SourceError(
+            f"table {reference!r} has no column {', '.join(missing)} in the publication; it has {there}: "
+            "declare the table with these"
+        )
+    return {name: column for name, column in found.items() if column is not None}
 
 
 def _named(name: str, columns: Sequence[UpstreamColumn]) -> UpstreamColumn | None:
@@ -134,11 +149,15 @@ class Reading:
         self.note = note
         names = list(schema.names)
         self.key = None if note.key is None else tuple(names.index(name) for name in note.key)
+        self.seen: dict[str, int] = {}
+        """In which commit a change first had a column that was declared later."""
+        self.passed: dict[str, int] = {}
+        """In which commit a row first had a value in a column that is not declared and was blank."""
 
     @property
     def noted(self) -> bool:
         """Whether upstream had the table as it is declared; until then none of its changes is read."""
-        return bool(self.note.declared)
+        return self.note.declared == self.schema.ddl
 
     @property
     def table(self) -> tuple[str, str]:
@@ -150,8 +169,11 @@ class Reading:
         """What its records are."""
         return TakenBack() if self.note.key is None else Keyed(self.note.key)
 
-    def layout(self, relation: Relation) -> Layout:
-        """Return where the declared columns stand.  Raises `Stops`: the table is no longer what it was."""
+    def layout(self, relation: Relation, commit: int) -> Layout:
+        """Return where the declared columns stand, in the changes of a commit.
+
+        Raises `Stops`: the table is no longer what it was.
+        """
         if self.note.oid not in {None, relation.oid}:
             raise Stops(f"another table has its name upstream now; {_ANEW.format(self.reference)}")
         if (relation.schema, relation.name) != self.table:
@@ -159,9 +181,15 @@ class Reading:
                 f"it was renamed to {relation.schema}.{relation.name} upstream; rename it back, "
                 f"{_ANEW.format(self.reference)}"
             )
-        positions = []
+        positions = list[int | None]()
         at = {column.name: n for n, column in enumerate(relation.columns)}
+        others = {other.name: other.blank for other in self.note.others or ()}
+        declared = {column.name for column in self.note.columns}
+        strange = not at.keys() <= declared | others.keys()  # one of these may be a column that was renamed
         for was in self.note.columns:
+            if was.name not in at and (was.lacking or not strange) and self._is_to_come(was, commit):
+                positions.append(None)
+                continue
             if was.name not in at:
                 raise Stops(f"column {was.name!r} is gone upstream; {_ANEW.format(self.reference)} without it")
             now = relation.columns[at[was.name]]
@@ -170,17 +198,32 @@ class Reading:
                     f"column {was.name!r} was of type {was.type_name} and no longer is, and its rows may have "
                     f"changed with it; {_ANEW.format(self.reference)}"
                 )
+            if was.since == UNSEEN:
+                self.seen[was.name] = min(commit, self.seen.get(was.name, commit))
             positions.append(at[was.name])
-        keys = () if self.key is None else tuple(positions[n] for n in self.key)
         full = relation.identity is Identity.FULL
         if self.key is not None and not full:
             own = {n for n, column in enumerate(relation.columns) if column.key}
-            if own != {*keys}:
+            if own != {positions[n] for n in self.key}:
                 raise Stops(
                     f"its replica identity was the key {', '.join(self.note.key or ())} and is another now; set that "
                     f"key again, or REPLICA IDENTITY FULL, and {_ANEW.format(self.reference)}"
                 )
-        return Layout(tuple(positions), keys, full)
+        spare = [(n, name) for name, n in at.items() if name not in declared and others.get(name, True)]
+        return Layout(tuple(positions), full, tuple(spare))
+
+    def _is_to_come(self, column: ColumnNote, commit: int) -> bool:
+        """Return whether a column that the changes of a commit lack was declared later, and came later."""
+        first = self.seen.get(column.name) if column.since == UNSEEN else column.since
+        return column.since != 0 and (first is None or commit <= first)
+
+    def passes(self, message: Insert | Update | Delete, layout: Layout, commit: int) -> None:
+        """Take note of values that are not read, in columns that were blank."""
+        rows = [message.new] if isinstance(message, Insert | Update) else []
+        rows += [message.old] if isinstance(message, Update | Delete) and message.old is not None else []
+        for n, name in layout.spare:
+            if any(row[n] is not None for row in rows):
+                self.passed[name] = min(commit, self.passed.get(name, commit))
 
     def changes(self, message: Insert | Update | Delete, layout: Layout) -> tuple[Change, ...]:
         """Return what a message says.  Raises `Stops`: it says too little of the row as it was."""

@@ -70,12 +70,17 @@ _PUBLISHED: Final = """
                     AND (c.relreplident = 'f' OR kept.key <> (SELECT key FROM kept WHERE oid = c.oid))) AS unlike
                 FROM kept JOIN pg_namespace AS at ON at.oid = kept.relnamespace) AS rows
         CROSS JOIN LATERAL (
-            SELECT jsonb_object_agg(a.attname, jsonb_build_array(a.attnum, a.xmin::text::bigint)) AS columns
+            SELECT jsonb_object_agg(a.attname, jsonb_build_array(a.attnum, a.xmin::text::bigint,
+                    a.atthasmissing OR EXISTS (
+                        SELECT FROM jsonb_array_elements(rows.parts) AS part JOIN pg_attribute AS own
+                            ON own.attrelid = part::text::oid AND own.attname = a.attname AND own.atthasmissing)
+                )) AS columns
                 FROM pg_attribute AS a WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped) AS shape
 """
 """How a publication has its tables: each row of the catalog by which it does, by its number and version (``xmin``).
 
-And how each table is kept: where its rows are, or those of its partitions, and its columns (`server.Shape`).  A
+And how each table is kept: where its rows are, or those of its partitions, and its columns (`server.Shape`).  A default
+that a column was added with may be noted of the partitions alone (``atthasmissing``).  A
 partition has a replica identity of its own, by which its changes say what a row was, though they are sent as the
 table's (``unlike``: one whose key is another).  ``only`` is `_ONLY`, or nothing: all tables.
 
@@ -231,10 +236,11 @@ def standing(row: tuple[Any, ...], place: str) -> Standing:
 
 
 def _published(
-    entries: Iterable[str], partial: bool, kept: Mapping[str, Any], columns: Mapping[str, tuple[int, int]] | None
+    entries: Iterable[str], partial: bool, kept: Mapping[str, Any], columns: Mapping[str, tuple[int, int, bool]] | None
 ) -> Published:
-    versions = {name: (number, version) for name, (number, version) in (columns or {}).items()}
-    shape = Shape(kept["file"], versions, frozenset(kept["parts"] or ()))
+    versions = {name: (number, version) for name, (number, version, _) in (columns or {}).items()}
+    filled = frozenset(name for name, (*_, missing) in (columns or {}).items() if missing)
+    shape = Shape(kept["file"], versions, frozenset(kept["parts"] or ()), filled)
     return Published(frozenset(entries), partial, shape, kept["unlike"] or "")
 
 

@@ -1,0 +1,169 @@
+"""Columns that upstream has and a table here lacks: which can be added, when nothing of them is lost, and what is said.
+
+Rows from before a column are NULL in it here.  With a key each change of a row says all of it, so a column can be added
+at any time; if upstream has values in rows that were read without them, these rows lack them until they change.
+
+Without a key upstream says a row that goes as it was, with all its columns, and it must equal the row that came.  So a
+column can be added as long as it is *blank*: of all rows that were read none has a value in it upstream.  It is not
+blank if it was there at the snapshot, if it came with a default (no change says so, the catalog does), if the rows were
+rewritten at the look that saw it first, or once a change with a value in it was read without it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import TypeAlias
+
+from msgspec import structs
+
+from strandline.algebra.schema import Column, Schema, ddl_of
+from strandline.errors import SourceError
+from strandline.sources.readers.new_columns import new_columns
+from strandline.sources.readers.postgres.ledger import UNSEEN, Ledger, OtherNote, TableNote
+from strandline.sources.readers.postgres.rewrites import rewritten, shaped
+from strandline.sources.readers.postgres.rows import values
+from strandline.sources.readers.postgres.server import Server, UpstreamTable
+from strandline.sources.readers.postgres.tables import Reading, column_note, declared_columns
+
+Gained: TypeAlias = Callable[[str, Sequence[Column]], str]
+"""See `Surroundings.gained`."""
+_ANEW = "drop the table {} here and create it anew"
+
+
+def unsaid(_: str, __: Sequence[Column]) -> str:
+    """Return no notice: a reader that is opened alone takes no new columns."""
+    return ""
+
+
+class Lacked:
+    """The columns that the tables of one source lack, as last seen; those ``evolving`` get all that upstream has."""
+
+    def __init__(self, server: Server, ledger: Ledger, evolving: frozenset[str], gained: Gained) -> None:
+        self._server = server
+        self._ledger = ledger
+        self._evolving = evolving
+        self._gained = gained
+        self._found: dict[str, tuple[tuple[OtherNote, ...], tuple[Column, ...]]] = {}
+        self._told: dict[str, tuple[str, ...]] = {}
+
+    @property
+    def notices(self) -> tuple[str, ...]:
+        """What is to be said of all tables, as of their last reads."""
+        return tuple(notice for told in self._told.values() for notice in told)
+
+    def refuse(self, reading: Reading, upstream: UpstreamTable) -> None:
+        """Raise `ColumnsAdded` if a table evolves, of which nothing is read yet, and upstream has more columns."""
+        if reading.reference in self._evolving:
+            self._gained(reading.reference, _lacked(reading.schema, upstream))
+
+    async def settle(self, reading: Reading, upper: int) -> None:
+        """Note which columns the changes before ``upper`` have, before any of their rows is durable.
+
+        Raises `ColumnsAdded`: the table gets columns that it lacks, and was not read beyond them.
+        """
+        table, taken = reading.reference, reading.reference in self._evolving
+        passed = {name for name, commit in reading.passed.items() if commit < upper}
+        note = seen(
+            self._ledger.tables[table], {name: commit for name, commit in reading.seen.items() if commit < upper}
+        )
+        if not passed <= {other.name for other in note.others or ()}:
+            note = passed_over(note, passed)
+        await self._ledger.write(note)
+        lacked = await self._columns(reading, note)
+        self._gained(table, addable(note, lacked, taken=taken))
+        note = passed_over(note, passed)
+        await self._ledger.write(note)
+        told = self._gained(table, addable(note, lacked, taken=taken))
+        self._told[table] = (*filter(None, [told]), *notices(note, lacked, taken=taken))
+
+    async def _columns(self, reading: Reading, note: TableNote) -> tuple[Column, ...]:
+        """Return the columns that upstream has now, besides the table's, asking it only if they may be others."""
+        if not note.others:
+            return ()
+        known, columns = self._found.get(reading.reference, ((), ()))
+        if known != note.others:
+            there = await self._server.tables([reading.table])
+            named = [each for each in there if (each.schema, each.name) == reading.table]
+            columns = tuple(column for each in named for column in _lacked(reading.schema, each))
+            self._found[reading.reference] = note.others, columns
+        return columns
+
+
+def _lacked(schema: Schema, upstream: UpstreamTable) -> tuple[Column, ...]:
+    return new_columns(schema, [(column.name, values.spark_type(column.type_name)) for column in upstream.columns])
+
+
+def addable(note: TableNote, lacked: Sequence[Column], *, taken: bool) -> list[Column]:
+    """Return those of the columns ``lacked`` that the table can get.
+
+    ``taken``: it gets all that upstream has; else none of those is meant that it lacked from the first.
+    """
+    others = [other for other in note.others or () if other.late or taken]
+    names = {other.name for other in others if other.blank or note.key is not None}
+    return [column for column in lacked if column.name in names]
+
+
+def passed_over(note: TableNote, names: Collection[str]) -> TableNote:
+    """Return the note after changes were read without columns in which they have values.
+
+    A name that upstream does not know any longer was perhaps that of any blank column: then none is blank.
+    """
+    if not names:
+        return note
+    unknown = not {*names} <= {other.name for other in note.others or ()}
+    others = (
+        structs.replace(other, blank=other.blank and not unknown and other.name not in names)
+        for other in note.others or ()
+    )
+    return structs.replace(note, others=(*others,))
+
+
+def seen(note: TableNote, since: Mapping[str, int]) -> TableNote:
+    """Return the note after columns were seen for the first time, in the changes of these commits."""
+    columns = (
+        structs.replace(column, since=since[column.name]) if column.since == UNSEEN and column.name in since else column
+        for column in note.columns
+    )
+    return structs.replace(note, columns=(*columns,))
+
+
+def noted_wider(note: TableNote, schema: Schema, upstream: UpstreamTable) -> TableNote:
+    """Return the note of a table to which columns were added here since it was noted.
+
+    Raises `SourceError`: upstream lacks one, or rows that are here could not go any longer.
+    """
+    found = declared_columns(note.table, schema.names[len(note.columns) :], upstream)
+    if why := note.left or rewritten(note, upstream.published.shape):
+        raise SourceError(f"table {note.table!r} can be read no further: {why} {_ANEW.format(note.table)}")
+    note = shaped(note, upstream.published.shape)
+    blank = {other.name for other in note.others or () if other.blank}
+    full = [name for name, column in found.items() if column.name not in blank]
+    if full and note.key is None:
+        raise SourceError(
+            f"table {note.table!r} cannot get the column {', '.join(full)} any longer: it has no key, and rows were "
+            f"read without the values that they have in it upstream; {_ANEW.format(note.table)}"
+        )
+    late = [structs.replace(column_note(column), since=UNSEEN, lacking=name in full) for name, column in found.items()]
+    names = {column.name for column in late}
+    others = tuple(other for other in note.others or () if other.name not in names)
+    wider = structs.replace(note, columns=(*note.columns, *late), declared=schema.ddl, others=others)
+    return shaped(wider, upstream.published.shape)
+
+
+def notices(note: TableNote, lacked: Sequence[Column], *, taken: bool) -> list[str]:
+    """Return what is to be said of a table besides the columns that it can get; ``lacked``: all that it lacks."""
+    late = {other.name for other in note.others or () if other.late or taken}
+    can = addable(note, lacked, taken=taken)
+    said = [
+        f"table {note.table!r} has the column {ddl_of([column])} upstream, and cannot get it here, because it has no "
+        f"key and rows have values in it already; to read it, {_ANEW.format(note.table)}"
+        for column in lacked
+        if column.name in late and column not in can
+    ]
+    lacking = [column.name for column in note.columns if column.lacking]
+    if lacking:
+        said.append(
+            f"table {note.table!r}: rows from before the column {', '.join(lacking)} was read have NULL in it until "
+            f"they change, whatever upstream has; to have them as they are there, {_ANEW.format(note.table)}"
+        )
+    return said
