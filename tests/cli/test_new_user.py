@@ -187,3 +187,16 @@ def test_status_and_query_answer_on_a_full_disk_and_run_says_why_it_does_not(pla
         filler.unlink()
         assert place.run("run", "--once").status == 0
         assert place.run("query", "--json", "SELECT * FROM v").documents[0]["rows"] == [{"s": "tea", "n": 1}]
+
+
+def test_a_plan_before_the_first_run_lists_what_it_would_make_and_makes_nothing(place):
+    """Damage: who looks before running anything is told to run it."""
+    place.write(ORDERS)
+    told = place.run("plan")
+    assert told.status == 0
+    assert told.out.splitlines() == [
+        "+ create table t: tables/t.sql",
+        "+ create source orders: sources/orders.sql",
+        "+ create materialized view v: views/v.sql",
+    ]
+    assert not (place.root / "data").exists()

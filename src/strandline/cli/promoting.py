@@ -13,11 +13,12 @@ from typing import Any, Final
 
 from strandline.cli.running import Stop, Wanted, going_on, until_stopped
 from strandline.cli.terminal.exits import Exit
-from strandline.cli.terminal.opening import Opener
+from strandline.cli.terminal.opening import Asked, Opener
 from strandline.cli.terminal.output import Output
 from strandline.client import NextVersion
 from strandline.controller.defining.project import Project
 from strandline.errors import FencedError, StoreError, Unavailable
+from strandline.store.consensus import NothingStored
 
 
 def prepare(opener: Opener, project: Project, wanted: Wanted, output: Output) -> Exit:
@@ -98,7 +99,12 @@ _SIGNS: Final = {"create": "+", "replace": "~", "alter": "~", "recreate": "!", "
 
 def plan(opener: Opener, root: Path, output: Output) -> Exit:
     """Print what the project says otherwise than its location has it; it fails if a definition is wrong."""
-    with opener.reading(opener.project(root), output.note) as env:
+    project = opener.project(root)
+    try:
+        env: Asked = opener.reading(project, output.note)
+    except NothingStored:
+        env = opener.imagining(project)
+    with env:
         found = env.deploy(root.absolute())
     output.result(found, "\n".join(_planned(found)))
     return Exit.FAILED if any(each["what"] == "refused" for each in found["changes"]) else Exit.OK

@@ -39,7 +39,6 @@ from strandline.controller.syncing import Syncs
 from strandline.controller.writing import CATALOG, Writing
 from strandline.errors import (
     AsOfError,
-    ConfigError,
     FencedError,
     InvalidUsage,
     StrandlineError,
@@ -65,6 +64,7 @@ from strandline.persist.shard.patience import Deadline
 from strandline.persist.together.transactions import SHARD as TRANSACTIONS
 from strandline.persist.together.transactions import Transactions, open_transactions
 from strandline.sources.question import Patience
+from strandline.store.consensus import NothingStored
 
 
 class Core:
@@ -115,7 +115,7 @@ class Core:
         core = cls(assembly, client, catalogs, config, mode)
         if mode is not Mode.FULL:
             if not (await catalogs.read()).epoch and not {*await consensus.list_keys()} - {LOCATION}:
-                raise ConfigError("nothing was stored at this location yet; open it for writing to make one")
+                raise NothingStored("nothing was stored at this location yet; open it for writing to make one")
             return core
         await recall(core._answers, assembly.answers)
         try:

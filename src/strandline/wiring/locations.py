@@ -27,6 +27,7 @@ from strandline.options import is_reference, refusal_of_secrets, resolve_referen
 from strandline.store.blob import Blob
 from strandline.store.blob_kinds.file import FileBlob
 from strandline.store.blob_kinds.object_location import ObjectLocation, StorageOptions
+from strandline.store.consensus import NothingStored
 from strandline.store.secret import Secret
 from strandline.store.system import SystemClock
 
@@ -173,7 +174,7 @@ class InFiles(_OfThisMachine):
             blob.sweep(SystemClock().now_ms())
             return blob, PartStore(below)
         if not below.is_dir():
-            raise ConfigError(
+            raise NothingStored(
                 f"nothing was stored at location {self.shown!r} yet; open it for writing (`strandline run`) to make it"
             )
         return FileBlob(below, existing=True), PartStore(below)

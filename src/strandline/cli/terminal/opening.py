@@ -12,7 +12,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, TextIO, TypeAlias
 
@@ -76,6 +76,10 @@ class Opener:
             found.close()
             return None
         return found
+
+    def imagining(self, project: Project) -> Environment:
+        """Open an empty location in memory, as the project's is while nothing was stored there."""
+        return self._open(replace(project, location="memory://", consensus=None), Mode.FULL)
 
     def writing(self, project: Project, **settings: object) -> Environment:
         """Open the project's location for writing, with ``settings`` in place of the project's; see `strandline.open`.

@@ -61,11 +61,13 @@ async def planned(core: Core, project: Project, counted: Mapping[str, int]) -> t
     catalog = relocated(project, core.catalog)
     rate = _rate(counted)
     found, joint = [], _together(core, project)
+    new = {defined.statement.name.lower() for defined in project.definitions} - catalog.items.keys()
     for defined in in_order(project.definitions):
         present = catalog.find(defined.statement.name)
         change = _change(core, catalog, present, defined, joint)
         if change is not None:
-            rows = await _rows(core, catalog, defined) if change.what in {"create", "replace", "recreate"} else None
+            computed = change.what in {"create", "replace", "recreate"}
+            rows = await _rows(core, catalog, defined, new) if computed else None
             seconds = None if rows is None or rate is None else round(rows / rate, 1)
             found.append(Change(change.what, change.kind, change.name, change.why, change.effect, rows, seconds))
     return (*found, *_orphans(catalog, project))
@@ -184,13 +186,15 @@ def _orphans(catalog: Catalog, project: Project) -> Iterator[Change]:
         yield Change("orphan", definitions.called(item), item.name, "the project does not define it", "it goes on")
 
 
-async def _rows(core: Core, catalog: Catalog, defined: Defined) -> int | None:
-    """Return how many updates what a view reads holds now; None for what is no view."""
+async def _rows(core: Core, catalog: Catalog, defined: Defined, new: set[str]) -> int | None:
+    """Return how many updates what a view reads holds now; None for what is no view, or reads what is not there yet."""
     if not isinstance(defined.statement, CreateView):
         return None
     rows = 0
     for name in mentions(defined.statement.query):
         item = catalog.items.get(name)
+        if item is None and name in new:
+            return None
         if isinstance(item, Collected):
             await core.client.look(item.shard)
             state = core.client.known(item.shard)
