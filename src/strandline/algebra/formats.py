@@ -24,13 +24,14 @@ class Encoding(Enum):
 
 @dataclass(frozen=True, slots=True)
 class FileFormat:
-    """How to decode a file.  All fields except ``encoding`` apply to text only.
+    """How to decode a file.  All fields except ``encoding`` and ``later`` apply to text only.
 
     ``header``: the first line of a CSV file names its columns, which are then found by name, without regard to case,
     in any order; columns that are not declared are skipped, and a file that lacks a declared column is one error.
     Without a header, fields are matched by position and there must be as many as columns.  ``null`` is the one token
     (besides the empty field) that stands for NULL. ``escape`` equal to ``quote`` means that a quote inside quotes is
-    doubled (RFC 4180).  ``multiline``: a record may span lines.  JSON names are matched exactly, and a missing name is
+    doubled (RFC 4180).  ``multiline``: a record may span lines.  ``later``: declared columns that a file may lack,
+    since files came before them: its records have NULL there.  JSON names are matched exactly, and a missing name is
     NULL, as in Spark.
     """
 
@@ -43,6 +44,7 @@ class FileFormat:
     timestamp_format: str | None = None
     date_format: str | None = None
     multiline: bool = False
+    later: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -141,7 +141,8 @@ def _ingestion(item: Source | SharedSource, outputs: tuple[Output, ...], catalog
 
 def _output(item: Fed, table: str, catalog: Catalog, config: Config) -> Output:
     options = catalog.source_options(item)
-    return Output(collection(item, config), table, on_error.errors_max(options), on_error.evolves(options))
+    bound, evolves = on_error.errors_max(options), on_error.evolves(options)
+    return Output(collection(item, config), table, bound, evolves, item.grown)
 
 
 def _dataflow(view: View, known: Definition, catalog: Catalog, config: Config) -> RunDataflow:

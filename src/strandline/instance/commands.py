@@ -44,12 +44,20 @@ class Output:
 
     ``table``: what upstream calls it, "" where the source is one collection.  ``errors_max``: with how many errors it
     may go on; None: with any number.  ``evolves``: it is to get the columns that its upstream gets.
+    ``grown``: how many of its columns, the last ones, came after it was first read.
     """
 
     collection: Collection
     table: str = ""
     errors_max: int | None = None
     evolves: bool = False
+    grown: int = 0
+
+    @property
+    def later(self) -> tuple[str, ...]:
+        """The columns that came after it was first read."""
+        names = self.collection.schema.names
+        return names[len(names) - self.grown :]
 
 
 @dataclass(frozen=True, slots=True)

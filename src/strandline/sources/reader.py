@@ -153,6 +153,17 @@ class FileDecoder(Protocol):
         """
         ...
 
+    def open(self, path: str) -> pa.NativeFile:
+        """Return a file, as it finds it, that can be read at any place.
+
+        Raises `OSError`, or `Unavailable` if an object store does not answer; so does `stream`.
+        """
+        ...
+
+    def stream(self, path: str) -> pa.NativeFile:
+        """Return a file's text, decompressed as its name says."""
+        ...
+
     async def decode(self, files: Sequence[DatedFile], schema: Schema, form: FileFormat, *, locate: bool) -> Rows:
         """Return the records of all files (lazy): as `SourceReader.read` says."""
         ...
@@ -185,7 +196,8 @@ class Surroundings:
     ``schemas``: of the rows that it returns, by table.  ``engine`` makes rows of Arrow, ``decoder`` of files,
     ``messages`` of messages.  ``progress`` opens the record shard that is its own, under ``epoch``.  ``evolving``: the
     tables that get the columns that upstream gets (`gained`).  ``altering``: how the statement begins that adds columns
-    to a table, as ``ALTER TABLE `t```.
+    to a table, as ``ALTER TABLE `t```.  ``later``: the columns that each table has got since it was created: what
+    is older upstream has none of them.
     """
 
     clock: Clock
@@ -197,6 +209,7 @@ class Surroundings:
     progress: Progress
     evolving: frozenset[str] = frozenset()
     altering: Mapping[str, str] = field(default_factory=dict)
+    later: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     @property
     def schema(self) -> Schema:

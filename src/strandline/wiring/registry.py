@@ -196,9 +196,9 @@ class Readers:
         progress = partial(client.records, source.progress, epoch)
         evolving = frozenset(output.table for output in source.outputs if output.evolves)
         altering = {output.table: _altering(output) for output in source.outputs}
-        return Surroundings(
-            self.clock, schemas, self.engine, self.decoder, self.messages, epoch, progress, evolving, altering
-        )
+        later = {output.table: output.later for output in source.outputs}
+        here = self.clock, schemas, self.engine, self.decoder, self.messages
+        return Surroundings(*here, epoch, progress, evolving, altering, later)
 
 
 def _altering(output: Output) -> str:

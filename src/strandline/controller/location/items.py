@@ -51,7 +51,10 @@ class Table(_Item, frozen=True, tag="table"):
 
 
 class Source(_Item, frozen=True, tag="source"):
-    """A collection fed from outside.  ``remap`` and ``progress`` are the reader's own shards."""
+    """A collection fed from outside.  ``remap`` and ``progress`` are the reader's own shards.
+
+    ``grown``: how many columns it has got since it was created, which are its last ones.
+    """
 
     connector: str
     options: dict[str, str]
@@ -59,6 +62,7 @@ class Source(_Item, frozen=True, tag="source"):
     progress: str
     keep_history: str | None = None
     instance: str = ""
+    grown: int = 0
 
     @property
     def shards(self) -> tuple[str, ...]:
@@ -89,13 +93,14 @@ class SourceTable(_Item, frozen=True, tag="source table"):
     """A collection that a shared source feeds.
 
     ``reference`` is what upstream calls it.  ``source`` is in lower case.  ``options`` are those that every source
-    has; what they do not say, the source's say.
+    has; what they do not say, the source's say.  ``grown``: see `Source`.
     """
 
     source: str
     reference: str
     options: dict[str, str] = {}
     keep_history: str | None = None
+    grown: int = 0
 
 
 class View(_Item, frozen=True, tag="view"):

@@ -66,6 +66,14 @@ class SparkFiles:
         if self._bytes.know(location):
             await asyncio.to_thread(s3a.reach, self._session, location)
 
+    def open(self, path: str) -> pa.NativeFile:
+        """See `FileDecoder.open`."""
+        return self._bytes.open(path)
+
+    def stream(self, path: str) -> pa.NativeFile:
+        """See `FileDecoder.stream`."""
+        return self._bytes.stream(path)
+
     async def decode(self, files: Sequence[DatedFile], schema: Schema, form: FileFormat, *, locate: bool) -> Rows:
         """Return the records of all files (lazy): columns, ``__error``, ``__time``, ``__diff``, normalised.
 
@@ -82,14 +90,14 @@ class SparkFiles:
         layouts, unusable = group(files, schema, form, self._bytes)
         refused = _refusals(unusable, schema)
         if not locate and is_small(files, form):
-            found = [self._small(layout, schema, form) for layout in layouts]
+            found = [self._small(layout, form) for layout in layouts]
             tables = [table for table in found if table is not None]
             if len(tables) == len(found):
                 return wrap(Local(_together([refused, *tables], schema), plain=not any(f.withdrawn for f in files)))
         if locate and form.encoding is Encoding.PARQUET:
-            layouts, damaged = self._without_damaged(layouts, schema)
+            layouts, damaged = self._without_damaged(layouts)
             unusable += damaged
-        frames = [frame for layout in layouts for frame in self._decoded(layout, schema, form, locate)]
+        frames = [_whole(frame, layout, schema) for layout in layouts for frame in self._decoded(layout, form, locate)]
         refused = _refusals(unusable, schema)  # with those whose pages are damaged
         if not frames:
             return wrap(Local(refused, plain=True))
@@ -97,8 +105,9 @@ class SparkFiles:
             frames.append(dataframe(Local(refused, plain=True), self._session))
         return wrap(Distributed(reduce(DataFrame.unionAll, frames), plain=not any(file.withdrawn for file in files)))
 
-    def _small(self, layout: Layout, schema: Schema, form: FileFormat) -> pa.Table | None:
+    def _small(self, layout: Layout, form: FileFormat) -> pa.Table | None:
         """Return the layout's rows, decoded in this process; None: a job must decode them."""
+        schema = layout.schema
         key = ("files", schema, repr(form), layout.names)
         if form.encoding.text:
             table = small.lines(layout, form, self._bytes)
@@ -108,7 +117,8 @@ class SparkFiles:
             rows = partial(_normal, schema=schema)
         return None if table is None else self._here.run(key, table, rows) if table.num_rows else table.slice(0, 0)
 
-    def _decoded(self, layout: Layout, schema: Schema, form: FileFormat, locate: bool) -> list[DataFrame]:
+    def _decoded(self, layout: Layout, form: FileFormat, locate: bool) -> list[DataFrame]:
+        schema = layout.schema
         match form.encoding:
             case Encoding.AVRO:
                 return [_normal(AvroFiles(schema).frame(self._session, layout.files), schema=schema)]
@@ -124,14 +134,14 @@ class SparkFiles:
         read = self._dated(load(reader, "parquet", layout.files), layout.files)
         return read.select(*_columns(schema), F.lit(None).cast("string").alias(ERROR), TIME, DIFF)
 
-    def _without_damaged(self, layouts: Sequence[Layout], schema: Schema) -> tuple[list[Layout], list[Unusable]]:
+    def _without_damaged(self, layouts: Sequence[Layout]) -> tuple[list[Layout], list[Unusable]]:
         """Part from the layouts the files with pages that neither Arrow nor Spark can read.
 
         Spark fails also where a disk does, and Arrow where Spark need not: a file is damaged if both say so.
         """
         sound, damaged = [], []
         for layout in layouts:
-            files = layout.files if layout.by_spark else ()
+            files, schema = layout.files if layout.by_spark else (), layout.schema
             doubted = {file: reason for file in files if (reason := damaged_pages(file, schema, self._bytes))}
             refused = [Unusable(f, 0, reason, "") for f, reason in doubted.items() if not self._reads(f, schema)]
             damaged += refused
@@ -140,7 +150,7 @@ class SparkFiles:
         return sound, damaged
 
     def _reads(self, file: DatedFile, schema: Schema) -> bool:
-        alone = self._parquet(Layout(schema.names, (file,), (0,)), schema)
+        alone = self._parquet(Layout(schema, schema.names, (file,), (0,)), schema)
         try:
             alone.selectExpr(*(f"count({quote(name)})" for name in schema.names)).collect()
         except Exception as error:
@@ -181,6 +191,14 @@ class SparkFiles:
         unknown = F.raise_error(F.concat(F.lit("no time is known for file "), F.col(PATH))).cast("bigint")
         dated = read.join(F.broadcast(paths_table(self._session, files, known)), PATH, "left")
         return dated.withColumn(TIME, F.coalesce(TIME, unknown))
+
+
+def _whole(frame: DataFrame, layout: Layout, schema: Schema) -> DataFrame:
+    """Return the rows with the columns that the layout's files lack, as NULL."""
+    if layout.schema == schema:
+        return frame
+    columns = [F.col(quote(c.name)) if c in layout.schema else F.lit(None).cast(c.type).alias(c.name) for c in schema]
+    return frame.select(*columns, ERROR, TIME, DIFF)
 
 
 def _fields(layout: Layout, schema: Schema) -> tuple[Field, ...]:

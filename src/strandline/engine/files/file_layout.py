@@ -11,7 +11,7 @@ import codecs
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import fastavro
 
@@ -19,7 +19,7 @@ from strandline.algebra.csv_header import first_record
 from strandline.algebra.formats import DatedFile, Encoding, FileFormat
 from strandline.algebra.schema import Schema
 from strandline.engine.files.file_bytes import FileBytes
-from strandline.engine.files.parquet.columns import unreadable
+from strandline.engine.files.parquet.columns import names_of, unreadable
 
 HEAD_BYTES_MAX: Final = 1 << 20
 """A header that is longer than this is none."""
@@ -32,9 +32,10 @@ class Layout:
     """Files whose records have the same fields: ``names`` in order; an undeclared field gets a name of ours.
 
     ``header_lines[i]`` is the line of ``files[i]`` that holds its header, 0 if it has none.  ``by_spark``: Spark reads
-    them as they are declared; else Python does.
+    them as they are declared; else Python does.  ``schema``: the declared columns that they have.
     """
 
+    schema: Schema
     names: tuple[str, ...]
     files: tuple[DatedFile, ...]
     header_lines: tuple[int, ...]
@@ -58,8 +59,12 @@ class Unusable:
 
 @dataclass(frozen=True, slots=True)
 class _Head:
-    """What a file's head says: its fields, the line that names them (0: none does), and whether Spark reads it."""
+    """What a file's head says: its fields, the line that names them (0: none does), and whether Spark reads it.
 
+    ``schema``: the declared columns that it has.
+    """
+
+    schema: Schema
     names: tuple[str, ...]
     line: int
     by_spark: bool
@@ -69,19 +74,19 @@ def group(
     files: Sequence[DatedFile], schema: Schema, form: FileFormat, of: FileBytes
 ) -> tuple[list[Layout], list[Unusable]]:
     """Return the files by layout, in order of their first files, and those that are unusable."""
-    found: dict[tuple[tuple[str, ...], bool], list[tuple[DatedFile, int]]] = {}
+    found: dict[tuple[Schema, tuple[str, ...], bool], list[tuple[DatedFile, int]]] = {}
     unusable = []
     for file in files:
         match _examine(file, schema, form, of):
             case Unusable() as refused:
                 unusable.append(refused)
-            case _Head(names, line, by_spark):
-                found.setdefault((names, by_spark), []).append((file, line))
+            case _Head(held, names, line, by_spark):
+                found.setdefault((held, names, by_spark), []).append((file, line))
             case None:
                 continue
     layouts = [
-        Layout(names, tuple(file for file, _ in those), tuple(line for _, line in those), by_spark)
-        for (names, by_spark), those in found.items()
+        Layout(held, names, tuple(file for file, _ in those), tuple(line for _, line in those), by_spark)
+        for (held, names, by_spark), those in found.items()
     ]
     return layouts, unusable
 
@@ -92,15 +97,23 @@ def _examine(file: DatedFile, schema: Schema, form: FileFormat, of: FileBytes) -
         return Unusable(file, 0, damage, "")
     if form.multiline and (line := line_that_is_not_utf8(file, of)):
         return Unusable(file, line, "it is not UTF-8, and where its records begin and end is not known", "")
-    reason, by_spark = "", True
+    reason, by_spark, held = "", True, schema
     match form.encoding:
         case Encoding.CSV if form.header:
             return _csv_header(file, schema, form, of)
         case Encoding.AVRO:
-            reason, by_spark = _avro_mismatch(file.path, schema) or "", False
+            held = _held(schema, form, _avro_names(file.path)) if form.later else schema
+            reason, by_spark = _avro_mismatch(file.path, held) or "", False
         case Encoding.PARQUET:
-            reason, by_spark = unreadable(file, schema, of)
-    return Unusable(file, 0, reason, "") if reason else _Head(schema.names, 0, by_spark)
+            held = _held(schema, form, names_of(file, of)) if form.later else schema
+            reason, by_spark = unreadable(file, held, of)
+    return Unusable(file, 0, reason, "") if reason else _Head(held, held.names, 0, by_spark)
+
+
+def _held(schema: Schema, form: FileFormat, names: Collection[str]) -> Schema:
+    """Return the columns that a file must have that has columns of these ``names``."""
+    lowered = {name.lower() for name in names}
+    return Schema(tuple(c for c in schema if c.name not in form.later or c.name.lower() in lowered))
 
 
 def _damage(file: DatedFile, of: FileBytes) -> str | None:
@@ -142,12 +155,25 @@ def _csv_header(file: DatedFile, schema: Schema, form: FileFormat, of: FileBytes
     first = first_record(head, form)
     if first is None:
         return None
-    if wrong := schema.not_once_in(first.fields):
+    held = _held(schema, form, first.fields)
+    if wrong := held.not_once_in(first.fields):
         return Unusable(file, first.line, f"the header has {wrong}", first.text)
-    declared = {name.lower(): name for name in schema.names}
+    declared = {name.lower(): name for name in held.names}
     lowered = [name.lower() for name in first.fields]
     names = tuple(declared.get(name, f"{_UNDECLARED}{i}") for i, name in enumerate(lowered))
-    return _Head(names, first.line, by_spark=True)
+    return _Head(held, names, first.line, by_spark=True)
+
+
+def _avro_names(path: str) -> Sequence[str]:
+    """Return the fields of an Avro file; none if it is damaged: `_avro_mismatch` says so."""
+    try:
+        with Path(path).open("rb") as data:
+            written: Any = fastavro.reader(data).writer_schema
+            return [field["name"] for field in written["fields"]]
+    except OSError:
+        raise
+    except Exception:  # noqa: BLE001 - damaged bytes can make it raise any exception
+        return ()
 
 
 def _avro_mismatch(path: str, schema: Schema) -> str | None:

@@ -110,6 +110,12 @@ class CsvSample:
         kinds = [texts.kind if texts.tokens <= {self.null} else "string" for texts in self.texts]
         return [*zip(self.names, kinds, strict=True)]
 
+    def held(self, null: str) -> list[tuple[str, str]]:
+        """Return the columns that have a value, with their types, where ``null`` is read as NULL."""
+        found = [*zip(self.names, self.texts, strict=True)]
+        valued = [(name, texts) for name, texts in found if texts.some or texts.tokens - {null}]
+        return [(name, texts.kind if texts.tokens <= {null} else "string") for name, texts in valued]
+
     def joined(self, other: CsvSample) -> CsvSample:
         """Return what both are a sample of; they have the same names."""
         both = zip(self.texts, other.texts, strict=True)
@@ -191,6 +197,11 @@ class JsonSample:
         """The columns with their types; one whose values differ in kind is a string."""
         return [(name, _text(shape)) for name, shape in self.fields.items()]
 
+    @property
+    def held(self) -> list[tuple[str, str]]:
+        """The columns that have a value other than null, with their types."""
+        return [(name, _text(shape)) for name, shape in self.fields.items() if shape is not None]
+
     def joined(self, other: JsonSample) -> JsonSample:
         """Return what both are a sample of."""
         return JsonSample(_each_either(self.fields, other.fields), self.whole and other.whole)
@@ -203,13 +214,13 @@ class _Bare:
         """Forget which."""
 
 
-def of_json(records: Iterable[bytes], *, whole: bool = True) -> JsonSample:
-    """Return a sample of JSON objects; ``whole``: these are all.
+def of_json(records: Iterable[bytes], *, whole: bool = True, refuses: bool = True) -> JsonSample:
+    """Return a sample of JSON objects; ``whole``: these are all; ``refuses``: not to be one of none.
 
     >>> of_json([b'{"id": 1, "tags": ["a"]}', b'{"id": 2.5, "x": null}']).columns
     [('id', 'double'), ('tags', 'array<string>'), ('x', 'string')]
 
-    Raises `ValueError` if there are records, and none is an object.
+    Raises `ValueError` if there are records, and none is an object, unless that is no matter.
     """
     found: Shape = None
     refused = ""
@@ -223,7 +234,7 @@ def of_json(records: Iterable[bytes], *, whole: bool = True) -> JsonSample:
             found = _either(found, _shape(value))
         else:
             refused = repr(record[:80])
-    if found is None and refused:
+    if found is None and refused and refuses:
         raise ValueError(f"this is no JSON object: {refused}")
     return JsonSample(found.fields if isinstance(found, _Object) else {}, whole)
 

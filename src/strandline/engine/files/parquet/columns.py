@@ -78,6 +78,17 @@ def unreadable(file: DatedFile, schema: Schema, of: FileBytes) -> tuple[str, boo
         return str(error), False
 
 
+def names_of(file: DatedFile, of: FileBytes) -> Sequence[str]:
+    """Return the columns of a file; none if it is damaged: `unreadable` says so."""
+    try:
+        with of.open(file.path) as source:
+            return list(opened(source).schema_arrow.names)
+    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
+        if isinstance(error, OSError) and error.errno is not None:
+            raise
+        return ()
+
+
 def examined(file: pq.ParquetFile, schema: Schema) -> ParquetColumns:
     """Return where the columns of ``schema`` are.  Raises `ValueError` saying which one cannot be read."""
     there = ParquetSchema(file)

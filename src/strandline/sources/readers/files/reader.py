@@ -20,6 +20,9 @@ read again.
 recorded (law R4).  What cannot leave is tried again by each `commit`, and `notices` says why.  A file that comes back
 as it was leaves again.
 
+*Columns*: where the source evolves, files are looked at for columns that it does not read, before they are read
+(`columns.py`).
+
 *Takes back*: the rows of files that ``retract`` names are withdrawn, one by one; a correction is such a file with the
 rows as they were, and another with the rows as they are.  A row that was never there makes the collection negative at
 that time, which is an error for every reader.  A record that could not be decoded is taken back in the same way, by
@@ -33,6 +36,7 @@ Warns: a file that changes while its rows are being read, and keeps its size and
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Final
 
 from strandline import extras
@@ -42,6 +46,7 @@ from strandline.errors import SourceError, Unavailable
 from strandline.frontier.gauge import Offsets
 from strandline.persist.handles.contents import Rows
 from strandline.sources.reader import FileDecoder, Plain, ReaderKind, Records, Surroundings, TakenBack
+from strandline.sources.readers.files.columns import NewColumns
 from strandline.sources.readers.files.complete import Completeness
 from strandline.sources.readers.files.discovery import DISCOVERY
 from strandline.sources.readers.files.folder import Checked, Folder, Listing, Stamp
@@ -81,12 +86,17 @@ class FileReader:
         decoder: FileDecoder,
         schema: Schema,
         options: FileOptions,
+        columns: NewColumns | None = None,
+        later: tuple[str, ...] = (),
     ) -> None:
+        """``columns``: how files are looked at for more of them.  ``later``: those that a file may lack."""
         self._folder = folder
         self._sequence = sequence
         self._decoder = decoder
         self._schema = schema
         self._options = options
+        self._form = replace(options.decoding, later=later)
+        self._columns = columns
         self._durable = NOTHING_READ
         self._watched = Watched(sequence)
         self._completeness = Completeness(clock, folder, options)
@@ -137,7 +147,9 @@ class FileReader:
             recorded, withdrawn = self._sequence[number], self._options.withdraws(self._sequence[number].name)
             path = f"{self._folder.root}/{recorded.name}"
             files.append(DatedFile(path, recorded.name, recorded.size, time, withdrawn))
-        return await self._decoder.decode(files, self._schema, self._options.decoding, locate=locate)
+        if self._columns is not None and files:
+            await self._columns.look([each.path for each in files], f"{self._folder.root}/{self._sequence[0].name}")
+        return await self._decoder.decode(files, self._schema, self._form, locate=locate)
 
     async def commit(self, resume: Offsets) -> None:
         """Remember which files are durable; these may now be deleted, or are, as the definition says."""
@@ -171,10 +183,11 @@ class FileReader:
         return sum(self._sequence[number].size for number in numbers) <= SMALL_BYTES_MAX
 
     def notices(self) -> tuple[str, ...]:
-        """Return which files were seen and not taken by the last probe, or have not left, and why."""
+        """Return which columns are not read, and which files were not taken by the last probe or have not left."""
         done = "deleted" if self._options.on_durable is OnDurable.DELETE else "archived"
         staying = [f"file {name!r} is durable and cannot be {done}: {why}" for name, why in self._staying.items()]
-        every = [*self._completeness.waiting, *staying]
+        unread = [] if self._columns is None or not self._columns.notice else [self._columns.notice]
+        every = [*unread, *self._completeness.waiting, *staying]
         more = len(every) - NOTICES_MAX
         return (*every[:NOTICES_MAX], *([f"and {more} more files"] if more > 0 else []))
 
@@ -247,7 +260,9 @@ class FileReader:
 
 async def _open(options: FileOptions, given: Surroundings) -> FileReader:
     sequence = await FileSequence.open(await given.progress(), given.epoch)
-    return FileReader(given.clock, await _folder(options, given), sequence, given.decoder, given.schema, options)
+    folder, later = await _folder(options, given), given.later.get("", ())
+    columns = NewColumns(given.decoder, replace(options.decoding, later=later), given)
+    return FileReader(given.clock, folder, sequence, given.decoder, given.schema, options, columns, later)
 
 
 async def _folder(options: FileOptions, given: Surroundings) -> Folder:

@@ -1,0 +1,207 @@
+"""The columns that files hold besides those that their source reads, with the types that `discover` proposes.
+
+The header of a file names them, but for JSON lines, which are read for that: all of them, so that no field is missed.
+A column without any value is none: nothing of it is lost.  A column whose values nothing reads is left out.
+
+What is damaged, or lacks a column that it must have, holds none; decoding it says what is wrong with it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import codecs
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
+
+import fastavro
+import msgspec
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from strandline.algebra.arrow_types import arrow
+from strandline.algebra.csv_header import first_record
+from strandline.algebra.formats import Encoding, FileFormat
+from strandline.algebra.parquet_schema import ParquetSchema
+from strandline.algebra.schema import Column, Schema
+from strandline.algebra.stored import type_of_all
+from strandline.algebra.types import parse
+from strandline.errors import Unavailable, first_line
+from strandline.sources.reader import FileDecoder, Surroundings, unknown_of
+from strandline.sources.readers import avro_columns, sampled
+
+CHUNK_BYTES: Final = 8 << 20
+_LINES: Final = re.compile(rb"[\r\n]+")
+_BOM: Final = b"\xef\xbb\xbf"
+_FIELDS: Final = msgspec.json.Decoder(dict[str, msgspec.Raw])
+
+
+class NewColumns:
+    """What one source's files hold that it does not read.
+
+    Where the source evolves, each file is looked at before it is read.  Else the header of the last one is, and only a
+    column that the first file lacks is news: others were left out when the source was defined.
+    """
+
+    def __init__(self, files: FileDecoder, form: FileFormat, around: Surroundings) -> None:
+        self._files = files
+        self._form = form
+        self._around = around
+        self._first: frozenset[str] | None = None  # what the first file's header names, in lower case
+        self._told: tuple[str, ...] = ()  # what the header named that was looked at last
+        self.notice = ""
+        """What to say of columns that are not read; empty: nothing."""
+
+    async def look(self, paths: Sequence[str], first: str) -> None:
+        """Look at files that are about to be read; ``first``: the file with the first number.
+
+        Raises `ColumnsAdded` if the source evolves and they hold more columns; `Unavailable` if one cannot be opened.
+        """
+        if "" in self._around.evolving:
+            found = await asyncio.to_thread(held, paths, self._around.schema, self._form, self._files)
+            self._around.gained("", [*self._around.schema, *found])
+        else:
+            self.notice = await asyncio.to_thread(self._news, paths[-1], first)
+
+    def _news(self, last: str, first: str) -> str:
+        """Return what to say of the columns of the file ``last``."""
+        try:
+            names = header(last, self._form, self._files)
+            if self._first is None:
+                self._first = frozenset(name.lower() for name in header(first, self._form, self._files))
+        except Unavailable:
+            return self.notice  # it may be gone, and whoever reads it says so
+        if names == self._told:
+            return self.notice
+        self._told = names
+        if not unknown_of(self._around.schema, [Column(n, "") for n in names if n.lower() not in self._first]):
+            return ""
+        found = held([last], self._around.schema, self._form, self._files)
+        return self._around.gained("", [column for column in found if column.name.lower() not in self._first])
+
+
+def header(path: str, form: FileFormat, files: FileDecoder) -> tuple[str, ...]:
+    """Return the columns that a file names before its records; none if it names none.
+
+    Raises `Unavailable` if it cannot be opened.
+    """
+    return tuple(name for name, _ in _typed(path, form, files) or ())
+
+
+def held(paths: Sequence[str], schema: Schema, form: FileFormat, files: FileDecoder) -> list[Column]:
+    """Return the columns that files hold besides those of ``schema``, with types that hold the values of all.
+
+    Raises `Unavailable` if one cannot be opened.
+    """
+    kinds: dict[str, list[str]] = {}
+    for path in paths:
+        for name, kind in _beside(path, schema, form, files):
+            kinds.setdefault(name, []).append(kind)
+    return [Column(name, _readable(_common(each), form)) for name, each in kinds.items()]
+
+
+def _beside(path: str, schema: Schema, form: FileFormat, files: FileDecoder) -> list[tuple[str, str]]:
+    if form.encoding is Encoding.JSON:
+        known = frozenset(schema.names)  # JSON's names are matched exactly
+        sample = sampled.of_json(_records(path, known, form, files), refuses=False)
+        return [(name, kind) for name, kind in sample.held if name and name not in known]
+    named = _typed(path, form, files) or []
+    must = Schema(tuple(column for column in schema if column.name not in form.later))
+    if must.not_once_in([name for name, _ in named]):
+        return []  # all of it is one error
+    new = {column.name for column in unknown_of(schema, [Column(name, "") for name, _ in named if name])}
+    if not new or form.encoding is not Encoding.CSV:
+        return [(name, kind) for name, kind in named if name in new and kind]
+    try:
+        held_by = dict(sampled.of_csv(lambda: _stream(path, files), form).held(form.null))
+    except ValueError:  # another parser may read it
+        held_by = dict.fromkeys(new, "string")
+    return [(name, held_by[name]) for name, _ in named if name in new and name in held_by]
+
+
+def _typed(path: str, form: FileFormat, files: FileDecoder) -> list[tuple[str, str | None]] | None:
+    """Return the columns that a file names before its records, with types if it says them; None: it names none."""
+    if form.encoding is Encoding.JSON or (form.encoding is Encoding.CSV and not form.header):
+        return None
+    opened = _stream(path, files) if form.encoding.text else _open(path, files)
+    with opened:
+        try:
+            match form.encoding:
+                case Encoding.PARQUET:
+                    return ParquetSchema(pq.ParquetFile(opened)).columns
+                case Encoding.AVRO:
+                    return avro_columns.columns_of(fastavro.reader(opened).metadata["avro.schema"])
+                case _:
+                    decoder = codecs.getincrementaldecoder("utf-8-sig")()
+                    first = first_record(decoder.decode(opened.read(sampled.BLOCK_BYTES)), form)
+                    return None if first is None else [(name, None) for name in first.fields]
+        except Unavailable:
+            raise
+        except Exception:  # noqa: BLE001 - damaged bytes make the libraries raise any exception
+            return None
+
+
+def _records(path: str, known: frozenset[str], form: FileFormat, files: FileDecoder) -> Iterator[bytes]:
+    """Yield what JSON objects have besides the fields ``known``, as objects."""
+    with _stream(path, files) as stream:
+        for record in _whole(stream) if form.multiline else _lines(stream):
+            try:
+                fields = _FIELDS.decode(record)
+            except (msgspec.DecodeError, RecursionError):
+                yield record  # another parser may read it, such as one that takes NaN
+                continue
+            if new := {name: value for name, value in fields.items() if name not in known}:
+                yield msgspec.json.encode(new)
+
+
+def _lines(stream: pa.NativeFile) -> Iterator[bytes]:
+    rest = stream.read(len(_BOM)).removeprefix(_BOM)
+    while chunk := stream.read(CHUNK_BYTES):
+        *lines, rest = _LINES.split(rest + chunk)
+        yield from (line for line in lines if line.strip())
+    if rest.strip():
+        yield rest
+
+
+def _whole(stream: pa.NativeFile) -> Iterator[bytes]:
+    """Yield the objects of a file that is one JSON value."""
+    try:
+        value: Any = json.loads(stream.read().removeprefix(_BOM))
+    except (ValueError, RecursionError):
+        return
+    yield from (json.dumps(each).encode() for each in (value if isinstance(value, list) else [value]))
+
+
+def _common(kinds: Sequence[str]) -> str:
+    """Return the type that holds the values of all ``kinds``."""
+    if len({*kinds}) == 1:
+        return kinds[0]
+    if {*kinds} == {"bigint", "double"}:
+        return "double"
+    return type_of_all([arrow(parse("", kind)) for kind in kinds]) or "string"
+
+
+def _readable(kind: str, form: FileFormat) -> str:
+    """Return the type of texts that seem to be of ``kind``: a day or a time is one only if it is read as it is written.
+
+    >>> german = FileFormat(Encoding.CSV, date_format="dd.MM.yyyy")
+    >>> _readable("date", german), _readable("timestamp", german), _readable("bigint", german)
+    ('string', 'timestamp', 'bigint')
+    """
+    patterns: Mapping[str, str | None] = {"date": form.date_format, "timestamp": form.timestamp_format}
+    return "string" if any(given and name in kind for name, given in patterns.items()) else kind
+
+
+def _open(path: str, files: FileDecoder) -> pa.NativeFile:
+    try:
+        return files.open(path)
+    except OSError as error:
+        raise Unavailable(f"file {path!r} cannot be read: {first_line(error)}") from error
+
+
+def _stream(path: str, files: FileDecoder) -> pa.NativeFile:
+    try:
+        return files.stream(path)
+    except OSError as error:
+        raise Unavailable(f"file {path!r} cannot be read: {first_line(error)}") from error
