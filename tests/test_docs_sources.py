@@ -98,6 +98,34 @@ def test_the_example_of_iceberg_runs_as_it_stands(
         assert TOKEN not in repr(env.status())
 
 
+@pytest.mark.spark
+def test_the_example_of_columns_runs_as_it_stands(spark: SparkSession, tmp_path: Path) -> None:
+    """Damage: a column that upstream gets is lost, or what the page says to do about it is refused."""
+    defined, altered = (
+        statements.split(
+            text.replace("/data/readings", str(tmp_path)).replace("evolve = 'add'", "evolve 'add', settle 0")
+        )
+        for text in examples("When upstream gets a column", "sql")
+    )
+    with strandline.open("memory://", spark=spark) as env:
+        for text in defined:
+            env.execute(text)
+        (tmp_path / "1.json").write_text('{"id": 1, "sensor": "a"}\n')
+        env.tick(wait=True)
+        (tmp_path / "2.json").write_text('{"id": 2, "sensor": "b", "value": 1.5}\n')
+        env.tick(wait=True)
+        assert [tuple(row) for row in env.query("SELECT * FROM readings ORDER BY id").collect()] == [
+            (1, "a", None),
+            (2, "b", 1.5),
+        ]
+        assert len(env.query("SELECT * FROM seen").columns) == 2
+        for text in altered:
+            env.execute(text)
+        env.tick(wait=True)
+        assert env.collection("readings").schema.names == ("id", "sensor", "value", "unit", "taken_at")
+        assert env.status()["problems"] == {}
+
+
 @pytest.mark.parametrize("name", ["Files", "Webhook", "Delta Lake", "Iceberg", "Load generators"])
 def test_the_sources_of_other_sections_are_accepted_as_they_stand(name: str) -> None:
     """Damage: an option that the page names is not known."""

@@ -12,7 +12,7 @@ from typing import Final
 ONE: Final = "write DELETE and INSERT between BEGIN and COMMIT"
 
 STATEMENTS: Final = {
-    "ALTER": "CREATE OR REPLACE a view; a TABLE, an INSTANCE and a MATERIALIZATION are altered",
+    "ALTER": "CREATE OR REPLACE a view; a TABLE, a SOURCE, an INSTANCE and a MATERIALIZATION are altered",
     "ANALYZE": "",
     "CACHE": "",
     "CALL": "",

@@ -71,7 +71,7 @@ class NewColumns:
             if self._first is None:
                 self._first = frozenset(name.lower() for name in header(first, self._form, self._files))
         except Unavailable:
-            return self.notice  # it may be gone, and whoever reads it says so
+            return self.notice  # it may be gone, and reading it says so
         if names == self._told:
             return self.notice
         self._told = names
