@@ -71,6 +71,25 @@ def test_a_question_without_rows_starts_no_spark(kept, capsys, monkeypatch):
     assert ask("query", "SELECT * FROM v") == (1, "strandline: Spark was started\n")
 
 
+def test_a_definition_that_is_half_written_stops_no_question(kept):
+    """Damage: while one view is edited, no one can ask anything of the others."""
+    kept.write({"views/half.sql": "CREATE MATERIALIZED VIEW half AS SELEC"})
+    for command in (
+        ("status",),
+        ("explain", "v"),
+        ("query", "SELECT count(*) AS n FROM v"),
+        ("gc",),
+        ("source", "skip", "s"),
+    ):
+        assert (said := kept.run(*command)).status == 0, said
+    for command in (("plan",), ("run", "--once"), ("source", "skip", "s", "--apply")):
+        said = kept.run(*command)
+        assert (said.status, said.err) == (
+            1,
+            "strandline: views/half.sql: expected a query, found 'SELEC' (at line 1, column 34)\n",
+        )
+
+
 def test_a_damaged_part_is_found_without_spark(kept, capsys, monkeypatch):
     """Damage: what looks for damage trusts what it cannot read without Spark."""
     (part, *_) = sorted((kept.root / "data" / "blob").rglob("part-*.parquet"))

@@ -25,7 +25,7 @@ from strandline.serving import RemoteEnvironment, RemoteTransaction
 
 def status(opener: Opener, root: Path, output: Output) -> Exit:
     """Print the status of the environment; the exit status says whether anything stands still."""
-    found = _looked(opener, opener.project(root), output)
+    found = _looked(opener, opener.place(root), output)
     output.result(found, written_by(found))
     if not output.json:
         for part in parts(found):
@@ -35,7 +35,7 @@ def status(opener: Opener, root: Path, output: Output) -> Exit:
 
 def watch(opener: Opener, root: Path, output: Output, seconds: float) -> Exit:
     """Print the status again and again, every ``seconds``, until a signal."""
-    project = opener.project(root)
+    project = opener.place(root)
     with interrupted():
         watching.watch(lambda: _looked(opener, project, output), output, seconds)
     return Exit.OK
@@ -48,7 +48,7 @@ def _looked(opener: Opener, project: Project, output: Output) -> dict[str, Any]:
 
 def query(opener: Opener, root: Path, sql: str, as_of: int | None, output: Output) -> None:
     """Print the answer to a query."""
-    with opener.reading(opener.project(root), output.note) as env:
+    with opener.reading(opener.place(root), output.note) as env:
         _answer(env, sql, as_of, output)
 
 
@@ -58,7 +58,7 @@ def subscribe(opener: Opener, root: Path, name: str, as_of: int | None, until: i
     With ``--json`` each update is a document with ``__time`` and ``__diff``, and so is each progress: ``upper``.
     """
     with (
-        opener.beside(opener.project(root), output.note) as env,  # it outlives the process that writes
+        opener.beside(opener.place(root), output.note) as env,  # it outlives the process that writes
         closing(env.subscribe(name, as_of, until)) as events,
         suppress(KeyboardInterrupt),
         interrupted(),
@@ -76,7 +76,7 @@ def subscribe(opener: Opener, root: Path, name: str, as_of: int | None, until: i
 
 def explain(opener: Opener, root: Path, name: str, output: Output) -> None:
     """Print how a view is maintained."""
-    with opener.reading(opener.project(root), output.note) as env:
+    with opener.reading(opener.place(root), output.note) as env:
         found = env.explain(name)
     document = {"name": name, "incremental": found.incremental, "reasons": found.reasons, "stages": found.stages}
     output.result(document, str(found))
@@ -84,7 +84,7 @@ def explain(opener: Opener, root: Path, name: str, output: Output) -> None:
 
 def script(opener: Opener, root: Path, file: Path, output: Output) -> None:
     """Run the statements of a file.  A script that only reads does not block the writer."""
-    project = opener.project(root)
+    project = opener.place(root)
     text = _text(file)
     parsed = [(each, project.resolved(statements.parse(each))) for each in statements.placed(text)]
     writes = any(not isinstance(statement, statements.Question) for _, statement in parsed)

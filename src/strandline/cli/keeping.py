@@ -19,7 +19,7 @@ _LISTS: Final = {"sort", "keys"}
 
 def inspect_shard(opener: Opener, root: Path, name: str, output: Output) -> None:
     """Print the state of a shard."""
-    with opener.looking(opener.project(root)) as env:
+    with opener.looking(opener.place(root)) as env:
         found = env.inspect(name)
     head = (
         f"{found['name']}: shard {found['shard']}, version {found['seqno']}, versions kept {found['versions']}, "
@@ -36,7 +36,7 @@ def inspect_shard(opener: Opener, root: Path, name: str, output: Output) -> None
 
 def fsck(opener: Opener, root: Path, output: Output, *, apply: bool) -> Exit:
     """Print the damaged, missing and leaked objects; with ``apply`` remove the leaked ones."""
-    project = opener.project(root)
+    project = opener.place(root)
     with opener.keeping(project) if apply else opener.looking(project) as env:
         found = env.fsck(apply=apply)
     leaked = len(found["found"]) - found["harmful"]
@@ -54,7 +54,7 @@ def fsck(opener: Opener, root: Path, output: Output, *, apply: bool) -> Exit:
 
 def compact(opener: Opener, root: Path, name: str | None, output: Output, *, apply: bool) -> Exit:
     """Print the shards that can be merged; with ``apply`` merge them."""
-    project = opener.project(root)
+    project = opener.place(root)
     with opener.keeping(project) if apply else opener.looking(project) as env:
         found = env.compact(name, apply=apply)
     output.result({"applied": apply, "shards": found}, _summary("to compact", found, apply=apply))
@@ -65,7 +65,7 @@ def compact(opener: Opener, root: Path, name: str | None, output: Output, *, app
 
 def gc(opener: Opener, root: Path, output: Output, *, apply: bool) -> None:
     """Print the garbage; with ``apply`` delete it."""
-    project = opener.project(root)
+    project = opener.place(root)
     with opener.keeping(project) if apply else opener.looking(project) as env:
         found = env.gc(apply=apply)
     output.result({"applied": apply, "shards": found}, _summary("to collect", found, apply=apply))
@@ -75,7 +75,7 @@ def gc(opener: Opener, root: Path, output: Output, *, apply: bool) -> None:
 
 def release(opener: Opener, root: Path, output: Output) -> None:
     """Release the location from a holder that died and is not re-entrant."""
-    with opener.keeping(opener.project(root)) as env:
+    with opener.keeping(opener.place(root)) as env:
         holder = env.release()
     said = "no process holds this location" if holder is None else f"released: it was held by {holder}"
     output.result({"released": holder}, said)

@@ -86,7 +86,7 @@ def _report(behind: dict[str, str], said: dict[str, str], output: Output) -> Non
 
 def promote(opener: Opener, root: Path, *, force: bool, timeout: float, output: Output) -> None:
     """Have the next version take over, and print how long that took."""
-    with opener.beside(opener.project(root), output.note) as env:  # the process that serves is the one that ends
+    with opener.beside(opener.place(root), output.note) as env:  # the process that serves is the one that ends
         begun = time.monotonic()
         generation = env.promote(force=force, timeout=timeout)
         seconds = time.monotonic() - begun
@@ -99,7 +99,7 @@ _SIGNS: Final = {"create": "+", "replace": "~", "alter": "~", "recreate": "!", "
 
 def plan(opener: Opener, root: Path, output: Output) -> Exit:
     """Print what the project says otherwise than its location has it; it fails if a definition is wrong."""
-    project = opener.project(root)
+    project = opener.place(root)
     try:
         env: Asked = opener.reading(project, output.note)
     except NothingStored:
@@ -115,7 +115,7 @@ def apply(opener: Opener, root: Path, *, drop: bool, ask: Callable[[str], bool] 
 
     ``drop``: drop what the plan lists for it.  ``ask``: asks a person whether to; None: there is no terminal.
     """
-    with opener.changing(opener.project(root)) as env:
+    with opener.changing(opener.place(root)) as env:
         found = env.deploy(root.absolute())
         if not output.json:
             output.result(found, "\n".join(_planned(found)))

@@ -13,7 +13,7 @@ from strandline.instance.error_half import described
 
 def skip(opener: Opener, root: Path, name: str, as_of: int | None, output: Output, *, apply: bool) -> None:
     """Print the undecodable records of a source; with ``apply`` dismiss them."""
-    project = opener.project(root)
+    project = opener.place(root)
     with opener.changing(project) if apply else opener.reading(project, output.note) as env:
         found = env.skip(name, as_of, apply=apply)
     output.result(found, "\n".join(_lines(found)))
@@ -21,7 +21,7 @@ def skip(opener: Opener, root: Path, name: str, as_of: int | None, output: Outpu
 
 def retry(opener: Opener, root: Path, name: str, output: Output) -> Exit:
     """Open a source anew, and print how it stands after that."""
-    with opener.changing(opener.project(root)) as env:
+    with opener.changing(opener.place(root)) as env:
         found = env.retry(name)
     source, problem = found["source"], found["problem"]
     said = f"{source} goes on" if problem is None else f"{source} was opened anew, and still has a problem: {problem}"

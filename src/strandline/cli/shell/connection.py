@@ -122,7 +122,7 @@ class Connection:
             "no process writes the location, so this shell does until it ends: `strandline run` cannot start meanwhile"
         )
         try:
-            self._env = self._opener.writing(self.project)
+            self._env = self._opener.writing(self._opener.project(self.project.root))
         except StrandlineError:
             self._env = self._opener.beside(self.project, self._say)
             raise

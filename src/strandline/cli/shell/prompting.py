@@ -39,7 +39,7 @@ _TERMINATED: Final = 128 + signal.SIGTERM
 
 def shell(opener: Opener, root: Path) -> int:
     """Take what the user types, until the user leaves.  Return the exit status."""
-    project = opener.project(root)
+    project = opener.place(root)
     if opener.spark is None:
         keep_apart()  # before anything holds on to standard output
     console = Console(highlight=False, soft_wrap=True)

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Final, TextIO, TypeAlias
 import strandline
 from strandline import client
 from strandline.cli.terminal.exits import wants_traceback
-from strandline.controller.defining.project import Project, load
+from strandline.controller.defining.project import Project, load, settings
 from strandline.controller.location.config import Mode
 from strandline.errors import ConfigError, Determinate, Unavailable
 
@@ -45,6 +45,10 @@ class Opener:
         """Return the project in ``root``; see `strandline.controller.defining.project.load`."""
         return load(root)
 
+    def place(self, root: Path) -> Project:
+        """Return the project in ``root`` by its settings alone: to ask its location, whatever its files define now."""
+        return settings(root)
+
     def reading(self, project: Project, note: Callable[[str], object]) -> Asked:
         """Connect to the process that writes the project's location; if none serves there, open it as `beside` does."""
         return self.living(project) or self.beside(project, note)
@@ -61,8 +65,11 @@ class Opener:
             return self.looking(project)
 
     def changing(self, project: Project) -> Asked:
-        """Connect to the process that writes the project's location; if none serves there, open it for writing."""
-        return self.living(project) or self.writing(project)
+        """Connect to the process that writes the project's location; if none serves there, open it for writing.
+
+        Only then it matters what the project's files define.
+        """
+        return self.living(project) or self.writing(self.project(project.root))
 
     def living(self, project: Project) -> RemoteEnvironment | None:
         """Connect to the process that writes the project's location; None: none serves there."""

@@ -150,7 +150,7 @@ def load(root: Path) -> Project:
         DefinitionError: a file cannot be understood (it is named, with the position); two files define one name.
     """
     root = root.absolute()
-    project = _settings(root)
+    project = settings(root)
     found: dict[str, str] = {}
     definitions = []
     for each in (*project.definitions, *_definitions(root)):
@@ -170,7 +170,7 @@ def load(root: Path) -> Project:
 def shares_location(root: Path, project: Project) -> bool:
     """Return whether there is another project in the directory ``root``, at the location of ``project``."""
     try:
-        other = _settings(root.absolute())
+        other = settings(root)
         return (other.location, other.consensus) == (project.location, project.consensus) and (
             not root.samefile(project.root)
         )
@@ -249,45 +249,50 @@ class _Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         refuse_no_interval(self.keep_history)
 
 
-def _settings(root: Path) -> Project:
+def settings(root: Path) -> Project:
+    """Return the project in the directory ``root`` as its settings say, without what other files define.
+
+    That is enough to ask its location.  Raises `ConfigError` as `load`.
+    """
+    root = root.absolute()
     path = root / SETTINGS_FILE
     if not path.is_file():
         raise ConfigError(
             f"there is no project in {str(root)!r}: {SETTINGS_FILE} is missing; make one with `strandline init`"
         )
     try:
-        settings = struct(path.read_text(), _Settings)
+        said = struct(path.read_text(), _Settings)
     except OSError as error:
         raise ConfigError(f"{SETTINGS_FILE} cannot be read: {error.strerror}") from error
     except ValueError as error:
         raise ConfigError(f"{SETTINGS_FILE}: {error}") from error
     config = {
-        "deployment": settings.deployment,
-        "reentrant": settings.reentrant,
-        "tick_ms": settings.tick_ms,
-        "keep_history": settings.keep_history,
-        "cache": _below(root, settings.cache),
-        "cache_bytes": settings.cache_bytes,
-        "kafka_jars": _jars(root, settings.kafka_jars),
-        "functions": {name: _function(root, text) for name, text in settings.functions.items()},
-        "replica_token": _seen(root, settings.replica_token),
-        **_said(root, settings),
+        "deployment": said.deployment,
+        "reentrant": said.reentrant,
+        "tick_ms": said.tick_ms,
+        "keep_history": said.keep_history,
+        "cache": _below(root, said.cache),
+        "cache_bytes": said.cache_bytes,
+        "kafka_jars": _jars(root, said.kafka_jars),
+        "functions": {name: _function(root, text) for name, text in said.functions.items()},
+        "replica_token": _seen(root, said.replica_token),
+        **_said(root, said),
     }
     endpoints = {}
-    for name, given in settings.endpoints.items():
+    for name, given in said.endpoints.items():
         options = texts(given)
         if "driver" not in options:
             raise ConfigError(f"{SETTINGS_FILE}: endpoint {name!r} names no driver, such as duckdb")
         endpoints[name.lower()] = Endpoint(options.pop("driver"), options)
     return Project(
         root,
-        _location(root, resolve_reference(settings.location, base=root)),
-        _seen(root, settings.consensus),
-        {**config, "spark": words(settings.spark), "storage": absolute(root, texts(settings.storage))},
-        settings.tick_ms,
+        _location(root, resolve_reference(said.location, base=root)),
+        _seen(root, said.consensus),
+        {**config, "spark": words(said.spark), "storage": absolute(root, texts(said.storage))},
+        said.tick_ms,
         endpoints,
-        tuple(Defined(SETTINGS_FILE, statement) for statement in _instances(settings.instances)),
-        settings.on_error,
+        tuple(Defined(SETTINGS_FILE, statement) for statement in _instances(said.instances)),
+        said.on_error,
     )
 
 
