@@ -37,8 +37,8 @@ class Opened:
     def __init__(self, env: Environment) -> None:
         self.env = env
 
-    def project(self, _: Path) -> None:
-        """There is none."""
+    def place(self, _: Path) -> None:
+        """There is no project."""
 
     def reading(self, *_: object) -> Any:
         """Return it, and leave it open."""

@@ -7,6 +7,7 @@ import signal
 import threading
 from collections.abc import Iterator
 from contextlib import nullcontext
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -61,7 +62,7 @@ class Place:
         self.said: list[str] = []
         self.waits = 0
         self.back_at: int | None = None
-        project = SimpleNamespace(location="file:///data")
+        project = SimpleNamespace(location="file:///data", root=Path())
         self.connection = Connection(cast("Any", self), cast("Any", project), self.said.append, self.wait)
 
     def wait(self, _: float) -> None:
@@ -77,6 +78,9 @@ class Place:
     def beside(self, *_: object) -> Here:
         """As `Opener.beside`."""
         return Here(writes=False)
+
+    def project(self, _: Path) -> None:
+        """As `Opener.project`."""
 
     def writing(self, _: object) -> Here:
         """As `Opener.writing`."""
