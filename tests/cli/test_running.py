@@ -110,6 +110,16 @@ def test_a_run_ends_as_documented_if_the_signal_ended_spark_first(
         run(cast("Any", Opening(phase, signalled=False)), project, wanted, Output(json=True))
 
 
+def test_columns_that_came_by_themselves_are_said_once(capsys: pytest.CaptureFixture[str]) -> None:
+    """Damage: a source gets columns without a word, or each tick says so again."""
+    report = Report(Output(json=False))
+    quiet = Ticking(ConfigError("")).progress()
+    for columns in (["a int"], ["a int"], ["a int", "b string"]):
+        report.looked({**quiet, "evolved": {"s": columns}})
+    said = [line.partition("event=")[2] for line in capsys.readouterr().err.splitlines()]
+    assert said == ['evolved of=s columns="a int"', 'evolved of=s columns="b string"']
+
+
 def test_what_a_stop_interrupted_is_no_failure_of_run_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Damage: a view has a problem, and the command fails, because it was asked to end."""
     stop, env = Stop(), Ticking(Determinate("never raised"))

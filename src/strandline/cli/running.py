@@ -319,7 +319,7 @@ class Report:
         self._replaced = dict(progress["replaced"])
         for name, columns in progress["evolved"].items():
             if fresh := columns[self._evolved.get(name, 0) :]:
-                self.say("columns added", to=name, columns=", ".join(fresh))
+                self.say("evolved", of=name, columns=", ".join(fresh))
             self._evolved[name] = len(columns)
 
     def _say_waiting(self, lasting: set[tuple[str, str]]) -> None:

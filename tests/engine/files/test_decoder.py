@@ -6,12 +6,14 @@ import asyncio
 import bz2
 import datetime as dt
 import gzip
+import io
 import json
 import math
 from collections import Counter
 from decimal import Decimal
 from itertools import count
 
+import fastavro
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -104,6 +106,35 @@ def test_bad_csv_rows_have_file_line_reason_and_text_and_the_others_flow(decode)
         {"file": "a.csv", "line": 4, "reason": "it has 1 fields; 2 are expected", "raw": "2", TIME: 7},
         {"file": "a.csv", "line": 5, "reason": "it has 3 fields; 2 are expected", "raw": "3,c,d", TIME: 7},
     ]
+
+
+@pytest.mark.parametrize("encoding", Encoding)
+def test_a_file_that_came_before_a_column_has_null_there(decode, encoding):
+    """Damage: once a source has got a column, each file without it is an error as a whole."""
+
+    def file(**row):
+        sink = io.BytesIO()
+        match encoding:
+            case Encoding.PARQUET:
+                kinds = {"k": pa.int32(), "v": pa.string()}
+                pq.write_table(pa.table({name: pa.array([row[name]], kinds[name]) for name in row}), sink)
+            case Encoding.AVRO:
+                fields = [{"name": name, "type": "int" if name == "k" else "string"} for name in row]
+                fastavro.writer(sink, {"type": "record", "name": "r", "fields": fields}, [row])
+            case Encoding.JSON:
+                return json.dumps(row) + "\n"
+            case Encoding.CSV:
+                return f"{','.join(row)}\n{','.join(map(str, row.values()))}\n"
+        return sink.getvalue()
+
+    named = {"a": file(k=1, v="a"), "b": file(k=2), "c": file(v="c", k=3), "d": file(v="d")}
+    good, errors = decode(named, form=FileFormat(encoding, later=("v",)), times=(7, 8))
+    wanted = {(1, "a", 7): 1, (2, None, 8): 1, (3, "c", 7): 1}
+    if encoding is Encoding.JSON:
+        assert (good, errors) == (wanted | {(None, "d", 8): 1}, [])
+    else:
+        assert good == wanted
+        assert [error["file"] for error in errors] == ["d"], "what the source began with is not to be missing"
 
 
 def test_equal_bad_lines_are_an_error_each(decode):

@@ -42,6 +42,8 @@ class Growing:
     reads: list[tuple[str, int]] = field(default_factory=list)
     refused: frozenset[str] = frozenset()
     """Columns that no table may be defined with."""
+    shared: bool = False
+    """Whether several processes may read it at once."""
 
     def say(self, table: str, *records: Mapping[str, Any]) -> None:
         """Append records."""
@@ -57,7 +59,9 @@ class Growing:
             if named := self.refused & {*schema.names}:
                 raise DefinitionError(f"upstream has no column {min(named)!r}")
 
-        setitem(registry.READERS, "growing", ReaderKind("growing", GrowingOptions, opened))
+        setitem(
+            registry.READERS, "growing", ReaderKind("growing", GrowingOptions, opened, shared=lambda _: self.shared)
+        )
         tables = ReaderKind("growing_tables", GrowingOptions, opened, tables=True, check_table=check)
         setitem(registry.READERS, "growing_tables", tables)
 
