@@ -103,8 +103,9 @@ class PersistClient:
         machine = await self._open(shard)
 
         def described(state: ShardState) -> tuple[ShardState, None]:
-            fits = widened(state, schema) if widens and state.epoch <= epoch else state
-            return describe(fits, schema, owner, sort)
+            if widens and epoch < state.epoch:
+                return state, None  # it is fenced, whatever columns its successor has added
+            return describe(widened(state, schema) if widens else state, schema, owner, sort)
 
         await machine.commit(described)
         self._look_after(machine, merger or await self._merger_of(machine.state, self._merger))

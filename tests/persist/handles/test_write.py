@@ -174,6 +174,28 @@ def test_a_shard_gets_another_schema_from_its_newest_writer_only(place):
         run_sync(new.evolve("`k` int, `n` int"))
 
 
+def test_a_handle_that_widens_appends_only_under_its_own_columns(place):
+    """Damage: a writer that does not know of a column withdraws rows as they never were."""
+
+    def opened(schema):
+        return place.writer(schema=schema, widens=True)
+
+    narrow = opened("`k` string")
+    assert place.append(narrow, 0, 1) == Appended(Frontier(1))
+    wide = opened("`k` string, `n` int")
+    assert place.state().schema == "`k` string, `n` int"
+    with pytest.raises(InvalidUsage, match="open it again"):
+        place.append(narrow, 1, 2)
+    for other in ("`k` string", "`k` string, `m` int", "`n` int, `k` string, `m` int"):
+        with pytest.raises(InvalidUsage, match="cannot be opened with"):
+            opened(other)
+    assert place.append(wide, 1, 2) == Appended(Frontier(2))
+    place.writer(epoch=2, schema="`k` string, `n` int", widens=True)
+    with pytest.raises(FencedError):
+        opened("`k` string, `n` int, `m` int")
+    assert place.state().schema == "`k` string, `n` int", "one that is fenced changes nothing"
+
+
 def test_definite_data_leaves_no_gap(place):
     """Damage: times that were never written count as complete."""
     with pytest.raises(InvalidUsage, match="leaves a gap after"):
