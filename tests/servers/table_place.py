@@ -34,7 +34,7 @@ class TablePlace:
     table = ""
 
     def __init__(self, kind: ReaderKind[Any], options: Mapping[str, str], schema: Schema = SCHEMA) -> None:
-        self.kind, self.options, self.schema = kind, dict(options), schema
+        self.kind, self.options, self.schema, self.evolving = kind, dict(options), schema, False
         self.engine, self.blob, self.consensus = ListEngine(MemoryBlob()), MemoryBlob(), MemoryConsensus()
         self.clock, self.processes, self.numbers = HandClock(1_700_000_000_000), count(), count(1)
 
@@ -46,7 +46,10 @@ class TablePlace:
         def progress() -> Any:
             return client.records("known", 1)
 
-        around = Surroundings(self.clock, {"": self.schema}, self.engine, None, None, 1, progress)
+        around = Surroundings(
+            self.clock, {"": self.schema}, self.engine, None, None, 1, progress,
+            frozenset({""} if self.evolving else {}), {"": "ALTER SOURCE `s`"},
+        )  # fmt: skip
         return await self.kind.open(understood("s", self.kind.options, self.options), around)
 
     def fresh(self) -> pa.Table:

@@ -8,14 +8,15 @@ Source: the Delta transaction log protocol: "Table features", "Column mapping", 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import pyarrow as pa
 from deltalake import Schema as DeltaSchema
 
 from strandline.algebra import types
+from strandline.algebra.arrow_types import arrow
 from strandline.algebra.schema import Schema
 from strandline.algebra.stored import located
 from strandline.sources.readers.delta.log import Metadata, Protocol
@@ -40,12 +41,24 @@ _PHYSICAL: Final = "delta.columnMapping.physicalName"
 
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """Where the declared columns are: for each, its name in files and partition values, and its type upstream."""
+    """Where the declared columns are: for each, its name in files and partition values, and its type upstream.
+
+    One that the table lacks has no name there.
+    """
 
     physical: Mapping[str, str]
     kinds: Mapping[str, pa.DataType]
     mapped: bool
     """Whether names in files are others than the table's."""
+
+    @property
+    def whole(self) -> bool:
+        """Whether the table has all of them."""
+        return self.physical.keys() == self.kinds.keys()
+
+    def without(self, names: Collection[str]) -> Columns:
+        """Return the same, as if the table lacked some of them."""
+        return replace(self, physical={name: own for name, own in self.physical.items() if name not in names})
 
 
 def refusal(protocol: Protocol) -> str:
@@ -72,8 +85,8 @@ def physical_names(metadata: Metadata) -> dict[str, str]:
     return {each["name"]: each["metadata"].get(_PHYSICAL, each["name"]) if mapped else each["name"] for each in fields}
 
 
-def columns_of(schema: Schema, metadata: Metadata) -> Columns:
-    """Return where the columns of ``schema`` are in a table of ``metadata``.
+def columns_of(schema: Schema, metadata: Metadata, absent: Collection[str] = ()) -> Columns:
+    """Return where the columns of ``schema`` are in a table of ``metadata``, which may lack those ``absent``.
 
     Raises `ValueError` saying why they cannot be read from it.
     """
@@ -81,7 +94,8 @@ def columns_of(schema: Schema, metadata: Metadata) -> Columns:
     if mode not in {"none", "name"}:
         raise ValueError(f"its columns are mapped by {mode}, which this reader does not understand")
     there = pa.schema(DeltaSchema.from_json(metadata.schema_string).to_arrow())
-    names = located(schema, there)
+    known = {name.lower() for name in there.names}
+    names = located(Schema(tuple(c for c in schema if c.name not in absent or c.name.lower() in known)), there)
     if mode == "name":
         for name, kind in types.columns(schema):
             if _has_struct(kind):
@@ -91,7 +105,7 @@ def columns_of(schema: Schema, metadata: Metadata) -> Columns:
     physical = physical_names(metadata)
     return Columns(
         {name: physical[own] for name, own in names.items()},
-        {name: there.field(own).type for name, own in names.items()},
+        {name: there.field(names[name]).type if name in names else arrow(kind) for name, kind in types.columns(schema)},
         mapped=mode == "name",
     )
 

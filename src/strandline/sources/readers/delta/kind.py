@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from functools import partial
 from typing import Final
 
 import pyarrow as pa
@@ -16,6 +17,7 @@ from strandline.sources.kinds import Discovered, Discovery, discovered
 from strandline.sources.reader import ReaderKind, SourceReader, Surroundings, side_by_side
 from strandline.sources.readers.delta.options import DeltaOptions
 from strandline.sources.readers.tabular.declared import declarable
+from strandline.sources.readers.tabular.late import Lacking
 
 
 async def _open(options: DeltaOptions, given: Surroundings) -> SourceReader:
@@ -23,7 +25,15 @@ async def _open(options: DeltaOptions, given: Surroundings) -> SourceReader:
     from strandline.sources.readers.delta.table import StoredTable
 
     shard = await given.progress()
-    return DeltaReader(StoredTable(options), given.engine, given.decoder, given.schema, shard, given.epoch)
+    return DeltaReader(
+        StoredTable(options),
+        given.engine,
+        given.decoder,
+        given.schema,
+        shard,
+        given.epoch,
+        Lacking(given.schema, partial(given.gained, ""), evolving="" in given.evolving),
+    )
 
 
 async def _find(options: DeltaOptions) -> Sequence[Discovered]:

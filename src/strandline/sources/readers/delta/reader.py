@@ -11,7 +11,7 @@ columns lie in them as they are declared are read by the data plane itself, as P
 What stops the source, each with a `SourceError`: a version or a file that is no longer there (log retention, VACUUM);
 another table in its place (its id is noted when the source begins); a version that drops a declared column, gives it a
 type that the declared one does not hold, or needs what `columns.FEATURES` does not name.  The versions before that are
-read.  Columns that are added are ignored.
+read.  Columns that upstream gets are added here, or left out; those that come here later: `tabular/late.py`.
 
 Source: the Delta transaction log protocol.
 """
@@ -20,9 +20,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Final
 
 import msgspec
+import pyarrow as pa
+from deltalake import Schema as DeltaSchema
 
 from strandline.algebra.schema import Schema
 from strandline.errors import SourceError
@@ -31,11 +34,13 @@ from strandline.persist.handles.contents import Rows
 from strandline.persist.handles.records import RecordShard
 from strandline.plane.staging import Staging
 from strandline.sources.reader import FileDecoder, Records, TakenBack
-from strandline.sources.readers.delta.columns import Columns, columns_of, refusal
-from strandline.sources.readers.delta.log import COMES, GOES, Commit, Effect, Metadata, Protocol, effects
+from strandline.sources.readers.delta.columns import Columns, columns_of, physical_names, refusal
+from strandline.sources.readers.delta.log import COMES, GOES, Commit, DataFile, Effect, Metadata, Protocol, effects
 from strandline.sources.readers.delta.table import Snapshot, Stamp, StoredTable
 from strandline.sources.readers.delta.vectors import VECTORS, Mask, Masks
-from strandline.sources.readers.recorded import note
+from strandline.sources.readers.recorded import amended, note
+from strandline.sources.readers.tabular.declared import declarable
+from strandline.sources.readers.tabular.late import Lacking, Noted
 from strandline.sources.readers.tabular.stored import StoredFile, TableRows
 from strandline.sources.reclock import NOTHING_READ, Slice
 
@@ -44,9 +49,10 @@ PARTITION: Final = ""
 
 
 class Known(msgspec.Struct, frozen=True):
-    """Which table the source reads."""
+    """Which table the source reads, and which columns of it."""
 
     id: str
+    columns: Noted = msgspec.field(default_factory=Noted)
 
 
 class DeltaReader:
@@ -62,12 +68,15 @@ class DeltaReader:
         schema: Schema,
         shard: RecordShard,
         epoch: int,
+        lacking: Lacking,
     ) -> None:
         self._table = table
         self._schema = schema
         self._shard = shard
         self._epoch = epoch
         self._rows = TableRows(engine, decoder, schema, table.name)
+        self._lacking = lacking
+        self._known = Known("")
         self._durable = NOTHING_READ
         self._next = 0  # the version that is not announced yet; 0: none was asked for
         self._stamp: Stamp | None = None  # of the last one that is
@@ -94,6 +103,8 @@ class DeltaReader:
     async def read(self, slices: Sequence[Slice], *, table: str, locate: bool) -> Rows:
         """Return the snapshot, or what versions changed, of each slice."""
         await self._assure()
+        if slices and (last := slices[-1].upper[PARTITION] - 1) >= (first := slices[0].lower[PARTITION]):
+            await self._settle(first, last)
         files = await asyncio.to_thread(lambda: [file for each in slices for file in self._files(each)])
         return await self._rows.read(files, slices[-1].upper if slices else NOTHING_READ, locate=locate)
 
@@ -108,7 +119,7 @@ class DeltaReader:
 
     def notices(self) -> tuple[str, ...]:
         """Say which version cannot be read, before the source stands still at it."""
-        return () if self._refused is None else (str(self._refused),)
+        return *(() if self._refused is None else (str(self._refused),)), *self._lacking.notices
 
     async def close(self) -> None:
         """Forget the rows that were read."""
@@ -120,7 +131,11 @@ class DeltaReader:
         if self._next and await asyncio.to_thread(self._table.stamp, self._next - 1) == self._stamp is not None:
             return
         newest = await asyncio.to_thread(self._table.newest)
-        known = await note(self._shard, self._epoch, Known(newest.metadata.id))
+        begun = Noted().begun(self._schema, physical_names(newest.metadata))
+        known = await note(self._shard, self._epoch, Known(newest.metadata.id, begun))
+        if known.columns.first is None:
+            known = await amended(self._shard, self._epoch, Known(known.id, begun))
+        self._known = known
         if known.id != newest.metadata.id:
             raise SourceError(
                 f"{self._table.name} is another table: its id was {known.id} and is {newest.metadata.id}; "
@@ -135,6 +150,36 @@ class DeltaReader:
             await asyncio.to_thread(self._begin, newest)
         else:
             self._stamp = await asyncio.to_thread(self._table.stamp, self._next - 1)
+
+    async def _settle(self, first: int, last: int) -> None:
+        """Note which columns are read from these versions on.  Raises `ColumnsAdded` if they have others to add."""
+        while True:
+            columns = await asyncio.to_thread(self._noted, first, last)
+            if columns == self._known.columns:
+                break
+            self._known = await amended(self._shard, self._epoch, msgspec.structs.replace(self._known, columns=columns))
+        metadata = await asyncio.to_thread(self._metadata_at, last)
+        self._lacking.look(metadata.schema_string, partial(self._declarable, metadata), columns)
+
+    def _noted(self, first: int, last: int) -> Noted:
+        """Return which columns are read, once they are read from these versions on."""
+        columns = self._known.columns.adopted(self._schema, first)
+        if columns != self._known.columns and first:
+            columns = columns.seen(physical_names(self._table.at(first - 1).metadata), first)
+        for version in range(first, last + 1):
+            if not columns.unseen():
+                break
+            metadata = self._commit(version).metadata
+            columns = columns if metadata is None else columns.seen(physical_names(metadata), version)
+        return columns
+
+    def _declarable(self, metadata: Metadata) -> list[tuple[str, str | None]]:
+        there = pa.schema(DeltaSchema.from_json(metadata.schema_string).to_arrow())
+        return declarable(there, lambda schema: columns_of(schema, metadata))
+
+    def _metadata_at(self, version: int) -> Metadata:
+        known = self._since <= version < self._next
+        return self._metadata if known and self._metadata is not None else self._table.at(version).metadata
 
     def _begin(self, newest: Snapshot) -> None:
         """Begin to follow the log: behind what is durable, or at the newest version."""
@@ -173,7 +218,7 @@ class DeltaReader:
         why = refusal(protocol) if protocol is not None else ""
         try:
             if not why:
-                return columns_of(self._schema, metadata)
+                return columns_of(self._schema, metadata, self._known.columns.absent(self._schema, version))
         except ValueError as error:
             why = str(error)
         raise SourceError(f"{self._table.name} cannot be read at version {version}: {why}; define the source anew")
@@ -190,19 +235,35 @@ class DeltaReader:
         if first > last:
             return
         if first:
+            yield from self._corrected(first, each.time)
             yield from self._changed(first, last, each.time)
             return
         found = self._table.at(last)
         columns = self._columns(last, found.metadata, found.protocol)
-        masks = self._table.masks(last) if VECTORS in (found.protocol.reader_features or ()) else {}
+        for file, keep in self._held(found):
+            yield self._stored(Effect(last, 1, file), columns, each.time, keep=keep)
+
+    def _held(self, found: Snapshot) -> Iterator[tuple[DataFile, Mask | None]]:
+        """Yield the files of a snapshot, and which of their rows count."""
+        masks = self._table.masks(found.version) if VECTORS in (found.protocol.reader_features or ()) else {}
         for file in found.files:
-            yield self._stored(Effect(last, 1, file), columns, each.time, keep=masks.get(file.path))
+            yield file, masks.get(file.path)
+
+    def _corrected(self, first: int, time: int) -> Iterator[StoredFile]:
+        """Yield the rows before version ``first`` without the columns that are read from it on, and with them."""
+        names = self._known.columns.corrected(first)
+        if not names:
+            return
+        found = self._table.at(first - 1)
+        columns = self._columns(first - 1, found.metadata, found.protocol)
+        for file, keep in self._held(found) if names & columns.physical.keys() else ():
+            for diff, those in ((-1, columns.without(names)), (1, columns)):
+                yield self._stored(Effect(first - 1, diff, file), those, time, keep=keep)
 
     def _changed(self, first: int, last: int, time: int) -> Iterator[StoredFile]:
         """Yield what the versions from ``first`` to ``last`` change in all."""
         commits = [self._commit(version) for version in range(first, last + 1)]
-        known = self._since <= last < self._next
-        metadata = self._metadata if known and self._metadata is not None else self._table.at(last).metadata
+        metadata = self._metadata_at(last)
         for commit in commits:
             if commit.metadata is not None or commit.protocol is not None:
                 self._columns(commit.version, commit.metadata or metadata, commit.protocol)
@@ -214,7 +275,7 @@ class DeltaReader:
 
     def _stored(self, effect: Effect, columns: Columns, time: int, *, keep: Mask | None) -> StoredFile:
         file, of = effect.file, (COMES if effect.diff > 0 else GOES) if effect.changes else frozenset[str]()
-        plain = not (of or keep is not None or columns.mapped or file.partition)
+        plain = columns.whole and not (of or keep is not None or columns.mapped or file.partition)
         return StoredFile(
             time,
             effect.diff,

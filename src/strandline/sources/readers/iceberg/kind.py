@@ -6,6 +6,7 @@ Its client library takes long to import, so it is imported when a source is open
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Final
 
 from strandline import extras
@@ -13,6 +14,7 @@ from strandline.connections.iceberg import IcebergCatalog
 from strandline.sources.kinds import ConnectionKind, Discovered, Discovery
 from strandline.sources.reader import ReaderKind, SourceReader, Surroundings, side_by_side
 from strandline.sources.readers.iceberg.options import IcebergLooked, IcebergOptions
+from strandline.sources.readers.tabular.late import Lacking
 
 
 async def _open(options: IcebergOptions, given: Surroundings) -> SourceReader:
@@ -20,7 +22,15 @@ async def _open(options: IcebergOptions, given: Surroundings) -> SourceReader:
     from strandline.sources.readers.iceberg.table import StoredTable
 
     shard = await given.progress()
-    return IcebergReader(StoredTable(options), given.engine, given.decoder, given.schema, shard, given.epoch)
+    return IcebergReader(
+        StoredTable(options),
+        given.engine,
+        given.decoder,
+        given.schema,
+        shard,
+        given.epoch,
+        Lacking(given.schema, partial(given.gained, ""), evolving="" in given.evolving),
+    )
 
 
 async def _find(options: IcebergLooked) -> Sequence[Discovered]:

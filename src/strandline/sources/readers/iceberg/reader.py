@@ -16,8 +16,8 @@ files whose columns lie in them as they are declared are read by the data plane 
 What stops the source, each with a `SourceError`: a snapshot that is expired before it was read, or a file that is gone;
 another table in its place; a declared column that is dropped, even if one of its name is added again, or has a type
 that the declared one does not hold; equality deletes, and whatever else pyiceberg does not read.  Table and columns are
-noted by their ids when the source begins, so a column that is renamed is still read.  Columns that are added are
-ignored.
+noted by their ids when the source begins, so a column that is renamed is still read.  Columns that upstream gets are
+added here, or left out; those that come here later: `tabular/late.py`.
 
 Source: the Iceberg table specification.
 """
@@ -39,7 +39,9 @@ from strandline.persist.handles.records import RecordShard
 from strandline.plane.staging import Staging
 from strandline.sources.reader import FileDecoder, Records, TakenBack
 from strandline.sources.readers.iceberg.table import Columns, Portion, StoredTable
-from strandline.sources.readers.recorded import note, noted
+from strandline.sources.readers.recorded import amended, note, noted
+from strandline.sources.readers.tabular.declared import declarable
+from strandline.sources.readers.tabular.late import Lacking, Noted
 from strandline.sources.readers.tabular.stored import StoredFile, TableRows
 from strandline.sources.reclock import NOTHING_READ, Slice
 
@@ -52,6 +54,7 @@ class Known(msgspec.Struct, frozen=True):
 
     id: str
     columns: dict[str, int]
+    read: Noted = msgspec.field(default_factory=Noted)
 
 
 class IcebergReader:
@@ -67,12 +70,14 @@ class IcebergReader:
         schema: Schema,
         shard: RecordShard,
         epoch: int,
+        lacking: Lacking,
     ) -> None:
         self._table = table
         self._schema = schema
         self._shard = shard
         self._epoch = epoch
         self._rows = TableRows(engine, decoder, schema, table.name)
+        self._lacking = lacking
         self._known: Known | None = None
         self._durable = 0
         self._reached = 0
@@ -109,6 +114,8 @@ class IcebergReader:
     async def read(self, slices: Sequence[Slice], *, table: str, locate: bool) -> Rows:
         """Return the snapshot, or what snapshots changed, of each slice."""
         columns = await self._load()
+        if slices and slices[0].lower != slices[-1].upper:
+            await self._settle(columns, slices[0].lower[PARTITION])
         files = await asyncio.to_thread(lambda: [file for each in slices for file in self._files(each, columns)])
         return await self._rows.read(files, slices[-1].upper if slices else NOTHING_READ, locate=locate)
 
@@ -124,7 +131,7 @@ class IcebergReader:
 
     def notices(self) -> tuple[str, ...]:
         """See `SourceReader.notices`."""
-        return ()
+        return self._lacking.notices
 
     async def close(self) -> None:
         """Forget the rows that were read."""
@@ -137,7 +144,11 @@ class IcebergReader:
             self._known = await noted(self._shard, Known)
         if self._known is None:
             found = self._table.columns(self._schema)
-            self._known = await note(self._shard, self._epoch, Known(self._table.id, dict(found.ids)))
+            begun = Noted().begun(self._schema, self._table.schema.names)
+            self._known = await note(self._shard, self._epoch, Known(self._table.id, dict(found.ids), begun))
+        if self._known.read.first is None:
+            begun = Noted([*self._known.columns], self._others())
+            self._known = await amended(self._shard, self._epoch, msgspec.structs.replace(self._known, read=begun))
         if self._known.id != self._table.id:
             raise SourceError(
                 f"{self._table.name} is another table: its id was {self._known.id} and is {self._table.id}; it was "
@@ -145,23 +156,55 @@ class IcebergReader:
             )
         return self._table.columns(self._schema, self._known.columns)
 
+    def _others(self) -> list[str]:
+        known = {name.lower() for name in self._schema.names}
+        return [name for name in self._table.schema.names if name.lower() not in known]
+
+    async def _settle(self, columns: Columns, lower: int) -> None:
+        """Note which columns are read from a snapshot on.  Raises `ColumnsAdded` if the table has others to add."""
+        assert self._known is not None, "it was noted when the table was loaded"
+        while True:
+            read = self._known.read.adopted(self._schema, lower)
+            ids = {**columns.ids, **self._known.columns}
+            changed = msgspec.structs.replace(self._known, columns=ids, read=read)
+            if changed == self._known:
+                break
+            self._known = await amended(self._shard, self._epoch, changed)
+        self._lacking.look(
+            self._table.version, lambda: declarable(self._table.schema, self._table.columns), self._known.read
+        )
+
+    def _corrected(self, lower: int, columns: Columns) -> frozenset[str]:
+        """Return the columns that rows which are held at ``lower`` were read without, and may have values in."""
+        assert self._known is not None, "it was noted when the table was loaded"
+        names = self._known.read.corrected(lower) & columns.names.keys()
+        ids = {columns.ids[name] for name in names}
+        return names if names and self._table.may_have(self._numbered(lower), ids) else frozenset()
+
     def _files(self, each: Slice, columns: Columns) -> Iterator[StoredFile]:
         lower, upper = each.lower[PARTITION], each.upper[PARTITION]
         if lower == upper:
             return
         if lower:
+            if names := self._corrected(lower, columns):
+                before = self._table.held(self._numbered(lower))
+                yield from self._stored([(-1, portion) for portion in before], columns.without(names), each.time)
+                yield from self._stored([(1, portion) for portion in before], columns, each.time)
             changed = self._changed(lower, upper)
         else:
             changed = [(1, portion) for portion in self._table.held(self._numbered(upper))]
+        yield from self._stored(changed, columns, each.time)
+
+    def _stored(self, changed: Sequence[tuple[int, Portion]], columns: Columns, time: int) -> Iterator[StoredFile]:
         for diff, portion in changed:
             file = portion.task.file
             yield StoredFile(
-                each.time,
+                time,
                 diff,
                 file.file_path,
                 file.file_size_in_bytes,
                 lambda portion=portion: self._table.tables(portion, columns),  # type: ignore[misc]
-                None if portion.task.delete_files else self._table.local_path(file),
+                None if portion.task.delete_files or columns.lacking else self._table.local_path(file),
                 columns.ids,
             )
 

@@ -5,7 +5,7 @@ Source: the Iceberg table specification ("Snapshots", "Manifests", "Scan plannin
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -52,10 +52,19 @@ class Portion:
 
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """The declared columns in the table: for each, its name there, and the id that names it in every file."""
+    """The declared columns in the table: for each, its name there, and the id that names it in every file.
+
+    ``lacking``: those that the table lacks.
+    """
 
     names: Mapping[str, str]
     ids: Mapping[str, int]
+    lacking: frozenset[str] = frozenset()
+
+    def without(self, names: frozenset[str]) -> Columns:
+        """Return the same, as if the table lacked some of them."""
+        kept = {name: own for name, own in self.names.items() if name not in names}
+        return Columns(kept, self.ids, self.lacking | (names & self.names.keys()))
 
 
 class StoredTable:
@@ -111,6 +120,8 @@ class StoredTable:
     def columns(self, schema: Schema, known: Mapping[str, int] | None = None) -> Columns:
         """Return where the declared columns are: those with the ids ``known``, or as long as there are none, by name.
 
+        Of those that are not known one that the table has is found by name, and it may lack the others.
+
         Raises `SourceError` if they cannot be read from the table.
         """
         there, stored = self._loaded.schema(), self.schema
@@ -120,10 +131,29 @@ class StoredTable:
                 names = located(schema, stored)
                 return Columns(names, {name: there.find_field(own).field_id for name, own in names.items()})
             names = {name: fields[own].name for name, own in known.items() if own in fields}
-            located(schema, pa.schema([stored.field(own).with_name(name) for name, own in names.items()]))
-            return Columns(names, known)
+            added, lowered = Schema(tuple(c for c in schema if c.name not in known)), [n.lower() for n in stored.names]
+            new = Schema(tuple(column for column in added if column.name.lower() in lowered))
+            names |= located(new, stored)
+            ids = {**known, **{name: there.find_field(names[name]).field_id for name in new.names}}
+            lacking = frozenset(added.names) - names.keys()
+            declared = Schema(tuple(column for column in schema if column.name not in lacking))
+            located(declared, pa.schema([stored.field(own).with_name(name) for name, own in names.items()]))
+            return Columns(names, ids, lacking)
         except ValueError as error:
             raise SourceError(f"{self.name} cannot be read: {error}; define the source anew") from error
+
+    @property
+    def version(self) -> int:
+        """The number of the schema that the table has now: another one has other columns."""
+        return self._loaded.schema().schema_id
+
+    def may_have(self, snapshot: Snapshot, ids: Collection[int]) -> bool:
+        """Whether rows of ``snapshot`` may have values in columns with these ids, or get a default for them."""
+        if any(field.initial_default is not None for field in self._loaded.schema().fields if field.field_id in ids):
+            return True
+        schemas = {each.schema_id: each for each in self._loaded.metadata.schemas}
+        written = schemas.get(-1 if snapshot.schema_id is None else snapshot.schema_id)
+        return written is None or any(field.field_id in ids for field in written.fields)
 
     def held(self, snapshot: Snapshot) -> list[Portion]:
         """Return what ``snapshot`` holds."""
@@ -165,7 +195,10 @@ class StoredTable:
                 scan = ArrowScan(table.metadata, table.io, table.schema().select(*names), AlwaysTrue())
                 for batch in scan.to_record_batches([portion.task]):
                     rows = pa.Table.from_batches([batch])
-                    yield rows.select(names).rename_columns(list(columns.names))
+                    found = rows.select(names).rename_columns(list(columns.names))
+                    for name in sorted(columns.lacking):
+                        found = found.append_column(name, pa.nulls(found.num_rows))
+                    yield found
         except FileNotFoundError:
             raise SourceError(
                 f"{self.name}: file {file.file_path!r} is gone before it was durable here: define the source anew, "
