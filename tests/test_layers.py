@@ -106,8 +106,8 @@ INNER = {
         ("sessions",),
     ),
     "sources.readers": (  # no upstream knows of another one
-        ("avro_columns", "new_columns", "recorded", "sampled", "tabular"),
-        ("message_fields",),
+        ("avro_columns", "new_columns", "recorded", "sampled"),
+        ("message_fields", "tabular"),
         ("clock", "delta", "files", "generators", "iceberg", "kafka", "postgres", "webhook"),
     ),
     "compute": (

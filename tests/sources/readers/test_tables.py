@@ -9,6 +9,7 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 from iceberg_lake import IcebergLake
+from pyiceberg.types import StringType
 
 import strandline
 from strandline.engine.files.decoder import SparkFiles
@@ -32,6 +33,11 @@ def rows(ids):
             "at": pa.array(ids * 1_000_003, pa.timestamp("us", "UTC")),
         }
     )
+
+
+def wider(found):
+    """The same rows with a column more."""
+    return found.append_column("note", pa.array([f"n{n}" for n in range(found.num_rows)]))
 
 
 def held(env):
@@ -78,7 +84,14 @@ def test_a_delta_table_becomes_a_view(spark, tmp_path, feed):
         DeltaTable(table).optimize.compact()
         assert same_rows(held(env)[0], wanted())
         assert env.status()["collections"]["sales"]["read_records"] == before + 1
-        write_deltalake(table, rows(range(5)), mode="overwrite")
+        env.execute("ALTER SOURCE sales SET (evolve 'add')")
+        write_deltalake(table, wider(rows(range(500, 510))), mode="append", schema_mode="merge")
+        found, _ = held(env)
+        assert same_rows(found, wanted())
+        assert found.column_names[-1] == "note"
+        DeltaTable(table).delete("id = 505 OR id = 12")
+        assert same_rows(held(env)[0], wanted())
+        write_deltalake(table, rows(range(5)), mode="overwrite", schema_mode="merge")
     with reopened() as env:
         found, view = held(env)
         assert same_rows(found, wanted())
@@ -102,6 +115,16 @@ def test_an_iceberg_table_becomes_a_view(spark, tmp_path):
         lake.stored().delete("id < 40")
         lake.stored().overwrite(rows([7, 7]), "id > 180")
         assert same_rows(held(env)[0], lake.rows())
+        with lake.stored().update_schema() as update:
+            update.add_column("note", StringType())
+        lake.stored().append(wider(rows(range(500, 510))))
+        assert same_rows(held(env)[0], lake.rows())
+        assert "ALTER SOURCE `sales` ADD COLUMNS (`note` string)" in str(env.status()["collections"]["sales"])
+        env.execute("ALTER SOURCE sales ADD COLUMN note STRING")
+        lake.stored().delete("id == 505")
+        found, _ = held(env)
+        assert same_rows(found, lake.rows())
+        assert found["note"].null_count < found.num_rows
         lake.stored().overwrite(rows(range(5)))
     with reopened() as env:
         found, view = held(env)

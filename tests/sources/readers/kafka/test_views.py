@@ -192,6 +192,40 @@ def test_debezium(town: Town) -> None:
     assert town.rows("SELECT * FROM s") == [(1, "z")]
 
 
+def test_a_field_that_messages_get_becomes_a_column(town: Town) -> None:
+    """Its first values are there, those from before are NULL, and a row that has it goes by its key."""
+    topic = town.source(
+        "s",
+        "id BIGINT, v STRING",
+        partitions=1,
+        format="json",
+        key_format="text",
+        key="id",
+        envelope="upsert",
+        evolve="add",
+    )
+    town.env.execute("CREATE MATERIALIZED VIEW n AS SELECT v, count(*) AS n FROM s GROUP BY v")
+    town.server.produce(topic, ['{"v": "a"}'], key="1")
+    assert town.rows("SELECT * FROM s") == [(1, "a")]
+    town.server.produce(topic, ['{"v": "a", "w": [1.5]}'], key="2")
+    town.server.produce(topic, ['{"v": "b"}'], key="3")
+    assert town.rows("SELECT id, v, w[0] FROM s") == [(1, "a", None), (2, "a", 1.5), (3, "b", None)]
+    town.server.produce(topic, [None], key="2")
+    assert town.rows("SELECT id, v, w[0] FROM s") == [(1, "a", None), (3, "b", None)]
+    assert town.rows("SELECT * FROM n") == [("a", 1), ("b", 1)]
+    assert town.env.verify("n").ok
+
+
+def test_a_field_that_an_avro_schema_gets_becomes_a_column(town: Town, registry: RegistryServer) -> None:
+    """By the schema that a message names, not by those that the subject has besides."""
+    topic = town.source("s", "a BIGINT", partitions=1, format="avro", registry_url=registry.url, evolve="add")
+    first = {"type": "record", "name": "r", "fields": [{"name": "a", "type": "long"}]}
+    second = {**first, "fields": [*first["fields"], {"name": "b", "type": ["null", "string"], "default": None}]}
+    one, two = (registry.register(f"{topic}-value", json.dumps(schema)) for schema in (first, second))
+    town.server.produce(topic, [framed(one, first, {"a": 1}), framed(two, second, {"a": 2, "b": "x"})])
+    assert town.rows("SELECT a, b FROM s") == [(1, None), (2, "x")]
+
+
 def test_bad_messages_are_errors_with_their_places_and_the_others_go_on(town: Town) -> None:
     """Nothing is dropped silently."""
     topic = town.source("s", "a INT", partitions=1, format="json")

@@ -63,6 +63,20 @@ def test_the_example_runs_as_it_stands(spark, database, tmp_path, monkeypatch):
         env.sync(env.tick())
         assert holds() == [("London", 1, "0.00"), ("Rome", 1, "3.00")]
         assert env.verify("cities").ok
+        env.execute("ALTER SOURCE bank SET (evolve 'add')")
+        database.run(
+            "ALTER TABLE accounts ADD COLUMN note TEXT",
+            "INSERT INTO accounts VALUES (5, 'Ada', 7, 'first'), (6, 'Ada', 1, NULL)",
+        )
+        env.sync(env.tick())
+        assert sorted(map(tuple, env.query("SELECT id, note FROM accounts").collect())) == [
+            (2, None), (4, None), (5, "first"), (6, None)
+        ]  # fmt: skip
+        database.run("UPDATE accounts SET note = 'late' WHERE id = 4", "DELETE FROM accounts WHERE id IN (5, 6)")
+        env.sync(env.tick())
+        assert sorted(map(tuple, env.query("SELECT id, note FROM accounts").collect())) == [(2, None), (4, "late")]
+        assert holds() == [("London", 1, "0.00"), ("Rome", 1, "3.00")]
+        assert env.verify("cities").ok
         ((position, durable),) = database.run(
             "SELECT confirmed_flush_lsn, pg_current_wal_flush_lsn() FROM pg_replication_slots"
             " WHERE slot_name = 'strandline_bank'"
