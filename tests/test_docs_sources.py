@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 import strandline
 from iceberg_server import TOKEN, IcebergServer
 from kafka_server import PASSWORD, KafkaServer
-from strandline.controller.defining import project
+from strandline.controller.defining.project.files import load
 from strandline.controller.language import statements
 from strandline.options import understood
 from strandline.wiring.registry import CONNECTIONS, READERS
@@ -69,7 +69,7 @@ def test_the_settings_of_kafka_are_read(tmp_path: Path) -> None:
     """Damage: the first thing that an operator copies is refused."""
     (text,) = examples("Kafka", "yaml")
     (tmp_path / "strandline.yml").write_text(text)
-    assert project.load(tmp_path).config["kafka_jars"] == "maven"
+    assert load(tmp_path).config["kafka_jars"] == "maven"
 
 
 @pytest.mark.server

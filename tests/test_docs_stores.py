@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from strandline.controller.defining import project
+from strandline.controller.defining.project.files import load
 from strandline.wiring.consensuses import consensus_of
 from strandline.wiring.locations import location_of
 
@@ -25,7 +25,7 @@ def test_the_settings_that_are_shown_are_read(text: str, tmp_path: Path, monkeyp
     (tmp_path / "secrets").mkdir()
     (tmp_path / "secrets" / "s3").write_text("hunter2\n")
     (tmp_path / "strandline.yml").write_text(text)
-    loaded = project.load(tmp_path)
+    loaded = load(tmp_path)
     location = location_of(loaded.location, loaded.config.get("storage", {}))
     shown = f"{location} {consensus_of(loaded.consensus, location)}"
     assert "hunter2" not in shown

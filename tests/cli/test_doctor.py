@@ -23,7 +23,7 @@ from strandline.cli.doctor.finding import Finding, State
 from strandline.cli.doctor.needed import needed
 from strandline.cli.template import create_project
 from strandline.connections.addresses import Address, Listening, Reaching
-from strandline.controller.defining.project import load
+from strandline.controller.defining.project.files import load
 from strandline.controller.location.catalog import KEY, CatalogStore, Holder
 from strandline.controller.location.tenure import SystemProcesses
 from strandline.options import options_of

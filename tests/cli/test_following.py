@@ -10,7 +10,8 @@ import pytest
 from strandline.cli.terminal.following import SETTINGS_LATER, Following
 from strandline.controller.core import Core
 from strandline.controller.defining.apply import Applied, apply
-from strandline.controller.defining.project import Project, load
+from strandline.controller.defining.project.files import load
+from strandline.controller.defining.project.settings import Project
 from strandline.controller.location.config import Config, Mode
 from strandline.controller.location.version import successors
 from strandline.errors import Unavailable

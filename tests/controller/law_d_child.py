@@ -20,7 +20,7 @@ from compiled import COMPILED
 from strandline.cli.demo.data import load
 from strandline.cli.demo.definitions import VIEWS, write_project
 from strandline.cli.demo.schedule import schedule
-from strandline.controller.defining.project import load as load_project
+from strandline.controller.defining.project.files import load as load_project
 from strandline.engine.session.start import SHORT_LIVED_JAVA
 
 BASE = 4_000_000_000_000

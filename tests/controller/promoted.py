@@ -14,7 +14,7 @@ from strandline.bench.environment import ITEMS, START_MS, TICK_MS, VIEWS, _chang
 from strandline.controller.asking.reads import snapshot
 from strandline.controller.core import Core
 from strandline.controller.defining.apply import apply
-from strandline.controller.defining.project import Defined, Project
+from strandline.controller.defining.project.settings import Defined, Project
 from strandline.controller.holding import Hold
 from strandline.controller.language.statements import parse
 from strandline.controller.location.catalog import Catalog, shards_of

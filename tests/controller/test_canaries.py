@@ -10,7 +10,7 @@ import pytest
 from postgres_server import PostgresServer
 from s3_server import S3Server
 from strandline.cli import main
-from strandline.controller.defining.project import load
+from strandline.controller.defining.project.files import load
 from strandline.errors import StrandlineError
 from strandline.store.blob_kinds.objects import ObjectBlob
 from strandline.wiring.locations import InBucket, location_of

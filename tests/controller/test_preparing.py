@@ -14,7 +14,7 @@ from strandline.bench.environment import ITEMS, TICK_MS, VIEWS, Place, _change, 
 from strandline.compute import stage
 from strandline.controller.core import Core
 from strandline.controller.defining.apply import apply
-from strandline.controller.defining.project import Defined, Project
+from strandline.controller.defining.project.settings import Defined, Project
 from strandline.controller.language.statements import parse
 from strandline.controller.location.config import Config, Mode
 from strandline.controller.location.items import View

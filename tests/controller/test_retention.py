@@ -15,7 +15,8 @@ from strandline.bench.environment import ITEMS, TICK_MS, Place, _change, _define
 from strandline.controller.core import Core
 from strandline.controller.defining import definitions
 from strandline.controller.defining.apply import apply
-from strandline.controller.defining.project import Defined, Project, load
+from strandline.controller.defining.project.files import load
+from strandline.controller.defining.project.settings import Defined, Project
 from strandline.controller.language.statements import CreateTable, Drop
 from strandline.controller.location.config import Config, Mode, config_from
 from strandline.controller.location.items import View

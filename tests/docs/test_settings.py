@@ -8,7 +8,7 @@ import pytest
 import yaml
 from tests.docs.walk import DOCS, blocks
 
-from strandline.controller.defining import project
+from strandline.controller.defining.project.files import load
 from strandline.controller.location.config import Config
 
 SHOWN = [
@@ -26,7 +26,7 @@ def test_settings_that_are_shown_are_accepted(text: str, tmp_path: Path, monkeyp
         monkeypatch.setenv(name, "postgresql://strand@db/strand")
     said = yaml.safe_load(text)
     (tmp_path / "strandline.yml").write_text(text if "location" in said else f"location: data\n{text}")
-    Config(**project.load(tmp_path).config)
+    Config(**load(tmp_path).config)
 
 
 def test_pages_show_settings() -> None:

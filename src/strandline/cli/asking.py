@@ -15,7 +15,8 @@ from strandline.cli.terminal.output import Output, outcome, rows_document, rows_
 from strandline.cli.terminal.standing import left_out, parts, stands_still, written_by
 from strandline.cli.terminal.watching import interrupted
 from strandline.client import Progress, Transaction, Updates
-from strandline.controller.defining.project import Project
+from strandline.controller.defining.project.files import resolved
+from strandline.controller.defining.project.settings import Project
 from strandline.controller.language import statements
 from strandline.controller.language.showing import Show
 from strandline.errors import ConfigError, DefinitionError, Position
@@ -86,7 +87,7 @@ def script(opener: Opener, root: Path, file: Path, output: Output) -> None:
     """Run the statements of a file.  A script that only reads does not block the writer."""
     project = opener.place(root)
     text = _text(file)
-    parsed = [(each, project.resolved(statements.parse(each))) for each in statements.placed(text)]
+    parsed = [(each, resolved(project, statements.parse(each))) for each in statements.placed(text)]
     writes = any(not isinstance(statement, statements.Question) for _, statement in parsed)
     _refuse_loose_ends(parsed)
     if not parsed:

@@ -13,7 +13,7 @@ from typing import Any
 
 from strandline.cli.terminal.opening import Opener
 from strandline.cli.terminal.output import Output
-from strandline.controller.defining.project import Project, absolute
+from strandline.controller.defining.project.settings import Project, absolute
 from strandline.controller.defining.proposals import Upstream, proposed
 from strandline.controller.language.statements import CreateConnection
 from strandline.errors import ConfigError, DefinitionError, InvalidUsage

@@ -16,7 +16,7 @@ from strandline.cli.terminal.exits import Exit
 from strandline.cli.terminal.opening import Asked, Opener
 from strandline.cli.terminal.output import Output
 from strandline.client import NextVersion
-from strandline.controller.defining.project import Project
+from strandline.controller.defining.project.settings import Project
 from strandline.errors import FencedError, StoreError, Unavailable
 from strandline.store.consensus import NothingStored
 

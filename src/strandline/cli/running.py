@@ -40,7 +40,8 @@ from strandline.cli.terminal.moving import Pace, Pacer
 from strandline.cli.terminal.opening import Opener
 from strandline.cli.terminal.output import Output, printable
 from strandline.client import Environment
-from strandline.controller.defining.project import Project
+from strandline.controller.defining.project.files import resolved
+from strandline.controller.defining.project.settings import Project
 from strandline.engine.session.start import spark_is_gone
 from strandline.errors import FencedError, StoreError, Unavailable
 from strandline.instance.beginnings import Beginning
@@ -124,7 +125,8 @@ def going_on(
 def _served(env: Environment, project: Project, wanted: Wanted, stop: Stop, report: Report) -> Exit:
     from strandline.console import observed  # with an HTTP server, which no other command needs
 
-    with served(env, Door.of(env.config), stop.hurry, project.resolved) as serving, observed(env, serving) as seen:
+    resolve = partial(resolved, project)
+    with served(env, Door.of(env.config), stop.hurry, resolve) as serving, observed(env, serving) as seen:
         report.serves(serving.flight_sql, seen.http)
 
         def ticked(seconds: float) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
-from strandline.controller.defining.project import SETTINGS_FILE
+from strandline.controller.defining.project.settings import SETTINGS_FILE
 from strandline.errors import ConfigError
 
 FILES: Final[Mapping[str, str]] = {

@@ -17,7 +17,7 @@ from strandline import Verification
 from strandline.cli.terminal.exits import Exit
 from strandline.cli.terminal.opening import Asked, Opener
 from strandline.cli.terminal.output import Output
-from strandline.controller.defining.project import Project
+from strandline.controller.defining.project.settings import Project
 from strandline.store.system import SystemClock
 
 PAUSE_S: Final = 0.5

@@ -17,7 +17,7 @@ import strandline
 from strandline.cli.template import create_project
 from strandline.cli.terminal.opening import keep_apart
 from strandline.cli.terminal.output import Output
-from strandline.controller.defining.project import load
+from strandline.controller.defining.project.files import load
 from strandline.engine.parts.staging import SMALL_ROWS_MAX
 from strandline.engine.session import class_archive
 from strandline.engine.session.start import SHORT_LIVED_JAVA, java_path, require_java

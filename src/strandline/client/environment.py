@@ -34,7 +34,8 @@ from strandline.controller.defining import altering, definitions, sources
 from strandline.controller.defining.apply import Applied, apply
 from strandline.controller.defining.changing import evolving, replacing
 from strandline.controller.defining.creating import create
-from strandline.controller.defining.project import Project, load
+from strandline.controller.defining.project.files import load
+from strandline.controller.defining.project.settings import Project
 from strandline.controller.holding import Hold
 from strandline.controller.introspection.listed import schema_of
 from strandline.controller.language import arguments, statements
@@ -122,7 +123,7 @@ class Environment:
 
         ``whole``: refuse all of it if a definition differs from what is here; else apply the others.
         """
-        arguments.instance(project, Project, "project", "a Project (strandline.controller.defining.project.load)")
+        arguments.instance(project, Project, "project", "a Project (strandline.controller.defining.project.files.load)")
         self._run(self._core.settle())
         return self._run(apply(self._core, project, whole=whole))
 

@@ -9,7 +9,7 @@ from strandline.client.environment import Environment
 from strandline.client.preparing import NextVersion, environment
 from strandline.client.replicating import ListeningReplica
 from strandline.controller.core import Core
-from strandline.controller.defining.project import Project
+from strandline.controller.defining.project.settings import Project
 from strandline.controller.defining.relocating import seen_by
 from strandline.controller.language import arguments
 from strandline.controller.location.config import Config, Mode, config_from
@@ -43,8 +43,8 @@ def open(  # noqa: A001  # the public name is `strandline.open`
         config: see `strandline.controller.location.config.Config`.
         mode: ``full`` (the default), ``read`` (leases and notices, no data) or ``independent`` (no write, no connection
             and no hold: no other process sees it); see `strandline.controller.location.config.Mode`.
-        project: whose location it is (`strandline.controller.defining.project.load`): if its directory was moved, so
-            were the paths of its sources and endpoints.
+        project: whose location it is (`strandline.controller.defining.project.files.load`): if its directory was
+            moved, so were the paths of its sources and endpoints.
 
     Raises:
         ConfigError: the location is not writable, is held by another environment (named), or Java is missing or too

@@ -8,7 +8,7 @@ from typing import Final, Self
 from strandline.client.access import Access
 from strandline.client.environment import Environment
 from strandline.controller.core import Core
-from strandline.controller.defining.project import Project
+from strandline.controller.defining.project.settings import Project
 from strandline.controller.preparing.preparation import Preparation
 from strandline.errors import InvalidUsage
 from strandline.persist.shard.holds import BEAT_MS

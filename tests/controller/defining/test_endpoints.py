@@ -9,7 +9,7 @@ import pytest
 
 from strandline.controller.core import Core
 from strandline.controller.defining.apply import apply
-from strandline.controller.defining.project import load
+from strandline.controller.defining.project.files import load
 from strandline.controller.location.config import Config, Mode
 from strandline.errors import DefinitionError
 from strandline.store.memory import MemoryBlob, MemoryConsensus

@@ -13,7 +13,7 @@ from strandline.controller.core import Core
 from strandline.controller.defining import definitions
 from strandline.controller.defining.apply import apply
 from strandline.controller.defining.creating import create
-from strandline.controller.defining.project import load
+from strandline.controller.defining.project.files import load
 from strandline.controller.language.statements import Drop, parse
 from strandline.controller.location.catalog import FORMAT_OF_INSTANCES
 from strandline.controller.location.config import Config, Mode

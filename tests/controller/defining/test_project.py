@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from strandline.controller.defining.changing.order import in_order
-from strandline.controller.defining.project import Defined, load
+from strandline.controller.defining.project.files import load
+from strandline.controller.defining.project.settings import Defined
 from strandline.controller.language.instances import CreateInstance
 from strandline.controller.language.statements import Bind, CreateMaterialization, CreateSource, CreateView
 from strandline.controller.location.config import Config

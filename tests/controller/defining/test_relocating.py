@@ -10,7 +10,8 @@ import pytest
 
 from strandline.controller.core import Core
 from strandline.controller.defining.apply import Applied, apply
-from strandline.controller.defining.project import Project, load
+from strandline.controller.defining.project.files import load
+from strandline.controller.defining.project.settings import Project
 from strandline.controller.defining.relocating import seen_by
 from strandline.controller.location.config import Config, Mode
 from strandline.errors import ConfigError, DefinitionError

@@ -12,7 +12,8 @@ from msgspec import structs
 from strandline.bench.environment import ITEMS, TICK_MS, Place, _change, over_lists
 from strandline.controller.core import Core
 from strandline.controller.defining.apply import apply
-from strandline.controller.defining.project import Project, load
+from strandline.controller.defining.project.files import load
+from strandline.controller.defining.project.settings import Project
 from strandline.controller.location.config import Config, Mode
 from strandline.controller.preparing.deploying import deploy, deployment
 from strandline.errors import ConfigError, DefinitionError, InvalidUsage

@@ -18,7 +18,7 @@ from unittest import mock
 from laws.broken import require
 from laws.views import Attempt
 from strandline.controller.core import Core
-from strandline.controller.defining.project import Defined, Project
+from strandline.controller.defining.project.settings import Defined, Project
 from strandline.controller.location.config import Config, Mode
 from strandline.controller.location.version import Version
 from strandline.controller.preparing.preparation import Preparation, settle

@@ -14,7 +14,8 @@ from strandline.cli.doctor.needed import Needed, needed
 from strandline.cli.terminal.exits import Exit
 from strandline.cli.terminal.output import Output
 from strandline.connections.addresses import Address, Reaching
-from strandline.controller.defining.project import SETTINGS_FILE, Project, load
+from strandline.controller.defining.project.files import load
+from strandline.controller.defining.project.settings import SETTINGS_FILE, Project
 from strandline.errors import ConfigError, DefinitionError
 from strandline.extras import command
 from strandline.extras import missing as lacking

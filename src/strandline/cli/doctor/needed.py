@@ -14,7 +14,7 @@ from typing import Any
 from strandline import extras
 from strandline.cli.doctor.finding import Finding, missing, wrong
 from strandline.connections.addresses import Address, Listening, Reaching, of_hosts
-from strandline.controller.defining.project import SETTINGS_FILE, Project, absolute
+from strandline.controller.defining.project.settings import SETTINGS_FILE, Project, absolute
 from strandline.controller.language.instances import CreateInstance
 from strandline.controller.language.statements import CreateConnection, CreateMaterialization, CreateSource
 from strandline.controller.location.config import NOWHERE

@@ -15,7 +15,7 @@ from typing import Final
 from strandline.cli.doctor.finding import Finding, missing, ok, wrong
 from strandline.cli.doctor.servers import answers
 from strandline.connections.addresses import Reaching
-from strandline.controller.defining.project import Project
+from strandline.controller.defining.project.settings import Project
 from strandline.controller.location.catalog import KEY, CatalogStore
 from strandline.controller.location.tenure import Claim, SystemProcesses, admit, lives
 from strandline.errors import ConfigError, StrandlineError

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Final
 
 from strandline.cli.terminal.opening import Asked, Opener
-from strandline.controller.defining.project import Project
+from strandline.controller.defining.project.settings import Project
 from strandline.errors import ConfigError, StrandlineError, Unavailable
 from strandline.serving import RemoteEnvironment, writer
 

@@ -33,6 +33,7 @@ from strandline.cli.terminal.exits import sentence
 from strandline.cli.terminal.opening import Asked
 from strandline.cli.terminal.output import outcome, printable, verb
 from strandline.client import Cancel
+from strandline.controller.defining.project.files import resolved
 from strandline.controller.language import statements
 from strandline.controller.language.showing import Show, Shown, Subscribe
 from strandline.errors import ConfigError, DefinitionError, InvalidUsage, StrandlineError, Unavailable
@@ -124,7 +125,7 @@ class Shell:
 
     def _statement(self, text: str) -> bool:
         """Do a statement; return whether how long it took says anything."""
-        statement = self._connection.project.resolved(statements.parse(text))
+        statement = resolved(self._connection.project, statements.parse(text))
         match statement:
             case statements.Query() | Show():
                 self._last = text

@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Final, Protocol, TypeAlias
 
 from strandline.controller.defining.apply import Applied
-from strandline.controller.defining.project import DIRECTORIES, SETTINGS_FILE, Project, load
+from strandline.controller.defining.project.files import DIRECTORIES, load
+from strandline.controller.defining.project.settings import SETTINGS_FILE, Project
 from strandline.errors import ConfigError, DefinitionError, StoreError, Unavailable
 
 Files: TypeAlias = tuple[tuple[str, int, int], ...]

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Final, TextIO, TypeAlias
 import strandline
 from strandline import client
 from strandline.cli.terminal.exits import wants_traceback
-from strandline.controller.defining.project import Project, load, settings
+from strandline.controller.defining.project.settings import Project, settings
 from strandline.controller.location.config import Mode
 from strandline.errors import ConfigError, Determinate, Unavailable
 
@@ -42,7 +42,9 @@ class Opener:
     spark: SparkSession | None = None
 
     def project(self, root: Path) -> Project:
-        """Return the project in ``root``; see `strandline.controller.defining.project.load`."""
+        """Return the project in ``root``; see `strandline.controller.defining.project.files.load`."""
+        from strandline.controller.defining.project.files import load  # it understands SQL: no question needs that
+
         return load(root)
 
     def place(self, root: Path) -> Project:

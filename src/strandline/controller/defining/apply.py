@@ -24,7 +24,8 @@ from strandline.controller.defining.changing.columns import behind, gained, more
 from strandline.controller.defining.changing.order import in_order, read_by, sorted_out
 from strandline.controller.defining.changing.replacing import meaning, replace_views, same_query
 from strandline.controller.defining.creating import create
-from strandline.controller.defining.project import SETTINGS_FILE, Defined, Project, in_file, shares_location
+from strandline.controller.defining.project.files import in_file
+from strandline.controller.defining.project.settings import SETTINGS_FILE, Defined, Project, shares_location
 from strandline.controller.defining.relocating import differing, lasting, relocated
 from strandline.controller.language.indexes import CreateIndex
 from strandline.controller.language.instances import CreateInstance

@@ -14,7 +14,8 @@ from pathlib import Path
 
 import msgspec
 
-from strandline.controller.defining.project import Project, shares_location
+from strandline.controller.defining.project.files import resolved
+from strandline.controller.defining.project.settings import Project, shares_location
 from strandline.controller.location import on_error
 from strandline.controller.location.catalog import Catalog
 from strandline.controller.location.items import Connection, Item, Materialization, SharedSource, Source
@@ -34,7 +35,7 @@ def relocated(project: Project, catalog: Catalog, *, adopts: bool = False) -> Ca
     for defined in project.definitions:
         present = catalog.find(defined.statement.name)
         if isinstance(present, Source | SharedSource | Connection | Materialization):
-            was, defaults = project.resolved(defined.written, Path(before)), defined.by_default
+            was, defaults = resolved(project, defined.written, Path(before)), defined.by_default
             if lasting(present.options, defaults) == lasting(options_of(was)):
                 moved = {**present.options, **lasting(options_of(defined.statement), defaults)}
                 after = after.with_item(msgspec.structs.replace(present, options=moved))

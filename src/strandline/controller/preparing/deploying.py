@@ -10,7 +10,7 @@ from strandline.controller.core import Core
 from strandline.controller.defining import definitions
 from strandline.controller.defining.apply import apply
 from strandline.controller.defining.changing import replacing
-from strandline.controller.defining.project import Project
+from strandline.controller.defining.project.settings import Project
 from strandline.controller.language.statements import Drop
 from strandline.controller.preparing.planned import dropped, planned
 from strandline.errors import DefinitionError, InvalidUsage

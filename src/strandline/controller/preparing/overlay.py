@@ -22,7 +22,8 @@ from strandline.controller.core import Core
 from strandline.controller.defining.apply import changed
 from strandline.controller.defining.changing.order import in_order, mentions
 from strandline.controller.defining.definitions import drafted, instance_of, keeping
-from strandline.controller.defining.project import Project, in_file
+from strandline.controller.defining.project.files import in_file
+from strandline.controller.defining.project.settings import Project
 from strandline.controller.language.statements import CreateView
 from strandline.controller.location.catalog import Catalog, shards_of
 from strandline.controller.location.items import View

@@ -20,7 +20,8 @@ from strandline.controller.defining.changing.columns import more_columns
 from strandline.controller.defining.changing.order import in_order, mentions
 from strandline.controller.defining.changing.replacing import Replacement, drawn_up
 from strandline.controller.defining.definitions import drafted
-from strandline.controller.defining.project import Defined, Project, in_file
+from strandline.controller.defining.project.files import in_file
+from strandline.controller.defining.project.settings import Defined, Project
 from strandline.controller.defining.relocating import relocated
 from strandline.controller.language.statements import CreateView
 from strandline.controller.location.catalog import Catalog, needs

@@ -16,7 +16,7 @@ from typing import Final
 import msgspec
 
 from strandline.controller.core import Core
-from strandline.controller.defining.project import Project
+from strandline.controller.defining.project.settings import Project
 from strandline.controller.defining.relocating import seen_by
 from strandline.controller.location.config import Mode
 from strandline.controller.location.items import Item

@@ -7,7 +7,7 @@ from graphlib import CycleError, TopologicalSorter
 from typing import Final
 
 from strandline.compute.plan.sql.dialect import parse, relations, words
-from strandline.controller.defining.project import Defined
+from strandline.controller.defining.project.settings import Defined
 from strandline.controller.language.indexes import CreateIndex
 from strandline.controller.language.instances import CreateInstance
 from strandline.controller.language.statements import (

@@ -12,15 +12,13 @@ materialization may say by which ``instance`` they are run.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
-from difflib import get_close_matches
-from typing import Any, Final, TypeAlias, TypeVar
+from typing import Final
 
 import msgspec
-import yaml
 
 from strandline.algebra.schema import quote
+from strandline.controller.defining.project.yaml_text import Scalar, struct, texts
 from strandline.controller.language.clauses import INCLUDE, INCLUDED
 from strandline.controller.language.statements import (
     Bind,
@@ -30,9 +28,6 @@ from strandline.controller.language.statements import (
     CreateSource,
     CreateSourceTable,
 )
-
-Scalar: TypeAlias = str | int | float | bool
-T = TypeVar("T")
 
 
 class _Columns(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -152,65 +147,3 @@ FORMS: Final[Mapping[str, type[_Connection | _Source | _SourceTable | _Materiali
 def defined(directory: str, stem: str, text: str) -> Create:
     """Return what the file ``stem`` of a directory defines.  Raises `ValueError`, one sentence."""
     return struct(text, FORMS[directory]).statement(stem)
-
-
-def _loaded(text: str) -> Any:
-    """Return YAML as plain data.  Raises what the library raises; also if a key is there twice."""
-    nodes = [yaml.compose(text, yaml.SafeLoader)]
-    while nodes:
-        node = nodes.pop()
-        if isinstance(node, yaml.MappingNode):
-            seen = set()
-            for key, value in node.value:
-                name = key.value if isinstance(key, yaml.ScalarNode) else None
-                if name is not None and name in seen:
-                    raise yaml.MarkedYAMLError(problem=f"key {name!r} is there twice", problem_mark=key.start_mark)
-                seen.add(name)
-                nodes.append(value)
-        elif isinstance(node, yaml.SequenceNode):
-            nodes += node.value
-    return yaml.safe_load(text)
-
-
-def struct(text: str, kind: type[T]) -> T:
-    """Return YAML as a value of ``kind``.  Raises `ValueError`, one sentence that names the key or the line."""
-    try:
-        return msgspec.convert(_loaded(text) or {}, kind)
-    except yaml.MarkedYAMLError as error:
-        mark = error.problem_mark
-        where = "" if mark is None else f" (at line {mark.line + 1}, column {mark.column + 1})"
-        raise ValueError(f"this is not YAML: {error.problem}{where}") from error
-    except msgspec.ValidationError as error:
-        raise ValueError(f"{error}{_meant(str(error), kind)}") from error
-    except yaml.YAMLError as error:
-        raise ValueError(str(error)) from error
-
-
-def _meant(error: str, kind: type) -> str:
-    """Return which key may have been meant by one that ``kind`` does not have.
-
-    >>> _meant("Object contains unknown field `refrence`", _SourceTable)
-    '; did you mean `reference`?'
-    """
-    found = re.fullmatch(r"Object contains unknown field `(.*)`", error)
-    close = get_close_matches(found[1], [f.encode_name for f in msgspec.structs.fields(kind)], 1) if found else []
-    return f"; did you mean `{close[0]}`?" if close else ""
-
-
-def texts(given: Mapping[str, Scalar]) -> dict[str, str]:
-    """Return options as SQL would have them: their names are ours, and in lower case."""
-    return {key.lower(): value for key, value in words(given).items()}
-
-
-def words(settings: Mapping[str, Scalar]) -> dict[str, str]:
-    """Return settings whose names another system defines (Spark's names are case-sensitive)."""
-    return {key: _word(value) for key, value in settings.items()}
-
-
-def _word(value: Scalar) -> str:
-    """Return a YAML scalar as the word that SQL would have.
-
-    >>> [_word(value) for value in (True, 3, "NA")]
-    ['true', '3', 'NA']
-    """
-    return str(value).lower() if isinstance(value, bool) else str(value)

@@ -1,0 +1,3 @@
+"""A project: the settings by which its location is opened, and the files that define what is there."""
+
+__all__ = ["files", "settings"]

@@ -1,0 +1,201 @@
+"""A project: a directory that says what an environment is, in files that live under version control.
+
+    strandline.yml                  location, consensus, endpoints, instances, on_error, and the settings of `Config`
+    connections/*.sql|*.yml         CREATE CONNECTION … , or the same as YAML
+    instances/*.sql                 CREATE INSTANCE …
+    sources/*.sql|*.yml             CREATE SOURCE … and its tables, or a source as YAML
+    tables/*.sql|*.yml              CREATE TABLE … , or a table of a source as YAML
+    views/*.sql                     CREATE MATERIALIZED VIEW …
+    indexes/*.sql                   CREATE INDEX …
+    materializations/*.sql|*.yml    CREATE MATERIALIZATION … , or the same as YAML
+
+A file may hold several definitions; their order, and that of the files, means nothing.  Paths are relative to the
+project.  An *endpoint* is a driver with options under a name that materializations use; secrets in it are references
+(``env:NAME``, ``file:PATH``), resolved where they are used.  ``instances`` define an instance each, as a file would.
+``on_error`` is what sources and materializations are created with that do not say it themselves.
+
+Reading a project touches nothing but its files; `apply.py` makes an environment what its project says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from types import UnionType
+from typing import Final
+
+from strandline.controller.defining.project.settings import SETTINGS_FILE, Defined, Project, absolute, settings
+from strandline.controller.defining.project.yaml_forms import FORMS, defined
+from strandline.controller.language import statements
+from strandline.controller.language.indexes import CreateIndex
+from strandline.controller.language.instances import CreateInstance, refusal_beside, refusal_of, refusal_of_address
+from strandline.controller.language.statements import (
+    Create,
+    CreateConnection,
+    CreateMaterialization,
+    CreateSource,
+    CreateSourceTable,
+    CreateTable,
+    CreateView,
+)
+from strandline.controller.location import on_error
+from strandline.errors import ConfigError, DefinitionError
+
+DIRECTORIES: Final[Mapping[str, type | UnionType]] = {
+    "connections": CreateConnection,
+    "instances": CreateInstance,
+    "tables": CreateTable | CreateSourceTable,
+    "sources": CreateSource | CreateSourceTable,
+    "views": CreateView,
+    "indexes": CreateIndex,
+    "materializations": CreateMaterialization,
+}
+_YAML: Final = (".yml", ".yaml")
+_LEFT_ALONE: Final = (".md", ".txt")
+
+
+def load(root: Path) -> Project:
+    """Return the project in the directory ``root``.
+
+    Raises:
+        ConfigError: there is none, or its settings cannot be understood (the key is named).
+        DefinitionError: a file cannot be understood (it is named, with the position); two files define one name.
+    """
+    root = root.absolute()
+    project = settings(root)
+    found: dict[str, str] = {}
+    definitions = []
+    for each in (*_instances(project), *_definitions(root)):
+        name = each.statement.name.lower()
+        if name in found:
+            raise DefinitionError(f"{each.file}: {name!r} is defined in {found[name]} too")
+        found[name] = each.file
+        with in_file(each.file):
+            statement = resolved(project, each.statement)
+        assert isinstance(statement, Create), "to resolve a definition leaves its kind"
+        whole = _by_default(project, statement)
+        added = () if whole is statement else (on_error.OPTION,)
+        definitions.append(Defined(each.file, whole, each.statement, frozenset(added)))
+    return replace(project, definitions=tuple(definitions))
+
+
+def resolved(project: Project, statement: statements.Statement, root: Path | None = None) -> statements.Statement:
+    """Return ``statement`` with paths made absolute and a named endpoint replaced by its driver and options.
+
+    ``root``: from where paths are seen; None: from the project.
+
+    Raises `DefinitionError` if it gives an option that its endpoint has already.
+    """
+    root = project.root if root is None else root
+    match statement:
+        case CreateSource() | CreateConnection():
+            return replace(statement, options=absolute(root, statement.options))
+        case CreateMaterialization(endpoint=name) if name in project.endpoints:
+            endpoint = project.endpoints[name]
+            for key in sorted(endpoint.options.keys() & statement.options.keys()):
+                raise DefinitionError(
+                    f"materialization {statement.name!r}: endpoint {name!r} has option {key!r} already"
+                )
+            options = absolute(root, {**endpoint.options, **statement.options})
+            return replace(statement, endpoint=endpoint.driver, options=options)
+        case CreateMaterialization():
+            return replace(statement, options=absolute(root, statement.options))
+        case _:
+            return statement
+
+
+def _by_default(project: Project, statement: Create) -> Create:
+    """Return a definition with the options that the project's settings say where it does not."""
+    continues = project.on_error == on_error.OfSource.CONTINUE.value
+    match statement:
+        case CreateSource() | CreateMaterialization() if continues and on_error.OPTION not in statement.options:
+            return replace(statement, options={**statement.options, on_error.OPTION: project.on_error})
+        case _:
+            return statement
+
+
+class in_file:  # noqa: N801  # reads like the block that it heads
+    """A context in which a `DefinitionError` also says the file.
+
+    >>> with in_file("views/v.sql"):
+    ...     raise DefinitionError("no such column")
+    Traceback (most recent call last):
+        ...
+    strandline.errors.DefinitionError: views/v.sql: no such column
+    """
+
+    def __init__(self, file: str) -> None:
+        self._file = file
+
+    def __enter__(self) -> None:
+        """Begin."""
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        """Say the file."""
+        if isinstance(error, DefinitionError):
+            raise DefinitionError(f"{self._file}: {error.message}", error.position) from error
+
+
+def _instances(project: Project) -> Iterator[Defined]:
+    """Yield the statements that the setting stands for.  Raises `ConfigError` as `_instance`."""
+    made: dict[str, CreateInstance] = {}
+    for name, replicas in project.instances.items():
+        statement = _instance(name, replicas)
+        if refusal := refusal_beside({other: there.replicas for other, there in made.items()}, statement.replicas):
+            raise ConfigError(f"{SETTINGS_FILE}: instance {name!r}: {refusal}")
+        made[name] = statement
+        yield Defined(SETTINGS_FILE, statement)
+
+
+def _instance(name: str, given: Mapping[str, str]) -> CreateInstance:
+    """Return the statement that a setting stands for.  Raises `ConfigError` where the statement would be refused."""
+    replicas: dict[str, str] = {}
+    for replica, address in given.items():
+        if refusal := refusal_of_address(address) or refusal_of(replicas, replica.lower(), address):
+            raise ConfigError(f"{SETTINGS_FILE}: instance {name!r}: {refusal}")
+        replicas[replica.lower()] = address
+    return CreateInstance(name, replicas)
+
+
+def _definitions(root: Path) -> Iterator[Defined]:
+    for directory, kind in DIRECTORIES.items():
+        for path in sorted((root / directory).glob("*")):
+            file = f"{directory}/{path.name}"
+            if path.name.startswith(".") or path.suffix in _LEFT_ALONE:
+                continue
+            with in_file(file):
+                if path.suffix == ".sql":
+                    yield from _from_sql(path, file, kind)
+                elif path.suffix in _YAML and directory in FORMS:
+                    try:
+                        yield Defined(file, defined(directory, path.stem, _read(path)))
+                    except ValueError as error:
+                        raise DefinitionError(str(error)) from error
+                else:
+                    allowed = ".sql and .yml" if directory in FORMS else ".sql"
+                    raise DefinitionError(f"{directory}/ may hold only {allowed} files")
+
+
+def _from_sql(path: Path, file: str, kind: type | UnionType) -> Iterator[Defined]:
+    for text in statements.placed(_read(path)):
+        statement = statements.parse(text)
+        if isinstance(statement, kind):
+            assert isinstance(statement, Create), "directories hold definitions"
+            yield Defined(file, statement)
+        elif isinstance(statement, Create):
+            right = next(name for name, each in DIRECTORIES.items() if isinstance(statement, each))
+            raise DefinitionError(f"{statement.name!r} belongs in {right}/")
+        else:
+            raise DefinitionError(
+                "a project's files hold definitions (CREATE …); run other statements with `strandline sql`"
+            )
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text()
+    except OSError as error:
+        raise DefinitionError(f"it cannot be read: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise DefinitionError(f"it is not text in UTF-8 (byte {error.start + 1})") from error

@@ -1,0 +1,237 @@
+"""The settings of a project: where its location is, and how that is opened.
+
+They are all that is needed to ask a location, so this module imports nothing that understands SQL.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Literal
+from urllib.parse import urlparse
+
+import msgspec
+
+from strandline.controller.defining.project.yaml_text import Scalar, struct, texts, words
+from strandline.controller.location.config import (
+    CACHE_BYTES_DEFAULT,
+    DEPLOYMENT_DEFAULT,
+    FROM_MAVEN,
+    KEEP_HISTORY_DEFAULT,
+    TICK_MS_DEFAULT,
+)
+from strandline.controller.location.interval import refuse_no_interval
+from strandline.controller.location.paths import path_of
+from strandline.errors import ConfigError, DefinitionError
+from strandline.options import resolve_reference
+
+if TYPE_CHECKING:
+    from strandline.controller.language.statements import Create
+
+SETTINGS_FILE: Final = "strandline.yml"
+_PATHS: Final = ("path", "archive")
+"""The options that are files or directories of this machine, unless they are URLs."""
+_PEM_FILES: Final = ("replica_certificate", "replica_key", "replica_authority", "serve_certificate", "serve_key")
+"""The settings that are files of this machine."""
+
+
+@dataclass(frozen=True, slots=True)
+class Defined:
+    """One definition and the file (relative to the project) that it stands in.
+
+    ``statement`` is resolved (`files.resolved`); ``original`` is what the file says, where that differs.
+    ``by_default``: the options that the file does not say, and the project's settings do, for what is created now.
+    """
+
+    file: str
+    statement: Create
+    original: Create | None = None
+    by_default: frozenset[str] = frozenset()
+
+    @property
+    def written(self) -> Create:
+        """The definition as the file says it."""
+        return self.statement if self.original is None else self.original
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """What a materialization may go ``INTO`` by name: a driver, and the options that all its users share."""
+
+    driver: str
+    options: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Project:
+    """A project as its files say.  ``location`` and ``consensus`` are what `strandline.open` takes, ``config`` too.
+
+    ``consensus`` is not shown: where it is not a reference, it may contain a password.  ``instances``: the addresses of
+    replicas, by instance.  ``definitions`` are there once its files were read (`files.load`).
+    """
+
+    root: Path
+    location: str
+    consensus: str | None = field(repr=False)
+    config: Mapping[str, Any]
+    tick_ms: int
+    endpoints: Mapping[str, Endpoint]
+    instances: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    on_error: str = "fail"
+    definitions: tuple[Defined, ...] = ()
+
+
+class _Instance(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    replicas: dict[str, str] = {}
+
+
+class _Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    location: str
+    consensus: str | None = None
+    deployment: str = DEPLOYMENT_DEFAULT
+    reentrant: bool = True
+    tick_ms: int = TICK_MS_DEFAULT
+    keep_history: str = KEEP_HISTORY_DEFAULT
+    cache: str | None = None
+    cache_bytes: int = CACHE_BYTES_DEFAULT
+    spark: dict[str, Scalar] = {}
+    storage: dict[str, Scalar] = {}
+    kafka_jars: str | None = None
+    functions: dict[str, str] = {}
+    endpoints: dict[str, dict[str, Scalar]] = {}
+    instances: dict[str, _Instance] = {}
+    lanes: int | None = None
+    replica_token: str | None = None
+    replica_certificate: str | None = None
+    replica_key: str | None = None
+    replica_authority: str | None = None
+    serve_at: str | None = None
+    serve_token: str | None = None
+    serve_certificate: str | None = None
+    serve_key: str | None = None
+    console_at: str | None = None
+    traces: dict[str, Scalar] = {}
+    on_error: Literal["fail", "continue"] = "fail"
+
+    def __post_init__(self) -> None:
+        refuse_no_interval(self.keep_history)
+
+
+def settings(root: Path) -> Project:
+    """Return the project in the directory ``root`` as its settings say, without what other files define.
+
+    That is enough to ask its location.  Raises `ConfigError` as `load`.
+    """
+    root = root.absolute()
+    path = root / SETTINGS_FILE
+    if not path.is_file():
+        raise ConfigError(
+            f"there is no project in {str(root)!r}: {SETTINGS_FILE} is missing; make one with `strandline init`"
+        )
+    try:
+        said = struct(path.read_text(), _Settings)
+    except OSError as error:
+        raise ConfigError(f"{SETTINGS_FILE} cannot be read: {error.strerror}") from error
+    except ValueError as error:
+        raise ConfigError(f"{SETTINGS_FILE}: {error}") from error
+    config = {
+        "deployment": said.deployment,
+        "reentrant": said.reentrant,
+        "tick_ms": said.tick_ms,
+        "keep_history": said.keep_history,
+        "cache": _below(root, said.cache),
+        "cache_bytes": said.cache_bytes,
+        "kafka_jars": _jars(root, said.kafka_jars),
+        "functions": {name: _function(root, text) for name, text in said.functions.items()},
+        "replica_token": _seen(root, said.replica_token),
+        **_said(root, said),
+    }
+    endpoints = {}
+    for name, given in said.endpoints.items():
+        options = texts(given)
+        if "driver" not in options:
+            raise ConfigError(f"{SETTINGS_FILE}: endpoint {name!r} names no driver, such as duckdb")
+        endpoints[name.lower()] = Endpoint(options.pop("driver"), options)
+    return Project(
+        root,
+        _location(root, resolve_reference(said.location, base=root)),
+        _seen(root, said.consensus),
+        {**config, "spark": words(said.spark), "storage": absolute(root, texts(said.storage))},
+        said.tick_ms,
+        endpoints,
+        {name: each.replicas for name, each in said.instances.items()},
+        said.on_error,
+    )
+
+
+def shares_location(root: Path, project: Project) -> bool:
+    """Return whether there is another project in the directory ``root``, at the location of ``project``."""
+    try:
+        other = settings(root)
+        return (other.location, other.consensus) == (project.location, project.consensus) and (
+            not root.samefile(project.root)
+        )
+    except (ConfigError, DefinitionError, OSError):
+        return False
+
+
+def _said(root: Path, settings: _Settings) -> dict[str, Any]:
+    """Return the settings that most projects leave out, if they are said."""
+    found = {
+        "lanes": settings.lanes,
+        "serve_at": settings.serve_at,
+        "console_at": settings.console_at,
+        "traces": absolute(root, texts(settings.traces)) or None,
+        "serve_token": _seen(root, settings.serve_token),
+        **{name: _below(root, getattr(settings, name)) for name in _PEM_FILES},
+    }
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def _seen(root: Path, text: str | None) -> str | None:
+    """Return a setting that may refer to a file, as seen from the project."""
+    return None if text is None else absolute(root, {"": text})[""]
+
+
+def _below(root: Path, text: str | None) -> str | None:
+    """Return a file or directory that a setting names, as seen from the project."""
+    return None if text is None else str(root.absolute() / text)
+
+
+def _jars(root: Path, text: str | None) -> str | None:
+    """Return where jars come from, as the configuration takes it; a directory is one below the project."""
+    return text if text in {None, FROM_MAVEN} else str(root.absolute() / str(text))
+
+
+def _function(root: Path, text: str) -> str:
+    """Return where a function is, as the configuration takes it; a file is one below the project."""
+    where, _, name = text.rpartition(":")
+    return f"{root.absolute() / where}:{name}" if where.endswith(".py") else text
+
+
+def _location(root: Path, text: str) -> str:
+    """Return a location as `strandline.open` takes it; a bare path is one below the project.
+
+    >>> _location(Path("/p"), "data"), _location(Path("/p"), "memory://")
+    ('file:///p/data', 'memory://')
+    """
+    kind = urlparse(text)
+    if kind.scheme and kind.scheme != "file":
+        return text
+    try:
+        return (root / (path_of(text) if kind.scheme else text)).as_uri()
+    except ConfigError as error:
+        raise ConfigError(f"{SETTINGS_FILE}: location: {error}") from None
+
+
+def absolute(root: Path, options: Mapping[str, str]) -> dict[str, str]:
+    """Return ``options`` with ``path``, ``archive``, and files that hold secrets, as seen from the project."""
+    seen = dict(options)
+    for key, value in options.items():
+        scheme, _, rest = value.partition(":")
+        if scheme == "file" and not rest.startswith("//"):
+            seen[key] = f"file:{root / rest}"
+        elif key in _PATHS and "://" not in value and scheme != "env":
+            seen[key] = str(root / value)
+    return seen
