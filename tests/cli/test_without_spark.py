@@ -72,7 +72,7 @@ def test_a_question_without_rows_starts_no_spark(kept, capsys, monkeypatch):
 
 
 def test_a_definition_that_is_half_written_stops_no_question(kept):
-    """Damage: while one view is edited, no one can ask anything of the others."""
+    """Damage: while one view is edited, nothing can be asked of the others."""
     kept.write({"views/half.sql": "CREATE MATERIALIZED VIEW half AS SELEC"})
     for command in (
         ("status",),
