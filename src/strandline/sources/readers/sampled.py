@@ -214,13 +214,13 @@ class _Bare:
         """Forget which."""
 
 
-def of_json(records: Iterable[bytes], *, whole: bool = True, refuses: bool = True) -> JsonSample:
-    """Return a sample of JSON objects; ``whole``: these are all; ``refuses``: not to be one of none.
+def of_json(records: Iterable[bytes], *, whole: bool = True) -> JsonSample:
+    """Return a sample of JSON objects; ``whole``: these are all.
 
     >>> of_json([b'{"id": 1, "tags": ["a"]}', b'{"id": 2.5, "x": null}']).columns
     [('id', 'double'), ('tags', 'array<string>'), ('x', 'string')]
 
-    Raises `ValueError` if there are records, and none is an object, unless that is no matter.
+    Raises `ValueError` if there are records, and none is an object.
     """
     found: Shape = None
     refused = ""
@@ -234,7 +234,7 @@ def of_json(records: Iterable[bytes], *, whole: bool = True, refuses: bool = Tru
             found = _either(found, _shape(value))
         else:
             refused = repr(record[:80])
-    if found is None and refused and refuses:
+    if found is None and refused:
         raise ValueError(f"this is no JSON object: {refused}")
     return JsonSample(found.fields if isinstance(found, _Object) else {}, whole)
 

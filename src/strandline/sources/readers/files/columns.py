@@ -104,8 +104,7 @@ def held(paths: Sequence[str], schema: Schema, form: FileFormat, files: FileDeco
 def _beside(path: str, schema: Schema, form: FileFormat, files: FileDecoder) -> list[tuple[str, str]]:
     if form.encoding is Encoding.JSON:
         known = frozenset(schema.names)  # JSON's names are matched exactly
-        sample = sampled.of_json(_records(path, known, form, files), refuses=False)
-        return [(name, kind) for name, kind in sample.held if name and name not in known]
+        return [(name, kind) for name, kind in sampled.of_objects(_beside_known(path, known, form, files)).held if name]
     named = _typed(path, form, files) or []
     must = Schema(tuple(column for column in schema if column.name not in form.later))
     if must.not_once_in([name for name, _ in named]):
@@ -142,17 +141,26 @@ def _typed(path: str, form: FileFormat, files: FileDecoder) -> list[tuple[str, s
             return None
 
 
-def _records(path: str, known: frozenset[str], form: FileFormat, files: FileDecoder) -> Iterator[bytes]:
-    """Yield what JSON objects have besides the fields ``known``, as objects."""
+def _beside_known(path: str, known: frozenset[str], form: FileFormat, files: FileDecoder) -> Iterator[dict[str, Any]]:
+    """Yield what JSON objects have besides the fields ``known``."""
     with _stream(path, files) as stream:
         for record in _whole(stream) if form.multiline else _lines(stream):
             try:
                 fields = _FIELDS.decode(record)
             except (msgspec.DecodeError, RecursionError):
-                yield record  # another parser may read it, such as one that takes NaN
-                continue
-            if new := {name: value for name, value in fields.items() if name not in known}:
-                yield msgspec.json.encode(new)
+                fields = _fields_of_any(record)
+            if not fields.keys() <= known:  # most often they are known
+                yield {name: json.loads(bytes(value)) for name, value in fields.items() if name not in known}
+
+
+def _fields_of_any(record: bytes) -> dict[str, msgspec.Raw]:
+    """Return the fields of an object that only some parsers take, such as one with NaN; none of what is no object."""
+    try:
+        found = json.loads(record)
+    except (ValueError, RecursionError):
+        return {}
+    fields = found if isinstance(found, dict) else {}
+    return {name: msgspec.Raw(json.dumps(value).encode()) for name, value in fields.items()}
 
 
 def _lines(stream: pa.NativeFile) -> Iterator[bytes]:
