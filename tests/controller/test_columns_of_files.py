@@ -72,6 +72,7 @@ def test_a_source_gets_the_columns_that_its_files_get(place: Place, rows: Rows, 
         with sqlite3.connect(target) as there:
             held = there.execute("SELECT id, city, n, note FROM s ORDER BY id").fetchall()
         assert held == [tuple(row[name] for name in ("id", "city", "n", "note")) for row in wanted]
+        assert all(env.verify(name).ok for name in ("every", "out"))
 
 
 def test_a_source_that_is_not_to_get_columns_says_which_came_and_how_to_read_them(

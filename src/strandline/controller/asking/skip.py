@@ -142,7 +142,8 @@ async def _feeding(core: Core, source: Fed) -> _Feeding:
     feeding, epoch = core.catalog.items[runs_in(source)], core.catalog.writes
     assert isinstance(feeding, Source | SharedSource), "that is what runs for a collection that is fed"
     remap = await RemapShard.open(await client.records(feeding.remap, epoch), epoch)
-    return _Elsewhere(core, source, remap, await client.writer(source.shard, epoch, schema=source.schema.ddl))
+    data = await client.writer(source.shard, epoch, schema=source.schema.ddl, widens=True)
+    return _Elsewhere(core, source, remap, data)
 
 
 async def _caught_up(core: Core, source: Fed, feeding: _Feeding) -> Frontier:

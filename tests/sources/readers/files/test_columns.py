@@ -163,10 +163,15 @@ def test_where_the_source_evolves_every_file_is_looked_at_before_it_is_read(tmp_
     """Damage: a column that an early file of a tick has is lost."""
     for name, text in (("a", "id,city,n\n1,a,1\n"), ("b", "id,city\n1,a\n")):
         (tmp_path / name).write_text(text)
-    looking = NewColumns(Opening(), CSV, around(evolves=True))
+    opening = Opening()
+    looking = NewColumns(opening, CSV, around(evolves=True))
     with pytest.raises(ColumnsAdded) as raised:
         run_sync(looking.look([str(tmp_path / name) for name in "ab"], ""))
     assert raised.value.columns == (Column("n", "bigint"),)
+    opening.opened.clear()
+    with pytest.raises(ColumnsAdded):
+        run_sync(looking.look([str(tmp_path / name) for name in "ab"], ""))
+    assert opening.opened == [], "files are looked at once, as long as their columns cannot be added"
     run_sync(looking.look([str(tmp_path / "b")], ""))
     (tmp_path / "c").write_text('{"ID": 1}')
     with pytest.raises(ColumnsAdded, match="`ID` bigint"):

@@ -48,6 +48,8 @@ class NewColumns:
         self._files = files
         self._form = form
         self._around = around
+        self._looked: Sequence[str] = ()  # the files that were looked at last
+        self._found: Sequence[Column] = ()  # and what they hold
         self._first: frozenset[str] | None = None  # what the first file's header names, in lower case
         self._told: tuple[str, ...] = ()  # what the header named that was looked at last
         self.notice = ""
@@ -59,8 +61,10 @@ class NewColumns:
         Raises `ColumnsAdded` if the source evolves and they hold more columns; `Unavailable` if one cannot be opened.
         """
         if "" in self._around.evolving:
-            found = await asyncio.to_thread(held, paths, self._around.schema, self._form, self._files)
-            self._around.gained("", [*self._around.schema, *found])
+            if paths != self._looked:  # they are read again to locate errors, and while a column cannot be added
+                self._found = await asyncio.to_thread(held, paths, self._around.schema, self._form, self._files)
+                self._looked = paths
+            self._around.gained("", [*self._around.schema, *self._found])
         else:
             self.notice = await asyncio.to_thread(self._news, paths[-1], first)
 
