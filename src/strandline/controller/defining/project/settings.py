@@ -77,9 +77,9 @@ class Project:
     config: Mapping[str, Any]
     tick_ms: int
     endpoints: Mapping[str, Endpoint]
-    instances: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
-    on_error: str = "fail"
     definitions: tuple[Defined, ...] = ()
+    on_error: str = "fail"
+    instances: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
 
 
 class _Instance(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -160,8 +160,8 @@ def settings(root: Path) -> Project:
         {**config, "spark": words(said.spark), "storage": absolute(root, texts(said.storage))},
         said.tick_ms,
         endpoints,
-        {name: each.replicas for name, each in said.instances.items()},
-        said.on_error,
+        on_error=said.on_error,
+        instances={name: each.replicas for name, each in said.instances.items()},
     )
 
 
