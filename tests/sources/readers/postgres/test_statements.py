@@ -28,8 +28,8 @@ def test_a_table_whose_rows_cannot_be_updated_is_noted(identity: str, columns: l
 
 def test_a_table_is_read_with_all_that_the_server_says() -> None:
     """Damage: a table that was written anew, or is partitioned, is read on as if nothing had happened."""
-    kept = {"file": 7, "parts": [8, 9], "unlike": "part_1"}
-    row = ("s", "t", b"d", True, "(id > 3)", 12, 99, ["e1"], True, kept, {"id": [1, 500, True]}, [ID])
+    kept = {"file": 7, "parts": [8, 9], "unlike": "part_1", "filled": ["id"]}
+    row = ("s", "t", b"d", True, "(id > 3)", 12, 99, ["e1"], True, kept, {"id": [1, 500]}, [ID])
     plain: tuple[Any, ...] = (
         "s",
         "u",
@@ -40,7 +40,7 @@ def test_a_table_is_read_with_all_that_the_server_says() -> None:
         98,
         [],
         False,
-        {"file": 6, "parts": None, "unlike": None},
+        {"file": 6, "parts": None, "unlike": None, "filled": None},
         None,
         None,
     )
@@ -60,6 +60,7 @@ def test_a_table_is_read_with_all_that_the_server_says() -> None:
     )
     shape = table.published.shape
     assert (shape.file, shape.columns, shape.parts) == (7, {"id": (1, 500)}, frozenset({8, 9}))
+    assert (shape.filled, other.published.shape.filled) == (frozenset({"id"}), frozenset())
     assert (other.columns, other.about, other.published.unlike) == ((), None, "")
     assert (other.published.shape.parts, other.published.shape.columns) == (frozenset(), {})
 

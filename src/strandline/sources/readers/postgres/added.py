@@ -141,7 +141,7 @@ def noted_wider(note: TableNote, schema: Schema, upstream: UpstreamTable) -> Tab
     if full and note.key is None:
         raise SourceError(
             f"table {note.table!r} cannot get the column {', '.join(full)} any longer: it has no key, and rows were "
-            f"read without the values that they have in it upstream; {_ANEW.format(note.table)}"
+            f"read without the values that they may have in it upstream; {_ANEW.format(note.table)}"
         )
     late = [structs.replace(column_note(column), since=UNSEEN, lacking=name in full) for name, column in found.items()]
     names = {column.name for column in late}
@@ -156,7 +156,7 @@ def notices(note: TableNote, lacked: Sequence[Column], *, taken: bool) -> list[s
     can = addable(note, lacked, taken=taken)
     said = [
         f"table {note.table!r} has the column {ddl_of([column])} upstream, and cannot get it here, because it has no "
-        f"key and rows have values in it already; to read it, {_ANEW.format(note.table)}"
+        f"key and rows may have values in it already; to read it, {_ANEW.format(note.table)}"
         for column in lacked
         if column.name in late and column not in can
     ]

@@ -67,14 +67,12 @@ _PUBLISHED: Final = """
             SELECT hashtextextended(string_agg(kept.relfilenode::text, ' ' ORDER BY kept.oid), 0) AS file,
                 jsonb_agg(kept.oid::bigint) FILTER (WHERE kept.part) AS parts,
                 min(format('%I.%I', at.nspname, kept.relname)) FILTER (WHERE kept.part AND kept.key IS NOT NULL
-                    AND (c.relreplident = 'f' OR kept.key <> (SELECT key FROM kept WHERE oid = c.oid))) AS unlike
+                    AND (c.relreplident = 'f' OR kept.key <> (SELECT key FROM kept WHERE oid = c.oid))) AS unlike,
+                (SELECT jsonb_agg(DISTINCT own.attname::text) FROM pg_attribute AS own
+                    WHERE own.atthasmissing AND own.attrelid IN (SELECT oid FROM kept)) AS filled
                 FROM kept JOIN pg_namespace AS at ON at.oid = kept.relnamespace) AS rows
         CROSS JOIN LATERAL (
-            SELECT jsonb_object_agg(a.attname, jsonb_build_array(a.attnum, a.xmin::text::bigint,
-                    a.atthasmissing OR EXISTS (
-                        SELECT FROM jsonb_array_elements(rows.parts) AS part JOIN pg_attribute AS own
-                            ON own.attrelid = part::text::oid AND own.attname = a.attname AND own.atthasmissing)
-                )) AS columns
+            SELECT jsonb_object_agg(a.attname, jsonb_build_array(a.attnum, a.xmin::text::bigint)) AS columns
                 FROM pg_attribute AS a WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped) AS shape
 """
 """How a publication has its tables: each row of the catalog by which it does, by its number and version (``xmin``).
@@ -236,11 +234,10 @@ def standing(row: tuple[Any, ...], place: str) -> Standing:
 
 
 def _published(
-    entries: Iterable[str], partial: bool, kept: Mapping[str, Any], columns: Mapping[str, tuple[int, int, bool]] | None
+    entries: Iterable[str], partial: bool, kept: Mapping[str, Any], columns: Mapping[str, tuple[int, int]] | None
 ) -> Published:
-    versions = {name: (number, version) for name, (number, version, _) in (columns or {}).items()}
-    filled = frozenset(name for name, (*_, missing) in (columns or {}).items() if missing)
-    shape = Shape(kept["file"], versions, frozenset(kept["parts"] or ()), filled)
+    versions = {name: (number, version) for name, (number, version) in (columns or {}).items()}
+    shape = Shape(kept["file"], versions, frozenset(kept["parts"] or ()), frozenset(kept["filled"] or ()))
     return Published(frozenset(entries), partial, shape, kept["unlike"] or "")
 
 
