@@ -49,13 +49,14 @@ class ColumnNote(msgspec.Struct, frozen=True, array_like=True):
 
 
 class OtherNote(msgspec.Struct, frozen=True, array_like=True):
-    """A column upstream that the table here lacks: its name, and its number (`server.Shape`).
+    """A column upstream that the table here lacks: its name, its number and its version as last seen (`server.Shape`).
 
     ``late``: it came after the snapshot.  ``blank``: in no row that was read upstream has a value in it.
     """
 
     name: str
     number: int
+    version: int
     late: bool
     blank: bool
 

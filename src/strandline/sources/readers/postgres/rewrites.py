@@ -64,9 +64,10 @@ def _others(note: TableNote, shape: Shape) -> tuple[OtherNote, ...]:
     }
     moved = note.file not in {0, shape.file}
     declared = {column.name for column in note.columns}
-    for name, (number, _) in shape.columns.items():
+    for name, (number, version) in shape.columns.items():
         if name not in declared:
             late = note.others is not None
-            before = found.get(number) or OtherNote(name, number, late, late and name not in shape.filled)
-            found[number] = structs.replace(before, name=name, blank=before.blank and not moved)
+            before = found.get(number) or OtherNote(name, number, 0, late, late and name not in shape.filled)
+            filled = moved and version != before.version  # by the statement that added it, or by one that altered it
+            found[number] = structs.replace(before, name=name, version=version, blank=before.blank and not filled)
     return tuple(found[number] for number in sorted(found))
