@@ -75,7 +75,11 @@ def test_a_killed_run_is_succeeded_by_the_next_and_a_terminated_one_lets_go(plac
     killed = running()
     os.killpg(killed.pid, signal.SIGKILL)
     killed.wait()
-    assert place.run("status", "--json").documents[0]["holder"] is not None  # it could not release the location
+    (found,) = place.run("status", "--json").documents
+    assert found["holder"] is not None  # it could not release the location
+    assert found["holder_lives"] is False
+    assert f"process {killed.pid} on host" in (said := place.run("status").out), said
+    assert "which has ended" in said
     assert place.sql("INSERT INTO products VALUES (1, 'tea')").status == 0
 
     second = running()

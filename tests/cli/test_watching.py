@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+import signal
+from typing import Any, NoReturn
 
 import pytest
 
 from strandline.cli.terminal.exits import Exit
 from strandline.cli.terminal.output import Output
-from strandline.cli.terminal.standing import left_out, parts, stands_still
+from strandline.cli.terminal.standing import left_out, parts, stands_still, waiting
 from strandline.cli.terminal.watching import watch
 from strandline.errors import Unavailable
 
@@ -33,6 +34,7 @@ def status(rows: int = 0, **problems: str) -> dict[str, Any]:
     return {
         "epoch": 3,
         "holder": None,
+        "holder_lives": None,
         "collections": {"s": source, "v": {name: each for name, each in view.items() if name != "durable_records"}},
         "sources": {},
         "materializations": {},
@@ -47,7 +49,7 @@ def status(rows: int = 0, **problems: str) -> dict[str, Any]:
 def shown(capsys: pytest.CaptureFixture[str], found: dict[str, Any]) -> str:
     """What people see of a status."""
     output = Output(json=False)
-    for part in parts(found):
+    for part in (*parts(found, output.console.width), *waiting(found)):
         output.console.print(part)
     return capsys.readouterr().out
 
@@ -80,10 +82,36 @@ def test_watching_shows_rates_goes_on_after_an_outage_and_ends_with_ctrl_c(capsy
 
     watch(look, Output(json=False), 0.01)
     said = capsys.readouterr()
-    first, second = said.out.strip().split("\n\n")
+    _, first, second = said.out.split("generation 3")
     assert "rows/s" not in first
     assert "rows/s" in second
     assert said.err == "strandline: the writer is away\n"
+
+
+def test_a_signal_ends_the_watch_after_the_look_that_it_meets(capsys: pytest.CaptureFixture[str]) -> None:
+    """Damage: Ctrl-C breaks a look off in the middle, and the process waits for what is half closed for ever."""
+    done = []
+
+    def look() -> dict[str, Any]:
+        signal.raise_signal(signal.SIGINT)
+        done.append(True)  # reached: nothing was raised in the middle
+        return status(1)
+
+    watch(look, Output(json=False), 60)
+    assert done == [True]
+    assert capsys.readouterr().out.count("generation 3") == 1
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_a_second_signal_breaks_a_look_off() -> None:
+    """Damage: over a store that is silent, Ctrl-C does nothing for a minute, however often it is pressed."""
+
+    def look() -> NoReturn:
+        signal.raise_signal(signal.SIGINT)
+        signal.raise_signal(signal.SIGINT)
+        pytest.fail("it goes on")
+
+    watch(look, Output(json=False), 60)
 
 
 def test_what_an_answer_leaves_out_is_said() -> None:

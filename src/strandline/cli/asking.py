@@ -12,7 +12,7 @@ from strandline.cli.terminal import watching
 from strandline.cli.terminal.exits import Exit
 from strandline.cli.terminal.opening import Asked, Opener
 from strandline.cli.terminal.output import Output, outcome, rows_document, rows_table
-from strandline.cli.terminal.standing import left_out, parts, stands_still, written_by
+from strandline.cli.terminal.standing import left_out, parts, stands_still, waiting, written_by
 from strandline.cli.terminal.watching import interrupted
 from strandline.client import Progress, Transaction, Updates
 from strandline.controller.defining.project.files import resolved
@@ -29,7 +29,7 @@ def status(opener: Opener, root: Path, output: Output) -> Exit:
     found = _looked(opener, opener.place(root), output)
     output.result(found, written_by(found))
     if not output.json:
-        for part in parts(found):
+        for part in (*parts(found, output.console.width), *waiting(found)):
             output.console.print(part)
     return Exit.STANDS_STILL if stands_still(found) else Exit.OK
 
@@ -37,8 +37,7 @@ def status(opener: Opener, root: Path, output: Output) -> Exit:
 def watch(opener: Opener, root: Path, output: Output, seconds: float) -> Exit:
     """Print the status again and again, every ``seconds``, until a signal."""
     project = opener.place(root)
-    with interrupted():
-        watching.watch(lambda: _looked(opener, project, output), output, seconds)
+    watching.watch(lambda: _looked(opener, project, output), output, seconds)
     return Exit.OK
 
 

@@ -237,7 +237,7 @@ def serving(
     from strandline.bench.served.serving import measure_serving
 
     def measure(session: SparkSession, place: Path) -> dict[str, Any]:
-        return measure_serving(session, place / "location", seconds=seconds)
+        return measure_serving(session, place / "location", seconds=seconds, others={})
 
     _bench(context, "serving", directory, measure, json=json)
 

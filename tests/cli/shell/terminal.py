@@ -56,6 +56,13 @@ class Terminal:
         """Have `screen` begin at the prompt that the shell shows now."""
         self._begin += len(self.answered()) - 1
 
+    def clear(self) -> None:
+        """Have an empty screen with a prompt, and forget what was shown before."""
+        self.answered()
+        self.press("C-l")
+        self._begin = 0
+        self.until(lambda lines: self._do("clear-history", "-t", "it") == "" and len(lines) == 1)
+
     def until(self, shown: Callable[[list[str]], bool]) -> list[str]:
         """Return the screen once it is as wanted."""
         wait = threading.Event().wait

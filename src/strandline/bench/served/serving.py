@@ -1,29 +1,33 @@
 """`strandline bench serving`: nine clients at once, of which two are killed, one stalls and one sends garbage.
 
 Three insert a row ten times a second each, two read a view of a thousand rows, one finds rows of it by key, and one
-follows a view over what is inserted.  Before that the same environment ticks without clients, for the freshness of its
-views.  What was acknowledged is counted at the end: a row that is missing, or there twice, is ``wrong``.
+follows a view over what is inserted.  Meanwhile a source brings a hundred rows a second to another view.  Before and
+after that the same environment ticks without clients, for the freshness of its views.  What was acknowledged is counted
+at the end: a row that is missing, or there twice, is ``wrong``.
+
+Programs that are not ours can be clients too (`Other`): the tests have some.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from strandline import client as programs
 from strandline.bench.measured import percentile
 from strandline.bench.served.client import KEYS
 from strandline.client import Environment
-from strandline.serving import serve
+from strandline.serving import Door, serve
 from strandline.store.system import SystemClock
 
 if TYPE_CHECKING:
@@ -34,6 +38,13 @@ KILLED: Final = (1, 4)
 """Two of them, by their numbers: one that inserts, and one that reads."""
 TICK_S: Final = 1.0
 ENDING_S: Final = 60.0
+ALONE_S: Final = 30.0
+"""For at most so long it ticks without clients, before them and after them."""
+Other: TypeAlias = Callable[[Sequence[str], int], Sequence[str]]
+"""Returns the command of a client, given where it is served (the socket, and the address), and the client's number.
+
+The client inserts ``(number, n)`` into ``rows``, and prints what `strandline.bench.served.client` prints.
+"""
 
 
 @dataclass
@@ -56,32 +67,46 @@ class _Client:
         return [each["ms"] for each in self.said if "ms" in each]
 
 
-def measure_serving(session: SparkSession, location: Path, *, seconds: float) -> dict[str, Any]:
-    """Return the clients' times and the freshness of the views, in milliseconds, and how many rows are wrong."""
+def measure_serving(
+    session: SparkSession, location: Path, *, seconds: float, door: Door | None = None, others: Mapping[str, Other]
+) -> dict[str, Any]:
+    """Return the clients' times and the freshness of the views, in milliseconds, and how many rows are wrong.
+
+    ``others``: further clients, by the names of their roles.  ``door``: an address for them, beside the socket.
+    """
     with programs.open(f"file://{location}", spark=session) as env:
         env.execute("CREATE TABLE rows (client INT, n INT)")
         env.execute("CREATE TABLE numbers (k INT, v STRING)")
+        env.execute("CREATE SOURCE feed (n BIGINT) FROM COUNTER (every = '10ms', keep = '1000')")
         env.execute("CREATE MATERIALIZED VIEW thousand AS SELECT k, upper(v) AS v FROM numbers")
         env.execute("CREATE MATERIALIZED VIEW per_client AS SELECT client, count(*) AS n FROM rows GROUP BY client")
+        env.execute("CREATE MATERIALIZED VIEW fed AS SELECT n % 10 AS digit, sum(n) AS n FROM feed GROUP BY n % 10")
         env.execute("CREATE INDEX by_key ON thousand (k)")
         env.insert("numbers", [{"k": k, "v": f"value {k}"} for k in range(KEYS)])
-        with _ticking(env) as (place, lags):
-            time.sleep(min(seconds / 4, 15))  # noqa: TID251 - it ticks meanwhile
-            alone, begun = list(lags), time.monotonic()
+        with _ticking(env, door) as (places, lags):
+            alone = _alone(lags, seconds)
             lags.clear()
-            clients = _clients(place, seconds, begun)
-            together = list(lags)
-        return _figures(env, clients, alone, together) | {"seconds": seconds}
+            clients = _clients(places, seconds, others)
+            together, load = list(lags), os.getloadavg()[1]
+            alone += _alone(lags, seconds)
+        return _figures(env, clients, alone, together) | {"seconds": seconds, "load": round(load, 1)}
+
+
+def _alone(lags: list[float], seconds: float) -> list[float]:
+    """Return how old the views are while nobody asks."""
+    lags.clear()
+    time.sleep(min(seconds / 4, ALONE_S))  # noqa: TID251 - it ticks meanwhile
+    return list(lags)
 
 
 @contextmanager
-def _ticking(env: Environment) -> Iterator[tuple[str, list[float]]]:
+def _ticking(env: Environment, door: Door | None) -> Iterator[tuple[tuple[str, ...], list[float]]]:
     """Serve an environment and make ticks, once a second or as soon as a reader waits.
 
     Yield where, and how many milliseconds old the views were at most, before each tick.
     """
     stop, hurried, lags = threading.Event(), threading.Event(), list[float]()
-    with serve(env, None, hurried.set) as serving:
+    with serve(env, door, hurried.set) as serving:
 
         def run() -> None:
             before = env.tick(timeout=TICK_S)
@@ -96,19 +121,23 @@ def _ticking(env: Environment) -> Iterator[tuple[str, list[float]]]:
         ticks = threading.Thread(target=run)  # noqa: TID251 - as the main thread of `run`
         ticks.start()
         try:
-            yield serving.flight_sql[0], lags
+            yield serving.flight_sql, lags
         finally:
             stop.set()
             hurried.set()
             ticks.join()
 
 
-def _clients(place: str, seconds: float, begun: float) -> list[_Client]:
+def _clients(places: Sequence[str], seconds: float, others: Mapping[str, Other]) -> list[_Client]:
     """Let all clients do what they do for so long; kill `KILLED` of them in the middle."""
-    clients = []
-    for number, role in enumerate(CLIENTS):
-        arguments = [sys.executable, "-m", "strandline.bench.served.client", role, place, str(number), str(seconds)]
-        process = subprocess.Popen(arguments, stdout=subprocess.PIPE, text=True)  # noqa: S603 - ourselves
+    clients, begun = [], time.monotonic()
+    ours = [sys.executable, "-m", "strandline.bench.served.client"]
+    commands: list[tuple[str, Sequence[str]]] = [
+        (role, [*ours, role, places[0], str(number)]) for number, role in enumerate(CLIENTS)
+    ]
+    commands += [(role, other(places, number)) for number, (role, other) in enumerate(others.items(), len(CLIENTS))]
+    for role, command in commands:
+        process = subprocess.Popen([*command, str(seconds)], stdout=subprocess.PIPE, text=True)  # noqa: S603 - theirs
         clients.append(_Client(role, process))
     listening = [threading.Thread(target=each.listen) for each in clients]  # noqa: TID251 - pipes block
     for thread in listening:
@@ -135,7 +164,7 @@ def _figures(env: Environment, clients: list[_Client], alone: list[float], toget
         wrong += missing + max(0, more - killed)  # one may have been on its way when it died
     times = {
         role: [ms for client in clients if client.role == role for ms in client.ms]
-        for role in ("inserts", "asks", "peeks")
+        for role in dict.fromkeys(client.role for client in clients)
     }
     return {
         "clients": len(clients),
@@ -147,7 +176,10 @@ def _figures(env: Environment, clients: list[_Client], alone: list[float], toget
             f"{role}_{name}_ms": round(percentile(each, percent), 1)
             for role, each in times.items()
             for name, percent in (("p50", 50), ("p99", 99))
+            if each
         },
+        "freshness_p50_ms": round(percentile(together, 50), 1),
+        "freshness_p50_ms_alone": round(percentile(alone, 50), 1),
         "freshness_p99_ms": round(percentile(together, 99), 1),
         "freshness_p99_ms_alone": round(percentile(alone, 99), 1),
         "freshness_p99_ratio": round(percentile(together, 99) / percentile(alone, 99), 2),

@@ -51,7 +51,8 @@ def described(name: str, ask: Ask, look: Look) -> Iterator[Text]:
 
 def standing(found: Mapping[str, Any], look: Look) -> Iterator[Text]:
     """Yield the lines about how each collection is, and what stands still and why; ``found``: what `status` returns."""
-    from strandline.controller.asking.freshness import told  # it imports what runs views: nothing else here needs that
+    from strandline.cli.terminal.standing import written_by  # they import what runs views: nothing else here needs that
+    from strandline.controller.asking.freshness import told
 
     columns = ("collection", "phase", "lag", "errors", "problem")
     rows: list[tuple[Any, ...]] = [
@@ -61,7 +62,7 @@ def standing(found: Mapping[str, Any], look: Look) -> Iterator[Text]:
     known = {name.lower() for name in found["collections"]}
     rows += [(name, None, None, None, why) for name, why in found["problems"].items() if name.lower() not in known]
     yield from lines(pa.table({name: pa.array([row[n] for row in rows]) for n, name in enumerate(columns)}), look)
-    yield Text(f"(generation {found['epoch']}, written by {found['holder'] or 'no process now'})", FAINT)
+    yield Text(f"({written_by(found)})", FAINT)
 
 
 def helped() -> Iterator[Text]:

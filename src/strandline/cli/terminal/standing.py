@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from rich.console import RenderableType
@@ -14,20 +14,13 @@ from strandline.controller.asking.freshness import told
 from strandline.frontier.moments import shown
 from strandline.instance.error_half import described, remedy
 
-_COLLECTION: Final = (
-    "kind",
-    "phase",
-    "lag",
-    "rate",
-    "since",
-    "upper",
-    "updates",
-    "parts",
-    "last_step",
-    "errors",
-    "problem",
-)
-_TIMES: Final = ("since", "upper")
+_COLUMNS: Final = ("kind", "phase", "lag", "rate", "since", "upper", "updates", "parts", "last step", "errors")
+_ROOM: Final = ("phase", "lag", "rate", "errors", "last step", "kind", "updates", "parts", "upper", "since")
+"""The columns of a collection in the order in which they get room, where not all have it."""
+_TASK_COLUMNS: Final = ("phase", "lag", "rate", "stored", "deleted", "transactions", "position")
+_TASK_ROOM: Final = ("phase", "lag", "rate", "stored", "transactions", "deleted", "position")
+_NUMBERS: Final = frozenset({"updates", "parts", "errors", "stored", "deleted", "transactions"})
+_GAP: Final = 2
 Rates = Mapping[str, float]
 """Rows a second since the look before, by what they came into."""
 
@@ -54,37 +47,90 @@ def left_out(found: Mapping[str, Any], sql: str) -> list[str]:
     ]
 
 
-def parts(found: Mapping[str, Any], rates: Rates | None = None) -> Iterator[RenderableType]:
-    """Yield what there is to show below the line of who writes."""
-    collections = found["collections"]
-    rows = [(name, *_cells(each, (rates or {}).get(name))) for name, each in collections.items()]
-    used = [n for n in range(len(_COLLECTION) + 1) if any(row[n] != "" for row in rows) or n in (0, 1, 2, 3)]
-    names = ("collection", *(name.replace("_", " ") for name in _COLLECTION))
-    yield table([names[n] for n in used], [[row[n] for n in used] for row in rows])
-    for line in _lines(found, rates or {}):
+def parts(found: Mapping[str, Any], width: int, rates: Rates | None = None) -> Iterator[RenderableType]:
+    """Yield what there is to show beside who writes and what waits, in ``width`` columns."""
+    known = rates or {}
+    collections = {name: _collection(each, known.get(name)) for name, each in found["collections"].items()}
+    yield from _fitted("collection", _COLUMNS, _ROOM, collections, width)
+    tasks = {name: _task(each, known.get(name)) for name, each in found["materializations"].items()}
+    if tasks:
+        yield Text("")
+        yield from _fitted("materialization", _TASK_COLUMNS, _TASK_ROOM, tasks, width)
+    for line in _lines(found):
         yield Text(printable(line))
+
+
+def waiting(found: Mapping[str, Any]) -> Iterator[Text]:
+    """Yield a line for each problem, and for each notice of what waits though nothing is wrong."""
+    for name, problem in found["problems"].items():
+        yield Text(printable(f"problem: {name}: {problem}"), "red")
+    for kind in ("collections", "sources", "materializations"):
+        for name, each in found[kind].items():
+            if kind != "sources" or name not in found["collections"]:
+                yield from (Text(printable(f"notice: {name}: {notice}")) for notice in each["notices"])
 
 
 def counters(found: Mapping[str, Any]) -> dict[str, int]:
     """Return the rows that have come so far, by what they came into, where the writer can be asked."""
-    fed = {name: each.get("durable_records") for name, each in found["collections"].items()}
+    came = {
+        name: each.get("durable_records", (each.get("sink") or {}).get("rows"))
+        for name, each in found["collections"].items()
+    }
     sent = {name: each.get("rows_stored") for name, each in found["materializations"].items()}
-    return {name: count for name, count in (fed | sent).items() if count is not None}
+    return {name: count for name, count in (came | sent).items() if count is not None}
 
 
-def _cells(each: Mapping[str, Any], rate: float | None) -> Iterator[object]:
-    for column in _COLLECTION:
-        if column == "rate":
-            yield "" if rate is None else f"{rate:,.0f} rows/s"
-        elif column in _TIMES and each[column] is not None:
-            yield shown(each[column])
-        elif column == "last_step" and each.get(column):
-            yield f"{each[column]['ms']} ms, {each[column]['rows']:,} rows"
-        else:
-            yield _cell(each.get(column))
+def _fitted(
+    what: str, columns: Sequence[str], room: Sequence[str], rows: Mapping[str, Mapping[str, str]], width: int
+) -> Iterator[RenderableType]:
+    """Yield a table of the columns that have a value and find room, and say which others have one."""
+    used = [column for column in room if any(row[column] for row in rows.values())]
+    wide = {column: max(len(column), *(len(row[column]) for row in rows.values())) for column in used}
+    left, shown_ones = width - max(len(what), *(len(name) for name in rows), 0), set[str]()
+    for column in used:
+        left -= wide[column] + _GAP
+        if left < 0:
+            break
+        shown_ones.add(column)
+    names = [column for column in columns if column in shown_ones]
+    right = [column in _NUMBERS for column in ("", *names)]
+    yield table([what, *names], ([name, *(row[each] for each in names)] for name, row in rows.items()), right)
+    if without := [column for column in columns if column in used and column not in shown_ones]:
+        yield Text(f"(a wider terminal has room for {', '.join(without)})", "dim")
 
 
-def _lines(found: Mapping[str, Any], rates: Rates) -> Iterator[str]:
+def _collection(each: Mapping[str, Any], rate: float | None) -> dict[str, str]:
+    step, errors = each.get("last_step"), each["errors"]["rows"]
+    return {
+        "kind": each["kind"],
+        "phase": each["phase"],
+        "lag": told(each["lag"]),
+        "rate": _rate(rate),
+        "since": "" if each["since"] is None else shown(each["since"]),
+        "upper": "" if each["upper"] is None else shown(each["upper"]),
+        "updates": f"{each['updates']:,}",
+        "parts": f"{each['parts']:,}",
+        "last step": f"{step['ms']:,} ms, {step['rows']:,} rows" if step else "",
+        "errors": f"{errors:,}" if errors else "",
+    }
+
+
+def _task(each: Mapping[str, Any], rate: float | None) -> dict[str, str]:
+    counts = {"stored": "rows_stored", "deleted": "rows_deleted", "transactions": "transactions"}
+    return {
+        "phase": each.get("phase", "").lower(),
+        "lag": told({**each["lag"], "rows": None}),
+        "rate": _rate(rate),
+        **{column: f"{each[key]:,}" if key in each else "" for column, key in counts.items()},
+        "position": shown(each["position"]) if each["position"] else "",
+    }
+
+
+def _rate(rate: float | None) -> str:
+    return "" if rate is None else f"{rate:,.0f} rows/s"
+
+
+def _lines(found: Mapping[str, Any]) -> Iterator[str]:
     for name, each in found["sources"].items():
         if name not in found["collections"]:
             yield _source(name, each)
@@ -97,33 +143,26 @@ def _lines(found: Mapping[str, Any], rates: Rates) -> Iterator[str]:
         if first:
             yield f"{name}: errors since {shown(errors['since'])}"
             yield f"{name}: {remedy(first[0])}"
-        yield from (f"{name}: {notice}" for notice in each["notices"])
-    for name, counts in (("this process", found["persist"]), ("the writer", found["writer_persist"] or {})):
-        if said := ", ".join(f"{key.replace('_', ' ')} {value}" for key, value in counts.items() if value):
-            yield f"store counters of {name}: {said}"
     for name, each in found["materializations"].items():
-        yield _materialization(name, each, rates.get(name))
+        yield from _under_way(name, each)
     for name, each in found["instances"].items():
         yield from _instance(name, each)
     if found["next"] is not None:
         yield from _next(found["next"])
-    known = {name.lower() for kind in ("collections", "sources", "materializations") for name in found[kind]}
-    yield from (f"{name}: {found['problems'][name]}" for name in sorted(found["problems"].keys() - known))
+    asked = "the writer" if found.get("serving") else "this process"
+    for name, counts in ((asked, found["persist"]), ("the writer", found["writer_persist"] or {})):
+        if said := ", ".join(f"{key.replace('_', ' ')} {value}" for key, value in counts.items() if value):
+            yield f"store counters of {name}: {said}"
 
 
-def _materialization(name: str, each: Mapping[str, Any], rate: float | None) -> str:
+def _under_way(name: str, each: Mapping[str, Any]) -> Iterator[str]:
+    """Yield how far a transaction is that is under way, and each split, and what was done to the endpoint's tables."""
     moving = each["moving"] or {}
-    told_of = {
-        **each,
-        "lag": told({**each["lag"], "rows": None}),
-        "position": each["position"] and shown(each["position"]),
-    }
-    said = ", ".join(
-        f"{key} {value}" for key, value in told_of.items() if key != "moving" and value not in (None, [], "")
-    )
     if any(moving.values()):
-        said += f", under way: {moving['read']} of about {moving['about']} rows read, {moving['sent']} sent"
-    return f"materialization {name}: {said}" + ("" if rate is None else f", {rate:,.0f} rows/s")
+        yield f"{name}: {moving['read']} of about {moving['about']} rows read, {moving['sent']} sent"
+    for split, position in each.get("splits", {}).items():
+        yield f"{name}, split {split}: up to date before {shown(position)}"
+    yield from (f"{name}: {done}" for done in each.get("applied", ()))
 
 
 def _instance(name: str, found: Mapping[str, Any]) -> Iterator[str]:
@@ -150,11 +189,9 @@ def _next(found: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _source(name: str, each: Mapping[str, Any]) -> str:
-    """Return a source in a line: what it reads, by which connections, what it feeds, and what keeps it."""
+    """Return a source in a line: what it reads, by which connections, and what it feeds."""
     by = f" by {', '.join(each['connections'])}" if each["connections"] else ""
-    feeds = f", feeds {', '.join(each['tables']) or 'no table yet'}"
-    said = "".join(f"; {text}" for text in (each["problem"], *each["notices"]) if text)
-    return f"source {name}: {each['connector']}{by}{feeds}{said}"
+    return f"source {name}: {each['connector']}{by}, feeds {', '.join(each['tables']) or 'no table yet'}"
 
 
 def _begun(first: Mapping[str, Any]) -> str:
@@ -169,12 +206,6 @@ def _begun(first: Mapping[str, Any]) -> str:
 
 
 def written_by(found: Mapping[str, Any]) -> str:
-    """Return the line of who writes."""
-    return f"generation {found['epoch']}, written by {found['holder'] or 'no process now'}"
-
-
-def _cell(value: object) -> object:
-    """Return a table cell: empty for a value that does not apply, a number for errors, a duration for a lag."""
-    if isinstance(value, Mapping):
-        return told(value) if "ms" in value else value["rows"]
-    return "" if value is None else value
+    """Return the line of who writes, or wrote until it ended without a word."""
+    ended = ", which has ended" if found["holder_lives"] is False else ""
+    return f"generation {found['epoch']}, written by {found['holder'] or 'no process now'}{ended}"

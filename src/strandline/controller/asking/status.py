@@ -27,6 +27,7 @@ from strandline.controller.location.items import (
     connections_of,
     kind_of,
 )
+from strandline.controller.location.tenure import lives
 from strandline.controller.readers import plain
 from strandline.frontier.antichain import Frontier, join
 from strandline.instance import error_half, live
@@ -75,7 +76,8 @@ async def status(core: Core) -> dict[str, Any]:
         "mode": core.mode.value,
         "persist": core.client.metrics.counts(),
         "writer_persist": None if writers is None else persists,
-        "holder": None if catalog.holder is None else str(catalog.holder),
+        "holder": None if (holder := catalog.holder) is None else str(holder),
+        "holder_lives": None if holder is None else lives(holder, core.assembly.processes),
         "collections": collections,
         "sources": {
             item.name: {
