@@ -17,8 +17,9 @@ from tests.serving.conftest import SECRET
 
 import strandline
 from strandline.client import Progress, Updates
+from strandline.engine.session.collecting import HELD_BYTES_MAX
 from strandline.errors import AsOfError, ConfigError, DefinitionError, InvalidUsage, Unavailable
-from strandline.serving import Door, RemoteEnvironment, Serving
+from strandline.serving import Door, RemoteEnvironment, Serving, desk
 from strandline.serving.desk import Desk
 from strandline.store.secret import Secret
 
@@ -171,6 +172,21 @@ def test_a_subscription_has_every_change_once(remote: RemoteEnvironment, what: s
                     break
     remote.delete("sales", [{"city": "followed", "n": 40}, {"city": "followed", "n": 2}])
     assert {n: diff for n, diff in sums.items() if diff} == ({42: 1} if what == "totals" else {40: 1, 2: 1})
+
+
+def test_a_result_of_more_than_is_held_in_memory_comes_whole(
+    remote: RemoteEnvironment, cursor: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Damage: rows of a large result are missing, or a client that asks for too much fills the disk."""
+    query = "SELECT id, repeat('x', 100) AS t FROM range(200000) ORDER BY id"
+    found, _ = remote.answer(query)
+    assert found["id"].to_pylist() == list(range(200_000))
+    assert found.nbytes > HELD_BYTES_MAX
+    cursor.execute(query)
+    assert cursor.fetch_arrow_table().equals(found)
+    monkeypatch.setattr(desk, "RESULT_BYTES_MAX", 1_000_000)
+    with pytest.raises(InvalidUsage, match="the result has more than 1000000 bytes: ask for fewer rows or columns"):
+        remote.answer(query)
 
 
 def test_no_caller_comes_in_without_the_token(served: Serving) -> None:

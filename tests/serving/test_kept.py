@@ -25,12 +25,36 @@ def test_what_no_client_asks_for_is_dropped() -> None:
 
 
 def test_more_than_its_room_is_refused() -> None:
-    """Damage: one client that prepares and never closes takes the memory of the process that writes."""
-    kept = Kept[int](HandClock(), CountingIds(), "prepared statement", count_max=2)
+    """Damage: one client that begins and never commits takes the memory of the process that writes."""
+    kept = Kept[int](HandClock(), CountingIds(), "transaction", count_max=2)
     first = kept.put(1)
     kept.put(2)
-    with pytest.raises(Unavailable, match="keeps 2 prepared statements for its clients: try again later"):
+    with pytest.raises(Unavailable, match="keeps 2 transactions for its clients: try again later"):
         kept.put(3)
     kept.drop(first)
     kept.drop(first)
     kept.change(kept.put(3), lambda value: value + 1)
+
+
+def test_what_can_be_made_again_makes_room_for_others() -> None:
+    """Damage: a program with the JDBC driver, which ends no statement, is refused after its thousandth one."""
+    clock = HandClock()
+    kept = Kept[int](clock, CountingIds(), "prepared statement", count_max=2, oldest_goes=True)
+    used, first = kept.put(0), kept.put(1)
+    for n in range(2, 10):
+        clock.now += 1
+        assert kept.get(used) == 0, "what is in use stays"
+        clock.now += 1
+        kept.put(n)
+    with pytest.raises(InvalidUsage, match="not asked for during 600 s or while 2 others were"):
+        kept.get(first)
+
+
+def test_what_is_too_large_together_is_refused() -> None:
+    """Damage: a hundred clients that fetch nothing fill the disk with their results."""
+    kept = Kept[bytes](HandClock(), CountingIds(), "result", size=len, size_max=10)
+    first = kept.put(b"123456")
+    with pytest.raises(Unavailable, match="the results that this server keeps are too large together: try again later"):
+        kept.put(b"12345")
+    assert kept.take(first) == b"123456"
+    kept.put(b"12345")

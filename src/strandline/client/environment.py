@@ -318,12 +318,12 @@ class Environment:
         return self._access.hand_out(self._run(reads.query(self._core, text, time, hold)).rows, hold)
 
     def answer(
-        self, sql: str, as_of: int | None = None, least: int = 0, *, cancel: Cancel | None = None
+        self, sql: str, as_of: int | None = None, least: int = 0, *, cancel: Cancel | None = None, bytes_max: int = 0
     ) -> tuple[pa.Table, int | None]:
         """Return the answer to ``sql``, whole, and the time at which it is true (None: it reads no collection).
 
         It waits for no tick that goes on.  ``least``: the time is this or a later one.  ``cancel``: called from another
-        thread, it ends this call, and what Spark computes for it.
+        thread, it ends this call, and what Spark computes for it.  ``bytes_max``: of the answer, or 0: of any size.
 
         Raises as `query`; `CollectionError` if an expression has no value for a row; `reads.NotYetError`, an
         `AsOfError`, if not everything is complete at ``least`` yet.
@@ -336,7 +336,7 @@ class Environment:
         async def collect() -> tuple[pa.Table, int | None]:
             try:
                 found = await self._answered(text, time, hold, least)
-                return await self._core.engine.collect(found.rows), found.as_of
+                return await self._core.engine.collect(found.rows, bytes_max), found.as_of
             finally:
                 hold.give_back()
 

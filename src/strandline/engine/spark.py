@@ -49,6 +49,7 @@ from strandline.engine.parts.scan import Scanner
 from strandline.engine.parts.staging import Stager, is_whole
 from strandline.engine.prepared.plans import Asked, Plans, are_few
 from strandline.engine.session.cancelling import Cancellable
+from strandline.engine.session.collecting import collected
 from strandline.engine.session.start import cancel_jobs, require_running, tag_jobs
 from strandline.engine.sql import answers, edits, error_half
 from strandline.engine.sql.rendering import render
@@ -380,13 +381,16 @@ class SparkEngine:
         """See `Engine.weights`."""
         return await self._run(partial(error_half.weights, unwrap(rows), self._session))
 
-    async def collect(self, rows: Rows) -> pa.Table:
+    async def collect(self, rows: Rows, bytes_max: int = 0) -> pa.Table:
         """See `Engine.collect`."""
         match unwrap(rows):
             case Local(table, _):
                 return table
             case frame:
-                return await self._cancellable(lambda: dataframe(frame, self._session).toArrow())
+                tag = f"{self._tag}-{next(self._calls)}"
+                return await self._cancellable(
+                    lambda: collected(dataframe(frame, self._session), self._session, tag, bytes_max)
+                )
 
     def _prepared(self, asked: Sequence[tuple[Frame, StageRequest]]) -> dict[int, pa.Table]:
         """Return by their positions the rows that prepared plans have for `Stager.collected`.

@@ -3,8 +3,9 @@
 Reads are strict serializable: an answer reflects every commit that any client of this desk was told of before it asked.
 So a read of a view waits for the tick that brings the view to the last commit, and asks for that tick at once.
 
-Trap: the result of a query is whole in memory, from the call that computes it until it is fetched or `RESULT_IDLE_S`
-have passed.  `RESULT_BYTES_MAX` bounds one, and `QUERIES_MAX` how many are computed at a time.
+The result of a query is whole before any of it is sent: so an error comes first, and what was read is held no longer.
+It is kept until it is fetched or `RESULT_IDLE_S` have passed, most of it in a temporary file (`Environment.answer`).
+`RESULT_BYTES_MAX` bounds one, `RESULTS_BYTES_MAX` all that wait, and `QUERIES_MAX` how many are computed at a time.
 
 Long because every kind of call comes here.
 
@@ -43,7 +44,9 @@ TURN_S: Final = 30.0
 CATCHING_UP_S: Final = 60.0
 """For so long a read waits until what it reads has come to the last commit."""
 LOOK_S: Final = 0.2
-RESULT_BYTES_MAX: Final = 256 << 20
+RESULT_BYTES_MAX: Final = 4 << 30
+"""Bytes of a result, as Arrow has them: where temporary files are there is room for `RESULTS_BYTES_MAX` and one."""
+RESULTS_BYTES_MAX: Final = 8 << 30
 RESULT_IDLE_S: Final = 60.0
 RESULTS_MAX: Final = 100
 ROWS_BYTES_MAX: Final = 256 << 20
@@ -94,9 +97,17 @@ class Desk:
         self._turns = threading.BoundedSemaphore(QUERIES_MAX)
         self._clock = clock
         self._transactions = Kept[Transaction](clock, ids, "transaction")
-        self._prepared = Kept[Prepared](clock, ids, "prepared statement")
+        self._prepared = Kept[Prepared](clock, ids, "prepared statement", oldest_goes=True)
         self._cancels: dict[str, Cancel] = {}
-        self._results = Kept[pa.Table](clock, ids, "result", idle_s=RESULT_IDLE_S, count_max=RESULTS_MAX)
+        self._results = Kept[pa.Table](
+            clock,
+            ids,
+            "result",
+            idle_s=RESULT_IDLE_S,
+            count_max=RESULTS_MAX,
+            size=lambda table: int(table.nbytes),
+            size_max=RESULTS_BYTES_MAX,
+        )
 
     def ticked(self) -> None:
         """A tick has ended: what waited for it goes on."""
@@ -231,10 +242,6 @@ class Desk:
                 table, time = self._caught_up(text, as_of, cancel)
         finally:
             self._cancels.pop(handle, None)
-        if table.nbytes > RESULT_BYTES_MAX:
-            raise InvalidUsage(
-                f"the result has {table.nbytes} bytes, and one may have {RESULT_BYTES_MAX}: ask for fewer"
-            )
         return table, time
 
     def cancel(self, handle: str) -> bool:
@@ -251,7 +258,7 @@ class Desk:
                 raise cancel.error()
             try:
                 with self.traffic.step("answer"):
-                    return self.env.answer(text, as_of, least, cancel=cancel)
+                    return self.env.answer(text, as_of, least, cancel=cancel, bytes_max=RESULT_BYTES_MAX)
             except NotYetError as error:
                 with self.traffic.step("wait"):
                     self._wait(error, begun)

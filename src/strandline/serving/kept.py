@@ -1,7 +1,9 @@
 """Kept: what a server holds for its clients between two calls, by handles that cannot be guessed.
 
 A client that goes away leaves it behind, so everything here ends: what was not asked for during `IDLE_S` is dropped
-when room is needed or looked for, and beyond `COUNT_MAX` nothing more is taken.
+when room is needed or looked for.  Beyond `COUNT_MAX`, and what else a kind is bounded by, nothing more is taken; or,
+of what a client can make again, what was not used for the longest goes.  (The JDBC driver prepares each statement that
+it runs, and ends none before its connection ends.)
 """
 
 from __future__ import annotations
@@ -20,16 +22,31 @@ COUNT_MAX: Final = 1_000
 
 
 class Kept(Generic[T]):
-    """Values by handle, of one kind (``what``, in messages); calls from any thread."""
+    """Values by handle, of one kind (``what``, in messages); calls from any thread.
+
+    ``size_max``: so much the values may have together, as ``size`` says it.  ``oldest_goes``: for another one.
+    """
 
     def __init__(
-        self, clock: Clock, ids: Ids, what: str, *, idle_s: float = IDLE_S, count_max: int = COUNT_MAX
+        self,
+        clock: Clock,
+        ids: Ids,
+        what: str,
+        *,
+        idle_s: float = IDLE_S,
+        count_max: int = COUNT_MAX,
+        size: Callable[[T], int] | None = None,
+        size_max: int = 0,
+        oldest_goes: bool = False,
     ) -> None:
         self._clock = clock
         self._ids = ids
         self._what = what
         self._idle_ms = round(1000 * idle_s)
         self._count_max = count_max
+        self._size = size
+        self._size_max = size_max
+        self._oldest_goes = oldest_goes
         self._lock = threading.Lock()
         self._values: dict[bytes, tuple[int, T]] = {}
 
@@ -39,7 +56,14 @@ class Kept(Generic[T]):
         with self._lock:
             self._expire(now)
             if len(self._values) >= self._count_max:
-                raise Unavailable(f"this server keeps {self._count_max} {self._what}s for its clients: try again later")
+                if self._oldest_goes:
+                    del self._values[min(self._values, key=lambda each: self._values[each][0])]
+                else:
+                    raise Unavailable(
+                        f"this server keeps {self._count_max} {self._what}s for its clients: try again later"
+                    )
+            if self._size is not None and self._together(value) > self._size_max:
+                raise Unavailable(f"the {self._what}s that this server keeps are too large together: try again later")
             self._values[handle] = (now, value)
         return handle
 
@@ -50,8 +74,9 @@ class Kept(Generic[T]):
                 _, value = self._values[handle]
                 self._values[handle] = (self._clock.now_ms(), value)
                 return value
+        others = f" or while {self._count_max} others were" if self._oldest_goes else ""
         raise InvalidUsage(
-            f"there is no such {self._what}: it was ended, or not asked for during {self._idle_ms // 1000} s"
+            f"there is no such {self._what}: it was ended, or not asked for during {self._idle_ms // 1000} s{others}"
         )
 
     def change(self, handle: bytes, change: Callable[[T], T]) -> None:
@@ -70,6 +95,10 @@ class Kept(Generic[T]):
         """Keep it no longer; nothing happens if it is not kept."""
         with self._lock:
             self._values.pop(handle, None)
+
+    def _together(self, value: T) -> int:
+        assert self._size is not None, "only what has a size is counted"
+        return sum(map(self._size, (value, *(kept for _, kept in self._values.values()))))
 
     def _expire(self, now: int) -> None:
         late = [handle for handle, (used, _) in self._values.items() if now - used > self._idle_ms]

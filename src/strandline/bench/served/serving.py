@@ -93,7 +93,7 @@ def measure_serving(
 
 
 def _alone(lags: list[float], seconds: float) -> list[float]:
-    """Return how old the views are while nobody asks."""
+    """Return how old the views are while no client asks."""
     lags.clear()
     time.sleep(min(seconds / 4, ALONE_S))  # noqa: TID251 - it ticks meanwhile
     return list(lags)

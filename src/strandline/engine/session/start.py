@@ -95,6 +95,8 @@ _APPLICATION_CONF: Final[Mapping[str, str]] = {
     # Every task that sorts, groups or joins begins with one page.  Spark's own guess is 64 MiB on a heap like ours: a
     # cold step of three views spent a third of its time on clearing and collecting a gigabyte of empty pages.
     "spark.buffer.pageSize": "2m",
+    # The driver holds no result whole (`collecting`): how large all that its tasks hand over is says nothing.
+    "spark.driver.maxResultSize": "0",
 }
 
 _JAVA_OPTIONS: Final = "-XX:MetaspaceSize=256m"
