@@ -68,7 +68,7 @@ def test_status_shows_the_objects_and_the_writer(shop):
     assert found["holder"] is None
     shown = shop.run("status").out
     assert "written by no process now" in shown
-    assert all(name in shown for name in ("orders", "products", "sales", "materialization reports"))
+    assert all(name in shown for name in ("orders", "products", "sales", "materialization", "reports"))
 
 
 @pytest.mark.spark

@@ -69,7 +69,8 @@ def test_status_shows_phases_and_the_source_of_tables(monkeypatch: pytest.Monkey
     env.tick()
     followed = shown(env)
     env.close()
-    assert "source bank: tables by here, feeds accounts; the upstream does not answer" in begun
+    assert "source bank: tables by here, feeds accounts\n" in begun
+    assert "problem: bank: the upstream does not answer" in begun
     assert "snapshotting" in begun
     assert "accounts: snapshotting, 0 rows" in begun
     assert "following  0.0 s" in followed
