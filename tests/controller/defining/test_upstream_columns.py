@@ -12,15 +12,16 @@ import pytest
 from msgspec import structs
 from promoted import Cut, Location, Process, held
 
-from strandline.algebra.schema import DIFF, Column, Schema
+from strandline.algebra.schema import DIFF, Column, Schema, ddl_of
 from strandline.controller.asking.reads import snapshot
 from strandline.controller.defining import altering
 from strandline.controller.defining.apply import apply
 from strandline.controller.defining.changing import evolving, tables
+from strandline.controller.defining.changing.columns import gained
 from strandline.controller.defining.creating import create
 from strandline.controller.holding import Hold
-from strandline.controller.language.statements import parse
-from strandline.controller.location.items import View
+from strandline.controller.language.statements import CreateSource, parse
+from strandline.controller.location.items import Source, View
 from strandline.controller.preparing.planned import planned
 from strandline.errors import DefinitionError, StrandlineError
 from strandline.instance.commands import Advance, RunIngestion
@@ -244,6 +245,29 @@ def test_a_project_adds_columns_and_leaves_those_that_came_by_themselves(site: S
     assert process.core.catalog.items == catalog.items
     without = more | {"s": BASE["s"], "t": BASE["t"]}
     assert {each.what for each in run_sync(planned(process.core, promoted.project(without), {}))} == {"recreate"}
+
+
+@pytest.mark.parametrize(
+    ("columns", "evolve", "added"),
+    [
+        ("k BIGINT, v BIGINT", "", None),
+        ("k BIGINT, v BIGINT, note STRING", "", ""),
+        ("k BIGINT, v BIGINT, note STRING, price DOUBLE", "", "`price` double"),
+        ("k BIGINT, v BIGINT, price DOUBLE, note STRING", "", None),
+        ("k BIGINT, v INT, note STRING", "add", None),
+        ("k BIGINT, v BIGINT", "add", ""),
+        ("v BIGINT, k BIGINT, price DOUBLE", "add", "`price` double"),
+    ],
+)
+def test_columns_of_metadata_stay_where_they_are(site: Site, columns: str, evolve: str, added: str | None) -> None:
+    """Damage: a source with a column of metadata is another one once it has got a column, and cannot be applied."""
+    core = begun(site).core
+    options = {"include_offset": "at", **({"evolve": evolve} if evolve else {})}
+    there = (("k", "bigint"), ("v", "bigint"), ("at", "bigint"), ("note", "string"))
+    present = Source("s", there, "s-1", "kafka", options, "s-2", "s-3", grown=1)
+    wanted = CreateSource("s", columns, "kafka", options)
+    found = gained(core, wanted, present)
+    assert (None if found is None else ddl_of(found)) == added
 
 
 def old_and_new(site: Site) -> None:
