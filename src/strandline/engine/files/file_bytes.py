@@ -48,9 +48,10 @@ class FileBytes:
 
         bucket, _, key = path.removeprefix(S3A).partition("/")
         try:
-            return pa.PythonFile(_Opened(obstore.open_reader(self._known[bucket][1], key)), mode="r")
+            reader = obstore.open_reader(self._known[bucket][1], key)
         except (exceptions.BaseError, FileNotFoundError, PermissionError) as error:
-            raise Unavailable(f"object {path} cannot be read: {first_line(error)}") from error
+            raise _unread(path, error) from error
+        return pa.PythonFile(_Opened(path, reader, exceptions.BaseError), mode="r")
 
     def stream(self, path: str) -> pa.NativeFile:
         """Return a file's text as a stream, decompressed as its name says."""
@@ -62,11 +63,16 @@ class FileBytes:
 
 
 class _Opened(io.RawIOBase):
-    """An object that is read, as a file: pyarrow asks whether it is closed, and readers of obstore do not say so."""
+    """An object that is read, as a file: pyarrow asks whether it is closed, and readers of obstore do not say so.
 
-    def __init__(self, reader: Any) -> None:
+    ``failure``: what the reader raises if the store does not answer; then `Unavailable` is raised.
+    """
+
+    def __init__(self, path: str, reader: Any, failure: type[Exception]) -> None:
         super().__init__()
+        self._path = path
         self._reader = reader
+        self._failures = (failure, FileNotFoundError, PermissionError)
 
     def readable(self) -> bool:
         """Return that it can be read."""
@@ -78,7 +84,10 @@ class _Opened(io.RawIOBase):
 
     def read(self, size: int | None = -1) -> bytes:
         """Return the next bytes; all that are left, without a size."""
-        return bytes(self._reader.read(None if size is None or size < 0 else size))
+        try:
+            return bytes(self._reader.read(None if size is None or size < 0 else size))
+        except self._failures as error:
+            raise _unread(self._path, error) from error
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
         """Go to a place, and return it."""
@@ -87,6 +96,10 @@ class _Opened(io.RawIOBase):
     def tell(self) -> int:
         """Return the place of the next byte."""
         return int(self._reader.tell())
+
+
+def _unread(path: str, error: Exception) -> Unavailable:
+    return Unavailable(f"object {path} cannot be read: {first_line(error)}")
 
 
 def _bucket(path: str) -> str:

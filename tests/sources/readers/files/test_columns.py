@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gzip
+import io
 import json
 from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
@@ -141,6 +142,27 @@ def test_the_columns_of_a_file_that_are_not_known_are_found(tmp_path: Path, case
     path = tmp_path / ("f.csv.gz" if "compressed" in case else "f")
     write(path)
     assert ddl_of(held([str(path)], KNOWN, form, Opening())) == found
+
+
+@pytest.mark.parametrize(("form", "text"), [(JSON, b'{"n": 1}\n' * 9_000), (CSV, b"id,city,n\n" + b"1,a,7\n" * 9_000)])
+def test_a_file_that_cannot_be_decompressed_holds_none_and_one_that_is_refused_is_asked_again(
+    tmp_path: Path, form: FileFormat, text: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Damage: one damaged file stops a source for ever, or a disk that fails for a moment costs a column its values."""
+    path, opening = tmp_path / "f.gz", Opening()
+    path.write_bytes(gzip.compress(text)[:-20])
+    assert held([str(path)], KNOWN, form, opening) == []
+
+    class Refused(io.RawIOBase):
+        def readable(self) -> bool:
+            return True
+
+        def read(self, size: int | None = -1) -> bytes:
+            raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr(opening, "stream", lambda _: pa.PythonFile(Refused(), mode="r"))
+    with pytest.raises(Unavailable, match="Input/output error"):
+        held([str(path)], KNOWN, form, opening)
 
 
 def test_a_column_is_of_a_type_that_all_files_have(tmp_path: Path) -> None:

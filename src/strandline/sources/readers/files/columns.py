@@ -88,7 +88,7 @@ class NewColumns:
 def header(path: str, form: FileFormat, files: FileDecoder) -> tuple[str, ...]:
     """Return the columns that a file names before its records; none if it names none.
 
-    Raises `Unavailable` if it cannot be opened.
+    Raises `Unavailable` if it cannot be read.
     """
     return tuple(name for name, _ in _typed(path, form, files) or ())
 
@@ -96,11 +96,17 @@ def header(path: str, form: FileFormat, files: FileDecoder) -> tuple[str, ...]:
 def held(paths: Sequence[str], schema: Schema, form: FileFormat, files: FileDecoder) -> list[Column]:
     """Return the columns that files hold besides those of ``schema``, with types that hold the values of all.
 
-    Raises `Unavailable` if one cannot be opened.
+    Raises `Unavailable` if one cannot be read.
     """
     kinds: dict[str, list[str]] = {}
     for path in paths:
-        for name, kind in _beside(path, schema, form, files):
+        try:
+            found = _beside(path, schema, form, files)
+        except OSError as error:
+            if error.errno is not None:
+                raise _unread(path, error) from error
+            found = []  # it cannot be decompressed: all of it is one error
+        for name, kind in found:
             kinds.setdefault(name, []).append(kind)
     return [Column(name, _readable(_common(each), form)) for name, each in kinds.items()]
 
@@ -141,8 +147,10 @@ def _typed(path: str, form: FileFormat, files: FileDecoder) -> list[tuple[str, s
                     return None if first is None else [(name, None) for name in first.fields]
         except Unavailable:
             raise
-        except Exception:  # noqa: BLE001 - damaged bytes make the libraries raise any exception
-            return None
+        except Exception as error:
+            if isinstance(error, OSError) and error.errno is not None:
+                raise _unread(path, error) from error  # the machine refused the file; its bytes may be whole
+            return None  # damaged bytes make the libraries raise any exception
 
 
 def _beside_known(path: str, known: frozenset[str], form: FileFormat, files: FileDecoder) -> Iterator[dict[str, Any]]:
@@ -209,11 +217,15 @@ def _open(path: str, files: FileDecoder) -> pa.NativeFile:
     try:
         return files.open(path)
     except OSError as error:
-        raise Unavailable(f"file {path!r} cannot be read: {first_line(error)}") from error
+        raise _unread(path, error) from error
 
 
 def _stream(path: str, files: FileDecoder) -> pa.NativeFile:
     try:
         return files.stream(path)
     except OSError as error:
-        raise Unavailable(f"file {path!r} cannot be read: {first_line(error)}") from error
+        raise _unread(path, error) from error
+
+
+def _unread(path: str, error: OSError) -> Unavailable:
+    return Unavailable(f"file {path!r} cannot be read: {first_line(error)}")
