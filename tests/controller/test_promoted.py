@@ -15,6 +15,8 @@ from strandline.bench.environment import TICK_MS
 from strandline.compute.sink.actor import Sink
 from strandline.controller.core import Core
 from strandline.controller.defining.apply import apply
+from strandline.controller.defining.creating import create
+from strandline.controller.language.statements import parse
 from strandline.controller.location.config import Mode
 from strandline.controller.location.items import View
 from strandline.controller.preparing.preparation import ask, promotion, withdraw
@@ -315,6 +317,30 @@ def test_a_version_that_waited_while_another_was_promoted_is_refused() -> None:
         run_sync(slept.preparation.promote())
     found.location.end(slept)
     found.check()
+
+
+def test_no_version_is_promoted_over_a_view_that_waits_to_be_replaced() -> None:
+    """Damage: the promotion takes a replacement away that somebody waits for, and nobody is told."""
+    location = Location()
+    old, following = readied(location, ticks=4)
+    text = "CREATE OR REPLACE MATERIALIZED VIEW over AS SELECT grp, n + 1 AS n FROM wide"
+    run_sync(create(old.core, parse(text)))  # type: ignore[arg-type]
+    waiting = "'over' waits to be replaced.*DROP MATERIALIZED VIEW `__next_over`"
+    with pytest.raises(InvalidUsage, match=waiting):
+        run_sync(ask(old.core, force=True))
+    run_sync(following.core.look())
+    with pytest.raises(ConfigError, match=waiting):
+        following.preparation.version.promoted(following.core.catalog)
+    assert "__next_over" in location.catalog().items, "it goes on"
+    location.tick(old)
+    placed = location.catalog().one("over", View, "view")
+    assert "n + 1" in placed.sql
+    for _ in range(2):
+        location.tick(old)
+        run_sync(following.preparation.tick())
+    run_sync(ask(old.core, force=False))
+    take_over(following)
+    assert location.promoted
 
 
 def take_over(process: Process) -> None:

@@ -153,7 +153,7 @@ def _dataflow(view: View, known: Definition, catalog: Catalog, config: Config) -
     audits = audits_of(catalog, view)
     conf = view.conf | {AUDITS: str(audits)} if audits else view.conf
     return RunDataflow(
-        collection(view, config), known.stages, view.stages, inputs, conf, forgiven, view.refresh, view.seed
+        collection(view, config), known.stages, view.stages, inputs, conf, forgiven, view.refresh, view.seed, view.fence
     )
 
 

@@ -14,7 +14,7 @@ from operator import methodcaller
 
 import msgspec
 
-from strandline.algebra.schema import Column, quote
+from strandline.algebra.schema import SUCCESSOR, Column, quote
 from strandline.compute.stage import Stage
 from strandline.controller.assembly import Assembly
 from strandline.controller.commanded import Plans, command, commands, instance_of, runs_in
@@ -77,7 +77,7 @@ class Writing:
     evolved: dict[str, tuple[Column, ...]] = field(default_factory=dict)
     """The columns that collections of sources have got by themselves, in order, by the collection's name."""
     _stood: dict[str, Frontier] = field(default_factory=dict)
-    """Where shards of views of instances stood when their present dataflows had opened them, while they have seeds."""
+    """Where the shards of views of instances stood when their present dataflows had opened them, by their seeds."""
     _reconciled: Catalog | None = None  # the catalog that the instance runs; None: a tick is to find out
 
     async def start(self, item: Item) -> None:
@@ -121,6 +121,9 @@ class Writing:
                 self.plans.keep(catalog)
                 await self.place()
                 await self.running.end(commands(catalog, self.plans, self.config))
+                for name in [name for name in self.problems if name.startswith(SUCCESSOR)]:
+                    if name not in catalog.items:  # it may never have been opened, so nothing has stopped it
+                        self.problems.pop(name)
                 self._reconciled = catalog
             await self._grown()  # of those that run as they are now
             if self.catalogs.current.dropped or self.catalogs.current.left:
@@ -146,13 +149,17 @@ class Writing:
         following = {name: self.catalogs.current.one(name, View, "view") for name in names}
         known = {name: self.plans.get(view) for name, view in following.items()}
         begins = self.oracle.floor  # all that was brought to it holds rows of the queries before, up to it
-        await self.catalogs.change(self.epoch, lambda catalog: succeeded(catalog, names, begins))
+        placing = False
+        async with self.problems.of(CATALOG):
+            await self.catalogs.change(self.epoch, lambda catalog: succeeded(catalog, names, begins))
+            placing = True
+        if not placing:  # or not known to be placed: the next tick finds out
+            return False
         for name, view in following.items():
             placed = self.catalogs.current.one(view.replaces, View, "view")
             if (definition := known[name]) is not None:
                 self.plans.put(replace(definition, view=placed, stages=_renamed(definition.stages, view.replaces)))
             state = self.client.known(view.shard)
-            self._stood.pop(placed.shard, None)
             self.replaced[placed.name] = 0 if state is None else as_time(state.upper) - 1
         return True
 
@@ -238,9 +245,9 @@ class Writing:
         if not view.instance:
             status = self.running.here.report().views.get(view.name.lower())
             return status is not None and state.certificate.fingerprint == status.fingerprint
-        if state.epoch < self.catalogs.current.writes:
-            return False  # replicas of the version before may still append to it
-        return self._stood.setdefault(view.shard, state.upper) < state.upper
+        if state.epoch < self.catalogs.current.writes + view.fence:
+            return False  # replicas of the query before may still append to it
+        return self._stood.setdefault(view.seed, state.upper) < state.upper
 
     async def close_dropped(self) -> None:
         """Close what was dropped, here or by a process that died meanwhile; what cannot be closed now is a problem.
@@ -258,7 +265,7 @@ class Writing:
                 await self.give_up(found.gone)
         dropped = self.catalogs.current.dropped
         await self.running.here.sealed()
-        closed, problems = await close(dropped, self.transactions)
+        closed, problems = await close(dropped, self.transactions, catalog.replaced)
         for shard in dropped:
             self.problems.note(shard, problems.get(shard, ""))
         if closed:

@@ -77,9 +77,9 @@ WITH_INSTANCE = (
     b'"dropped":[],"left":[],"writes":5,"unfenced":false,"promoted":""}'
 )
 """A catalog as the first version wrote it that knows instances."""
-SINCE_THEN = b',"root":""}'
+SINCE_THEN = b',"root":"","replaced":0}'
 """What later versions write behind that."""
-OF_VIEWS_SINCE = b'"audits":0,"apart":"","narrowed":{},"begins":0}'
+OF_VIEWS_SINCE = b'"audits":0,"apart":"","narrowed":{},"begins":0,"fence":0}'
 """What later versions write of a view."""
 
 

@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from laws.broken import require
 from strandline.materialize.log import decode
 from strandline.persist.handles.register import Register
@@ -25,6 +27,8 @@ class WatchedConsensus(MemoryConsensus):
         self._clock = clock
         self._ids = ids
         self._epochs: dict[str, int] = {}
+        self.told: Callable[[str], None] = lambda key: None
+        """Called with each key that has a new version."""
 
     async def compare_and_set(self, request: CompareAndSet) -> Committed | Mismatch:
         """Install a version iff the head is as expected.  Raises `LawBrokenError`."""
@@ -35,4 +39,6 @@ class WatchedConsensus(MemoryConsensus):
             epoch, before = decode(request.key, body).epoch, self._epochs.get(request.key, 0)
             require("M3", before <= epoch, f"{request.key} belongs to epoch {epoch} again, after {before}")
             self._epochs[request.key] = epoch
+        if isinstance(outcome, Committed):
+            self.told(request.key)
         return outcome

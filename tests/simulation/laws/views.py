@@ -30,7 +30,7 @@ from laws.broken import LawBrokenError, require
 from strandline.algebra.schema import DIFF, ERROR, TIME
 from strandline.controller.commanded import bindings, log_key
 from strandline.controller.location.catalog import KEY, Catalog, CatalogStore, shards_of
-from strandline.controller.location.items import InstanceItem, Materialization, Source, Table, View
+from strandline.controller.location.items import InstanceItem, Materialization, Source, Table, View, begins_of
 from strandline.frontier.antichain import as_time
 from strandline.frontier.gauge import Offsets
 from strandline.frontier.refresh import Refresh
@@ -44,7 +44,7 @@ from strandline.persist.handles.register import Register
 from strandline.persist.shard.state import ShardState
 from strandline.store.seal import Kind
 from strandline.testing.lists.list_engine import ListEngine, listed
-from worlds.meanings import VIEWS, Row
+from worlds.meanings import Row, Wanted, meant
 from worlds.outside import FickleUpstream, Place
 
 Collectable: TypeAlias = Table | Source | View
@@ -160,7 +160,7 @@ class Observer:
             if not isinstance(item, InstanceItem | Materialization):
                 reader = await self._reader(item)
                 if reader is not None:
-                    there[name] = await self._collected(reader)
+                    there[name] = await self._collected(reader, begins_of(item))
                     self._same_as_before(item.shard, there[name], exact=not self._mistaken(item))
         for name, item in catalog.items.items():
             match item:
@@ -168,9 +168,11 @@ class Observer:
                     upstream = self._upstreams[item.options["upstream"]]
                     self._source(name, there[name], upstream)
                     await self._bound(item, there[name], upstream)
-                case View() if name in there and all(i in there for i in VIEWS[name].inputs):
-                    inputs = {i: there[i] for i in VIEWS[name].inputs}
-                    self._view(item, there[name], inputs, [i for i in inputs if not continues(catalog.items[i])])
+                case View() if name in there and all(i in there for i in self._read(item).values()):
+                    read = self._read(item)
+                    inputs = {i: there[each] for i, each in read.items()}
+                    inherited = [i for i, each in read.items() if not continues(catalog.items[each])]
+                    self._view(item, there[name], inputs, inherited)
                 case Materialization():
                     await self._endpoint(item, catalog, there)
         self._tables(
@@ -220,7 +222,9 @@ class Observer:
         """
         catalog = await self.catalog()
         found = {source.name.lower() for source in catalog.of_kind(Source) if await self._bereft(source)}
-        found |= {name for name in VIEWS if catalog.find(name) and found & set(VIEWS[name].inputs)}
+        for view in catalog.of_kind(View):
+            if not found.isdisjoint(self._read(view).values()):
+                found.add(view.name.lower())
         for item in catalog.of_kind(Materialization):
             for bound in item.bindings:
                 now = await self.collected(catalog.collection(bound.collection))
@@ -241,7 +245,7 @@ class Observer:
     async def collected(self, item: Collectable) -> Collected | None:
         """Return a collection as it is now; None if it is not there yet."""
         reader = await self._reader(item)
-        return None if reader is None else await self._collected(reader)
+        return None if reader is None else await self._collected(reader, begins_of(item))
 
     def answered(
         self, item: Collectable, now: Collected, time: int, rows: Counter[Row] | None, since: int | None
@@ -280,7 +284,7 @@ class Observer:
         known = head is not None and head.seqno == reader.state.seqno
         return reader.state if known else await reader.refresh()
 
-    async def _collected(self, reader: ReadHandle) -> Collected:
+    async def _collected(self, reader: ReadHandle, begins: int = 0) -> Collected:
         state = await self._state(reader)
         since, upper = as_time(state.since), as_time(state.upper)
         found = await self._engine.read(contents(state, reader.schema, 0, upper, advance=since, half=Half.BOTH))
@@ -290,7 +294,7 @@ class Observer:
                 updates.append((row[TIME], tuple([row[name] for name in names]), row[DIFF]))
             else:
                 errors.append((row[TIME], row[ERROR], row[DIFF]))
-        return Collected(since, upper, sorted(updates, key=lambda update: update[0]), errors)
+        return Collected(max(since, begins), upper, sorted(updates, key=lambda update: update[0]), errors)
 
     def _same_as_before(self, shard: str, now: Collected, *, exact: bool) -> None:
         for time in sorted(now.times | {now.upper - 1}):
@@ -391,6 +395,7 @@ class Observer:
         upper, since = min(each.upper for each in inputs.values()), max(each.since for each in inputs.values())
         times = now.times.union(*(each.times for each in inputs.values()), {since, upper - 1, now.since, now.upper - 1})
         first = min(now.times | {now.upper - 1})
+        queries, at = self._queries(view), 0
         for time in sorted(times):
             if not max(now.since, first) <= time < now.upper or self._spoilt(view, time):
                 continue  # where others wrote, what is the view's own comes with its next append
@@ -401,15 +406,25 @@ class Observer:
                 continue
             self.checked += 1
             held = {i: list(each.at(shown).elements()) for i, each in inputs.items()}
-            wanted = Counter(VIEWS[name].meaning(held))
-            found = now.at(time)
-            errors = VIEWS[name].errors(held) + sum(inputs[i].failed(shown) for i in inherited)
+            found, failed = now.at(time), sum(inputs[i].failed(shown) for i in inherited)
+            while at + 1 < len(queries) and found != Counter(queries[at].meaning(held)):
+                at += 1  # from here on it is a later query
+            wanted, errors = Counter(queries[at].meaning(held)), queries[at].errors(held) + failed
             require("K2", now.failed(time) == errors, f"{name} at {time} has {now.failed(time)} errors, not {errors}")
             if found != wanted:
                 ours, wanted = _own(found), _own(wanted)
                 require(
                     "K2", ours == wanted, f"{name} at {time} is {_shown(ours)}; its definition gives {_shown(wanted)}"
                 )
+
+    def _read(self, view: View) -> dict[str, str]:
+        """Return the names of the items that a view reads, by those in its query."""
+        reads = view.reads
+        return {name: reads.get(name, name) for name in meant(view.name, view.sql).inputs}
+
+    def _queries(self, view: View) -> Sequence[Wanted]:
+        """Return the queries that the shard of a view was of, one after the other."""
+        return (meant(view.name, view.sql),)
 
     def _spoilt(self, view: View, time: int) -> bool:
         return any(time in sealed for sealed in self.spoilt[view.shard])

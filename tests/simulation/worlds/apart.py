@@ -189,7 +189,7 @@ def play(seed: int, prepare: Callable[[ApartWorld], None] = lambda _: None) -> A
     return world
 
 
-def populate(world: ApartWorld) -> None:
+def populate(world: ApartWorld, project: Callable[[ApartWorld], list[str]] = project) -> None:
     """Choose what this history is like, and start the actors in it."""
     world.choose_limits()
     world.instances = 1 + world.choose("instances", 2)

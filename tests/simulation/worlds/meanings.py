@@ -14,12 +14,13 @@ from types import MappingProxyType
 from typing import Any, Final, TypeAlias
 
 from strandline.algebra.nodes import Opaque
-from strandline.algebra.schema import Column, Schema
+from strandline.algebra.schema import SUCCESSOR, Column, Schema
 from strandline.compute.plan.view import PlannedView
 from strandline.compute.stage import Stage
 from strandline.controller import planning
 from strandline.controller.location.catalog import Catalog
 from strandline.controller.location.items import InstanceItem, Materialization
+from strandline.controller.location.version import read_by
 from strandline.frontier.refresh import Refresh
 from strandline.testing.lists.list_analyst import ListAnalyst
 from strandline.testing.lists.list_plans import Query
@@ -161,7 +162,7 @@ VIEWS: Final[dict[str, Wanted]] = {
         lambda of: [(o, value) for _, o, value in (*of["u1"], *of["u2"])],
     ),
     "many": Wanted(
-        "SELECT k, n FROM sums WHERE n > 1", ("sums",), lambda of: [(k, n) for k, n, _ in of["sums"] if n > 1], ("k",)
+        "SELECT k, n FROM sums WHERE n > 1", ("sums",), lambda of: [(k, n) for k, n, *_ in of["sums"] if n > 1], ("k",)
     ),
     "quotients": Wanted(
         "SELECT id, 12 DIV v AS q FROM t1",
@@ -187,6 +188,70 @@ VIEWS: Final[dict[str, Wanted]] = {
 """By name; ``likewise`` shares the stage of ``sums``, and ``many`` reads it.  Rows of ``t1`` with a ``v`` of 0 fail in
 the last three: an endpoint waits for as long as there is such a row, unless the good rows are to go on.  In others such
 a row makes a condition fail that decides nothing."""
+
+AGAIN: Final[dict[str, tuple[Wanted, ...]]] = {
+    "sums": (
+        Wanted(
+            "SELECT k, 2 * count(*) AS n, sum(v) AS s FROM t1 GROUP BY k",
+            ("t1",),
+            lambda of: [(k, 2 * n, s) for k, n, s in _sums(of["t1"])],
+            ("k",),
+        ),
+        Wanted(
+            "SELECT k, 3 * count(*) AS n, sum(v) AS s, max(id) AS last FROM t1 GROUP BY k",
+            ("t1",),
+            lambda of: [(k, 3 * n, s, max(i for g, _, i in of["t1"] if g == k)) for k, n, s in _sums(of["t1"])],
+            ("k",),
+        ),
+    ),
+    "many": (
+        Wanted(
+            "SELECT k, 5 * n AS n FROM sums", ("sums",), lambda of: [(k, 5 * n) for k, n, *_ in of["sums"]], ("k",)
+        ),
+    ),
+    "linear": (
+        Wanted(
+            "SELECT k, v + 2 AS w, id FROM t1",
+            ("t1",),
+            lambda of: [(k, v + 2, id_) for k, v, id_ in of["t1"]],
+            ("id",),
+        ),
+    ),
+    "extremes": (
+        Wanted(
+            "SELECT `partition` AS p, min(value) AS lo, 2 * max(value) + 9 AS hi FROM u1 GROUP BY `partition`",
+            ("u1",),
+            lambda of: [(p, lo, 2 * hi + 9) for p, lo, hi in _extremes(of["u1"])],
+            ("p",),
+        ),
+        Wanted(
+            "SELECT `partition` AS p, min(value) AS lo, max(value) + 20 AS hi, min(value) + 1 AS more "
+            "FROM u1 GROUP BY `partition`",
+            ("u1",),
+            lambda of: [(p, lo, hi + 20, lo + 1) for p, lo, hi in _extremes(of["u1"])],
+            ("p",),
+        ),
+    ),
+    "spans": (
+        Wanted("SELECT p, hi FROM extremes", ("extremes",), lambda of: [(p, hi) for p, _, hi, *_ in of["extremes"]]),
+        Wanted(
+            "SELECT p, hi + 50 AS hi FROM extremes",
+            ("extremes",),
+            lambda of: [(p, hi + 50) for p, _, hi, *_ in of["extremes"]],
+        ),
+    ),
+}
+"""What views may be replaced by, by name; ``spans`` is not among the others."""
+_MEANT: Final = {
+    (name, each.sql): each
+    for name in VIEWS.keys() | AGAIN.keys()
+    for each in (*([VIEWS[name]] if name in VIEWS else []), *AGAIN.get(name, ()))
+}
+
+
+def meant(name: str, sql: str) -> Wanted:
+    """Return what the view ``name`` of a history is, or what is to replace it, by its query."""
+    return _MEANT[name.lower().removeprefix(SUCCESSOR), sql]
 
 
 TABLE: Final = Schema((Column("k", "int"), Column("v", "int"), Column("id", "int")))
@@ -235,8 +300,8 @@ def define(
     """Return what `planning.define` does, worked out once for each view over the same schemas."""
     schemas = {
         key: item.schema
-        for key, item in catalog.items.items()
-        if not isinstance(item, InstanceItem | Materialization) and key in VIEWS[name.lower()].inputs
+        for key, item in read_by(name, catalog).items.items()
+        if not isinstance(item, InstanceItem | Materialization) and key in meant(name, sql).inputs
     }
     planned, stages = _planned(name, sql, tuple(sorted(schemas.items(), key=lambda pair: pair[0])))
     assert not narrowed, "no table of a history gets columns"

@@ -94,7 +94,8 @@ class Catalog(msgspec.Struct, frozen=True):
     ``dropped`` are the shards that no item has and that are not closed yet, and ``left`` the sources whose upstream was
     not released yet (`controller/location/dropped.py`).  ``writes``: the epoch under which replicas write, 0 until the
     first generation that knows of it; it is never above ``epoch``, so that the environment can close what replicas
-    wrote.  ``unfenced``: a replica is to be fenced that writes under ``epoch`` itself; the next generation does it.
+    wrote.  ``replaced``: how often views that go on got other queries; none is written further beyond the epoch of its
+    writers (`View.fence`).  ``unfenced``: a replica is to be fenced that writes under ``epoch`` itself; the next generation does it.
     ``promoted``: the token of the last promotion that was made here; empty: none was.  ``root``: the directory of the
     project that was applied last, from which paths of items were seen; empty: none was.
     """
@@ -109,6 +110,7 @@ class Catalog(msgspec.Struct, frozen=True):
     unfenced: bool = False
     promoted: str = ""
     root: str = ""
+    replaced: int = 0
 
     def having(self, items: dict[str, Item]) -> Catalog:
         """Return the catalog with these ``items``; shards of the old items that none of them keeps are `dropped`.

@@ -67,8 +67,11 @@ class Version(msgspec.Struct, frozen=True):
     def promoted(self, catalog: Catalog) -> Catalog:
         """Return the catalog with these views in place of those that they follow; replicas of before are fenced.
 
-        Raises `ConfigError` if one of these was defined anew since, or another version was promoted.
+        Raises `ConfigError` if one of these was defined anew since, another version was promoted, or a view waits to be
+        replaced.
         """
+        if waiting := being_replaced(catalog):
+            raise ConfigError(waiting)
         if catalog.promoted != self.after:
             raise ConfigError("another version was promoted while this one was prepared; prepare it again")
         for name, each in self.views.items():
@@ -76,8 +79,10 @@ class Version(msgspec.Struct, frozen=True):
             follows = isinstance(present, View) and present.shard == each.view.shard
             if (present is not None and not isinstance(present, View)) or (each.view.seed and not follows):
                 raise ConfigError(f"{each.view.name!r} was defined anew while its next version was prepared")
-            catalog = catalog.with_item(each.view)
-        catalog = catalog.lacking({each.name.lower() for each in successors(catalog)})  # they follow the version before
+            view = each.view
+            if isinstance(present, View) and follows:  # its history goes on
+                view = msgspec.structs.replace(view, begins=present.begins, fence=present.fence)
+            catalog = catalog.with_item(view)
         left = set(self.left) - shards_of(catalog.items)
         promoted = msgspec.structs.replace(catalog, dropped=tuple(sorted({*catalog.dropped, *left})))
         promoted = msgspec.structs.replace(promoted, promoted=self.asked)
@@ -117,6 +122,16 @@ class Versions:
 def successors(catalog: Catalog) -> list[View]:
     """Return the views that are to replace others, in the order they were defined."""
     return [item for item in catalog.items.values() if isinstance(item, View) and item.replaces]
+
+
+def being_replaced(catalog: Catalog) -> str:
+    """Return why no version can be promoted while views wait to be replaced; empty: none does."""
+    waiting = successors(catalog)
+    if not waiting:
+        return ""
+    names = ", ".join(repr(catalog.items[each.replaces].name) for each in waiting)
+    drops = "; ".join(f"DROP MATERIALIZED VIEW {quote(each.name)}" for each in waiting)
+    return f"no version is promoted while {names} waits to be replaced: try again once that is done, or take it back: {drops}"
 
 
 def others(catalog: Catalog) -> dict[str, Item]:
@@ -176,7 +191,9 @@ def succeeded(catalog: Catalog, names: AbstractSet[str], begins: int = 0) -> Cat
     """Return the catalog with the successors ``names`` in the places of those that they replace.
 
     ``begins``: from when on those that move can be read; no view that goes on holds rows of the new queries before it.
+    Those that go on are written beyond all that wrote them before: a replica that hears of this late is fenced.
     """
+    catalog = msgspec.structs.replace(catalog, replaced=catalog.replaced + 1)
     placed = [each for each in successors(catalog) if each.name.lower() in names]
     after: Mapping[str, Item] = {each.replaces: _in_place(each, catalog, begins) for each in placed}
     items = {key: after.get(key, item) for key, item in catalog.items.items() if key not in names}
@@ -203,6 +220,7 @@ def _in_place(following: View, catalog: Catalog, begins: int) -> View:
         shard=present.shard if keeps else following.shard,
         seed=following.shard if keeps else "",
         begins=present.begins if keeps else begins,
+        fence=catalog.replaced if keeps else 0,
     )
 
 

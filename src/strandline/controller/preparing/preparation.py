@@ -20,7 +20,7 @@ from strandline.controller.defining.project.settings import Project
 from strandline.controller.defining.relocating import seen_by
 from strandline.controller.location.config import Mode
 from strandline.controller.location.items import Item
-from strandline.controller.location.version import Version
+from strandline.controller.location.version import Version, being_replaced
 from strandline.controller.preparing.overlay import Overlay, overlay
 from strandline.controller.retention import HISTORY
 from strandline.errors import AsOfError, ConfigError, InvalidUsage, StoreError, StrandlineError, Unavailable
@@ -221,12 +221,16 @@ class Preparation:
 async def ask(core: Core, *, force: bool) -> Version:
     """Ask the process that prepares the next version to promote it; return the version, with the token.
 
-    Raises `InvalidUsage` if nothing is prepared, or a view has not caught up; ``force``: it may be behind.
+    Raises `InvalidUsage` if nothing is prepared, a view waits to be replaced (`core` must have looked), or one has not
+    caught up; ``force``: it may be behind.
     """
+    waiting = being_replaced(core.catalog)
 
     def change(version: Version) -> Version:
         if not version.views:
             raise InvalidUsage("no next version is prepared; begin one with `strandline run --read-only`")
+        if waiting:
+            raise InvalidUsage(waiting)
         if version.behind and not force:
             said = "; ".join(f"{name}: {why}" for name, why in sorted(version.behind.items()))
             raise InvalidUsage(f"the next version has not caught up ({said}); wait, or promote it with --force")

@@ -76,7 +76,8 @@ class Dataflows:
             shard = command.output.shard if final else command.shards[stage.name]
             if stage.name not in self._runs:
                 read = {each: inputs[each] for each in stage.inputs}
-                run = await self._open(stage, shard, read, command, Pace(command.refresh, shown=final))
+                epoch = self._epoch + (command.fence if final else 0)
+                run = await self._open(stage, shard, epoch, read, command, Pace(command.refresh, shown=final))
                 if final and command.seed:
                     run.seed = await self._client.reader(
                         command.seed, stage.schema, f"{command.output.name} (prepared)"
@@ -104,12 +105,13 @@ class Dataflows:
         self,
         stage: Stage,
         shard: str,
+        epoch: int,
         inputs: Mapping[str, ReadHandle],
         command: RunDataflow,
         pace: Pace,
     ) -> StageRun:
         forgiven = command.forgiven & inputs.keys()
-        writer = await self._client.writer(shard, self._epoch, schema=stage.schema.ddl, sort=stage.sort)
+        writer = await self._client.writer(shard, epoch, schema=stage.schema.ddl, sort=stage.sort)
         meaning = fingerprint(stage, inputs, command.conf, forgiven, command.refresh)
         sink = Sink(self._engine, writer, stage.schema, meaning)
         sink.may_write = self.may_write

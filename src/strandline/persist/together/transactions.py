@@ -162,13 +162,14 @@ class Transactions:
             await self._append(state, [Record(shard_record(shard, known.shards[shard]), upper, -1)], upper + 1)
         self._writers.pop(shard, None)
 
-    async def close_shard(self, shard: str) -> None:
+    async def close_shard(self, shard: str, beyond: int = 0) -> None:
         """Unregister ``shard`` if it is registered, and close it for good; idempotent.
 
-        See `PersistClient.close_shard` for its effects and errors.
+        ``beyond``: how far beyond this epoch it may have been written.  See `PersistClient.close_shard` for its effects
+        and errors.
         """
         await self.forget(shard)
-        await self._client.close_shard(shard, self._epoch)
+        await self._client.close_shard(shard, self._epoch + beyond)
 
     async def transact(self, draft: Draft, *, token: str | None) -> int:
         """Commit ``draft`` at a free time, trying later times while other transactions are faster; apply it.

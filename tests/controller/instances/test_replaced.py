@@ -1,0 +1,72 @@
+"""A replica that does not hear that a view got another query writes no rows of the query before among the new ones."""
+
+from __future__ import annotations
+
+from collections import Counter
+from contextlib import suppress
+from typing import Final
+
+import pytest
+from tests.controller.instances.apart import held, replica_of, run, site
+
+from strandline.bench.environment import VIEWS, _change
+from strandline.controller.location.items import View
+from strandline.errors import FencedError
+from strandline.frontier.antichain import Frontier
+from strandline.instance.running.dataflows import Dataflows
+
+DOUBLED: Final = VIEWS["totals"].replace("sum(amount)", "2 * sum(amount)")
+assert DOUBLED != VIEWS["totals"]
+
+
+async def _missed() -> None:
+    async with site("a", "b") as at:
+        await at.tick(2)
+        late = replica_of(at, "a")
+        shard = at.core.catalog.one("totals", View, "view").shard
+        at.processes["a:1"].cut()
+        unreachable = at.processes.pop("a:1")
+        try:
+            await at.execute(f"CREATE OR REPLACE MATERIALIZED VIEW totals IN INSTANCE x AS {DOUBLED}")
+            times = [await at.tick() for _ in range(3)]
+            view = at.core.catalog.one("totals", View, "view")
+            assert (view.sql, view.shard) == (DOUBLED, shard), "the new query is in place, and the history goes on"
+            await _change(at.core, at.n)
+            times.append(await at.core.ingest())  # what it reads is there, and nothing else has stepped yet
+            instance = late._instance
+            assert instance is not None
+            with suppress(FencedError):
+                await instance.look(shared=True)
+                await instance.maintain(Frontier(times[-1] + 1), None)
+            times.append(await at.tick())
+            told = []
+            for time in times[2:]:
+                sums: Counter[str] = Counter()
+                for (_, grp, amount), count in (await held(at.core, "items", time)).items():
+                    sums[grp] += count * amount
+                rows = {grp: amount for grp, _, amount in await held(at.core, "totals", time)}
+                told.append(rows == {grp: 2 * amount for grp, amount in sums.items() if grp in rows})
+            assert all(told), f"at some of {times[2:]} it is the query before: {told}"
+            assert at.core.health.problems() == {}
+            await at.execute("DROP MATERIALIZED VIEW totals")
+            await at.tick()
+            assert at.core.catalog.dropped == (), "what was written beyond the environment's epoch is closed, too"
+        finally:
+            await unreachable.kill()
+
+
+def test_a_replica_that_did_not_hear_of_it_is_fenced() -> None:
+    """Damage: a replica that was cut off shows the rows of a query that is gone, at times after the new ones."""
+    run(_missed())
+
+
+def test_without_the_fence_it_would_write(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Damage: the test above would pass whatever is written."""
+    opened = Dataflows._open
+
+    async def unfenced(self, stage, shard, epoch, *rest):  # noqa: ANN001, ANN002, ANN202
+        return await opened(self, stage, shard, self._epoch, *rest)
+
+    monkeypatch.setattr(Dataflows, "_open", unfenced)
+    with pytest.raises(AssertionError, match="it is the query before"):
+        run(_missed())

@@ -1,0 +1,223 @@
+"""The world of instances apart in which views get other queries while replicas crash, sleep and are cut off.
+
+A query may keep the columns of the one before, so that history, indexes and endpoints go on; or have others, and then
+what reads the view follows at the same time.  What waits to be put in place is taken back now and then.
+
+The laws are those of views, said of each query for the times that are its own.  K2: what goes on is, at each time, what
+one of its queries says, and no later time is of an earlier query.  Q1: a tick that has put a query in place ends at a
+time that is of it.  Q2: once all is well, nothing waits to be put in place, and each view is of its last query.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter, defaultdict
+from collections.abc import Coroutine, Sequence
+from typing import Any, Final, TypeVar
+
+from laws.broken import require
+from laws.views import Observer
+from strandline.controller.core import Core
+from strandline.controller.defining.changing import replacing
+from strandline.controller.language.statements import Drop
+from strandline.controller.location.catalog import KEY
+from strandline.controller.location.items import InstanceItem, Materialization, Source, Table, View
+from strandline.controller.location.version import successors
+from strandline.errors import DefinitionError, StoreError, Unavailable
+from strandline.persist.client import PersistClient
+from strandline.testing.lists.list_engine import ListEngine
+from strandline.testing.simulation.choices import Seeded
+from strandline.testing.simulation.kernel import run_sync
+from strandline.testing.simulation.places import SimClock, SimIds
+from worlds import apart
+from worlds.apart import FOCI, ApartWorld, Controller
+from worlds.instance import parsed
+from worlds.meanings import AGAIN, VIEWS, Wanted, meant
+from worlds.whole import CALM_AFTER, DDL
+
+T = TypeVar("T")
+
+CHOSEN: Final = {"replicas": 1, "vandal": 1}
+"""What is not left to chance: there are two replicas, and no vandal."""
+SETTLED_WITHIN: Final = 40
+"""Within so many ticks after the last fault all that waits is put in place."""
+QUERIES: Final = {name: (*([VIEWS[name]] if name in VIEWS else []), *again) for name, again in AGAIN.items()}
+"""The queries of each view, by its name."""
+FAMILIES: Final = (("sums", "many"), ("extremes", "spans"), ("linear",), ("sums", "many", "extremes", "spans"))
+"""What views a history has."""
+
+
+class Remembering(Observer):
+    """An observer that knows which queries each shard was of."""
+
+    def __init__(self, *given: Any) -> None:
+        super().__init__(*given)
+        self._was: dict[str, list[Wanted]] = defaultdict(list)
+
+    def told(self, key: str) -> None:
+        """Take note of a catalog that is durable."""
+        if key == KEY:
+            for view in run_sync(self.catalog()).of_kind(View):
+                wanted, known = meant(view.name, view.sql), self._was[view.shard]
+                if known[-1:] != [wanted]:
+                    known.append(wanted)
+
+    def _queries(self, view: View) -> Sequence[Wanted]:
+        """See `Observer._queries`."""
+        return self._was[view.shard]
+
+    async def newest(self, law: str, view: View, time: int) -> bool:
+        """See that a view is of its last query at ``time``; return whether it can be read there, with what it reads."""
+        catalog = await self.catalog()
+        held = {}
+        for name, each in self._read(view).items():
+            read = await self.collected(catalog.collection(each))
+            if read is None or not read.since <= time < read.upper:
+                return False
+            held[name] = list(read.at(time).elements())
+        now = await self.collected(view)
+        if now is None or not now.since <= time < now.upper:
+            return False
+        found, wanted = now.at(time), Counter(meant(view.name, view.sql).meaning(held))
+        require(law, found == wanted, f"{view.name} at {time} is {found}, and {view.sql!r} says {wanted}")
+        return True
+
+
+class ReplacedWorld(ApartWorld):
+    """One run, in which views get other queries."""
+
+    observer: Remembering
+
+    def __init__(self, choose: Any, *, calm_after: int) -> None:
+        super().__init__(choose, calm_after=calm_after)
+        observing = PersistClient(SimClock(self.simulation), SimIds(), self.blob, self.consensus)
+        engine = ListEngine(self.blob, self.queries)
+        self.observer = Remembering(observing, engine, self.upstreams, self.places)
+        self.consensus.told = self.observer.told
+
+    def controller(self, name: str, wanted: list[str], tasks: int) -> Replacing:
+        """See `ApartWorld.controller`."""
+        return Replacing(self, name, wanted, tasks)
+
+
+class Replacing(Controller):
+    """An environment's program, which has views replaced."""
+
+    async def _define(self, core: Core) -> None:
+        """See `Instance._define`."""
+        await super()._define(core)
+        await self._replace(core)
+
+    async def _part(self, core: Core) -> None:
+        """See `Instance._part`."""
+        await (self._replace(core) if self.world.choose("replace", 2) else super()._part(core))
+
+    async def _replace(self, core: Core) -> None:
+        """Have one view or two get other queries, or take back what waits."""
+        world = self.world
+        there = [name for name in QUERIES if core.catalog.find(name) is not None]
+        if not there:
+            return
+        waiting = successors(core.catalog)
+        try:
+            await core.settle()
+            if waiting and world.choose("take back", 4) == 0:
+                name = world.one_of("taken back", [each.name for each in waiting])
+                await replacing.drop(core, parsed(f"DROP MATERIALIZED VIEW `{name}`"))
+                world.marks["replacing: taken back"] += 1
+                return
+            names = {world.one_of("replaced", there) for _ in range(1 + world.choose("several", 2))}
+            texts = [self._text(core.catalog.one(name, View, "view")) for name in sorted(names)]
+            await replacing.replace_views(core, [parsed(text) for text in texts])
+            world.marks["replacing"] += 1
+        except DefinitionError:
+            world.marks["replacing: refused"] += 1
+        except (StoreError, Unavailable):
+            world.marks["replacing: unknown"] += 1
+
+    def _text(self, view: View) -> str:
+        query = self.world.one_of("query", QUERIES[view.name])
+        place = f" IN INSTANCE {view.instance}" if view.instance else ""
+        return f"CREATE OR REPLACE MATERIALIZED VIEW {view.name}{place} AS {query.sql}"
+
+    async def _drop(self, core: Core) -> None:
+        """See `Instance._drop`."""
+        items = [
+            item
+            for name, item in core.catalog.items.items()
+            if not isinstance(item, InstanceItem | Table | Source) and not core.catalog.dependents(name)
+        ]
+        if not items:
+            return
+        item = self.world.one_of("dropped", items)
+        kind = "materialization" if isinstance(item, Materialization) else "materialized view"
+        try:
+            await replacing.drop(core, Drop(kind, item.name, if_exists=True))
+            self.world.marks["dropped"] += 1
+        except DefinitionError:
+            self.world.marks["dropped: follows"] += 1
+        except (StoreError, Unavailable):
+            self.world.marks["dropped: unknown"] += 1
+
+    async def _ticked(self, core: Core, tick: Coroutine[Any, Any, T]) -> T:
+        """See `Instance._ticked`.  Q1."""
+        world, before = self.world, {view.name: view for view in core.catalog.of_kind(View)}
+        found = await super()._ticked(core, tick)
+        catalog = await world.observer.catalog()
+        if catalog.epoch != core.require_writing().epoch:
+            return found
+        for view in [] if isinstance(found, bool) or not isinstance(found, int) else catalog.of_kind(View):
+            was = before.get(view.name)
+            if was is None or (was.sql, was.shard) == (view.sql, view.shard):
+                continue
+            world.marks["replaced: goes on" if was.shard == view.shard else "replaced: anew"] += 1
+            world.marks["replaced: read at once"] += await world.observer.newest("Q1", view, found)
+        return found
+
+    async def _catch_up(self, core: Core) -> None:
+        """See `Instance._catch_up`.  Q2."""
+        world = self.world
+        for _ in range(SETTLED_WITHIN):
+            if not successors(core.catalog):
+                break
+            await self._ticked(core, core.tick())
+            await core.client.clock.sleep(0.05)
+        else:
+            waiting = [each.name for each in successors(core.catalog)]
+            require("Q2", False, f"{waiting} wait {SETTLED_WITHIN} ticks after the last fault: {core.health.problems()}")
+        await super()._catch_up(core)
+        for view in (await world.observer.catalog()).of_kind(View):
+            now = await world.observer.collected(view)
+            if now is not None and now.upper:
+                world.marks["replaced: at the end"] += await world.observer.newest("Q2", view, now.upper - 1)
+
+
+def project(world: ApartWorld) -> list[str]:
+    """Choose the definitions of this history, in an order in which they can be made."""
+    views = world.one_of("family", FAMILIES)
+    options = "upstream 'u1'" + (", on_error 'continue'" if world.choose("in spite", 3) == 0 else "")
+    made = [f"CREATE TABLE t1 ({DDL['t1']})"]
+    if "extremes" in views:
+        made.append(f"CREATE SOURCE u1 ({DDL['u1']}) USING list OPTIONS ({options})")
+    made += [f"CREATE MATERIALIZED VIEW {name} AS {QUERIES[name][0].sql}" for name in views]
+    if world.choose("endpoint", 2):
+        name = world.one_of("bound", [name for name in views if QUERIES[name][0].key])
+        kind, key = world.one_of("kind", ("checkpointing", "staging")), ", ".join(QUERIES[name][0].key)
+        made.append(f"CREATE MATERIALIZATION m INTO {kind} OPTIONS (at {kind!r}) AS {name} KEY ({key})")
+    return made
+
+
+def play(seed: int) -> ReplacedWorld:
+    """Make the history that ``seed`` is, to its end.  What it breaks is raised, with how to make it again."""
+    rng = random.Random(seed)
+    focus, calm_after = FOCI[int(rng.random() * len(FOCI))], CALM_AFTER[int(rng.random() * 3)]
+    world = ReplacedWorld(Seeded(rng, focus), calm_after=calm_after)
+    choose = world.choose
+    world.choose = world.simulation.choose = lambda label, n: CHOSEN[label] if label in CHOSEN else choose(label, n)
+    try:
+        apart.populate(world, project)
+        world.run()
+    except Exception as error:
+        error.add_note(f"replay this history: worlds.replaced.play({seed})")
+        raise
+    return world
