@@ -369,7 +369,8 @@ class Core:
         writing, upper = self.require_writing(), Frontier(self.require_writing().oracle.floor)
         report = await writing.running.maintain(upper, deadline)
         if writing.running.stale:
-            await self.catalogs.confirm(writing.epoch)
+            async with self.problems.of(CATALOG):
+                await self.catalogs.confirm(writing.epoch)
         return report
 
     async def deliver(self, deadline: Deadline | None = None) -> None:

@@ -100,7 +100,7 @@ class Collected:
         """Return the first time of the unbroken stretch with errors that ``time`` lies in; None if it has none."""
         since = None
         for when in sorted({when for when, _, _ in self.errors if when <= time}):
-            since = (when if since is None else since) if self.failed(when) else None
+            since = (max(when, self.since) if since is None else since) if self.failed(when) else None
         return since
 
     @property
@@ -407,12 +407,12 @@ class Observer:
             self.checked += 1
             held = {i: list(each.at(shown).elements()) for i, each in inputs.items()}
             found, failed = now.at(time), sum(inputs[i].failed(shown) for i in inherited)
-            while at + 1 < len(queries) and found != Counter(queries[at].meaning(held)):
+            while at + 1 < len(queries) and own(found) != own(Counter(queries[at].meaning(held))):
                 at += 1  # from here on it is a later query
             wanted, errors = Counter(queries[at].meaning(held)), queries[at].errors(held) + failed
             require("K2", now.failed(time) == errors, f"{name} at {time} has {now.failed(time)} errors, not {errors}")
             if found != wanted:
-                ours, wanted = _own(found), _own(wanted)
+                ours, wanted = own(found), own(wanted)
                 require(
                     "K2", ours == wanted, f"{name} at {time} is {_shown(ours)}; its definition gives {_shown(wanted)}"
                 )
@@ -518,7 +518,8 @@ def _refreshed(refresh: Refresh, time: int) -> int | None:
     return max((at for at in found if refresh.created <= at <= time), default=None)
 
 
-def _own(content: Counter[Row]) -> Counter[Row]:
+def own(content: Counter[Row]) -> Counter[Row]:
+    """Return the rows that no foreign writer wrote into a view."""
     return Counter({row: count for row, count in content.items() if not foreign(row)})
 
 

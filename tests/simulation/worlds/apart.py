@@ -92,6 +92,10 @@ class SimCarrier:
 
     async def close(self) -> None:
         """See `Carrier.close`."""
+        self.cut()
+
+    def cut(self) -> None:
+        """Cut the connection."""
         self._wire.cut = True
 
 

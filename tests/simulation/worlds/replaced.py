@@ -1,5 +1,8 @@
 """The world of instances apart in which views get other queries while replicas crash, sleep and are cut off.
 
+Two controllers take the location over from each other.  Now and then the one before reaches no store from then on, and
+is the only one that reaches one of the replicas: that replica obeys who was succeeded, and runs what is there no longer.
+
 A query may keep the columns of the one before, so that history, indexes and endpoints go on; or have others, and then
 what reads the view follows at the same time.  What waits to be put in place is taken back now and then.
 
@@ -13,32 +16,38 @@ from __future__ import annotations
 import random
 from collections import Counter, defaultdict
 from collections.abc import Coroutine, Sequence
+from dataclasses import replace
+from functools import partial
 from typing import Any, Final, TypeVar
 
 from laws.broken import require
-from laws.views import Observer
+from laws.views import Observer, own
+from strandline.controller.assembly import Assembly
 from strandline.controller.core import Core
 from strandline.controller.defining.changing import replacing
 from strandline.controller.language.statements import Drop
 from strandline.controller.location.catalog import KEY
 from strandline.controller.location.items import InstanceItem, Materialization, Source, Table, View
 from strandline.controller.location.version import successors
-from strandline.errors import DefinitionError, StoreError, Unavailable
+from strandline.errors import DefinitionError, Disconnected, StoreError, Unavailable
+from strandline.frontier.antichain import as_time
 from strandline.persist.client import PersistClient
 from strandline.testing.lists.list_engine import ListEngine
 from strandline.testing.simulation.choices import Seeded
 from strandline.testing.simulation.kernel import run_sync
-from strandline.testing.simulation.places import SimClock, SimIds
+from strandline.testing.simulation.places import SimBlob, SimClock, SimConsensus, SimIds
 from worlds import apart
-from worlds.apart import FOCI, ApartWorld, Controller
+from worlds.apart import FOCI, REPLICAS, ApartWorld, Controller, SimCarrier
 from worlds.instance import parsed
 from worlds.meanings import AGAIN, VIEWS, Wanted, meant
+from worlds.outside import ExposedBlob, ExposedConsensus, Weather
+from worlds.system import FailingEngine
 from worlds.whole import CALM_AFTER, DDL
 
 T = TypeVar("T")
 
-CHOSEN: Final = {"replicas": 1, "vandal": 1}
-"""What is not left to chance: there are two replicas, and no vandal."""
+CHOSEN: Final = {"replicas": 1, "instances": 1}
+"""What is not left to chance: there are two replicas and two controllers."""
 SETTLED_WITHIN: Final = 40
 """Within so many ticks after the last fault all that waits is put in place."""
 QUERIES: Final = {name: (*([VIEWS[name]] if name in VIEWS else []), *again) for name, again in AGAIN.items()}
@@ -78,7 +87,7 @@ class Remembering(Observer):
         now = await self.collected(view)
         if now is None or not now.since <= time < now.upper:
             return False
-        found, wanted = now.at(time), Counter(meant(view.name, view.sql).meaning(held))
+        found, wanted = own(now.at(time)), own(Counter(meant(view.name, view.sql).meaning(held)))
         require(law, found == wanted, f"{view.name} at {time} is {found}, and {view.sql!r} says {wanted}")
         return True
 
@@ -94,6 +103,53 @@ class ReplacedWorld(ApartWorld):
         engine = ListEngine(self.blob, self.queries)
         self.observer = Remembering(observing, engine, self.upstreams, self.places)
         self.consensus.told = self.observer.told
+        self.apart: list[Weather] = []
+        """What keeps each process of a controller, in the order of their starts, from the stores."""
+        self.alone: dict[str, Weather] = {}
+        """By the address of a replica, whose controller alone reaches it."""
+        self.owners: list[tuple[Weather, str, SimCarrier]] = []
+
+    def assembly(self) -> Assembly:
+        """See `World.assembly`."""
+        own = Weather()
+        self.apart.append(own)
+        if len(self.apart) > 1 and not self.simulation.calm and self.choose("torn", 2):
+            self._tear(self.apart[-2])
+        blob = SimBlob(ExposedBlob(ExposedBlob(self.blob, self.weather), own))
+        consensus = SimConsensus(ExposedConsensus(ExposedConsensus(self.consensus, self.weather, self.ambushes), own))
+        found = super().assembly()
+        engine = FailingEngine(self, blob)
+        return replace(found, blob=blob, consensus=consensus, engine=engine, dial=partial(self._reach, own))
+
+    async def _reach(self, own: Weather, address: str) -> SimCarrier:
+        if self.alone.get(address, own) is not own:
+            raise Disconnected("it cannot be reached")
+        carrier = await self._dial(address)
+        self.owners.append((own, address, carrier))
+        return carrier
+
+    def _tear(self, own: Weather) -> None:
+        """Let a controller reach one replica alone, and no store."""
+        address = f"{self.one_of('reached', REPLICAS)}:1"
+        own.out, self.alone[address] = True, own
+        for other, where, carrier in self.owners:
+            if where == address and other is not own:
+                carrier.cut()
+        self.marks["torn"] += 1
+
+    async def mend(self) -> None:
+        """Put together what was torn apart, again and again; in the end all is well."""
+        clock = SimClock(self.simulation)
+        while not self.simulation.calm:
+            await clock.sleep(0.05 * (1 + self.choose("whole", 8)))
+            self._mend()
+        self._mend()
+        self.busy.discard("mend")
+
+    def _mend(self) -> None:
+        for each in self.apart:
+            each.out = False
+        self.alone.clear()
 
     def controller(self, name: str, wanted: list[str], tasks: int) -> Replacing:
         """See `ApartWorld.controller`."""
@@ -111,6 +167,20 @@ class Replacing(Controller):
     async def _part(self, core: Core) -> None:
         """See `Instance._part`."""
         await (self._replace(core) if self.world.choose("replace", 2) else super()._part(core))
+
+    async def _commit(self, core: Core) -> None:
+        """See `Instance._commit`."""
+        await super()._commit(core)
+        if self.world.choose("replace", 3) == 0:
+            await self._replace(core)
+
+    async def _read(self, core: Core) -> None:
+        """See `Instance._read`; no reader of a history waits until a view can be read that was replaced just now."""
+        for view in core.catalog.of_kind(View):
+            state = core.client.known(view.shard)
+            if view.begins and (state is None or as_time(state.upper) <= view.begins):
+                return
+        await super()._read(core)
 
     async def _replace(self, core: Core) -> None:
         """Have one view or two get other queries, or take back what waits."""
@@ -216,6 +286,8 @@ def play(seed: int) -> ReplacedWorld:
     world.choose = world.simulation.choose = lambda label, n: CHOSEN[label] if label in CHOSEN else choose(label, n)
     try:
         apart.populate(world, project)
+        world.busy.add("mend")
+        world.simulation.spawn("mend", lambda _: world.mend())
         world.run()
     except Exception as error:
         error.add_note(f"replay this history: worlds.replaced.play({seed})")
