@@ -82,8 +82,8 @@ class RunDataflow:
     ``stages``: inputs first; the last one writes the output.  ``shards``: of the others, by the stage's name.
     ``inputs``: the collections that the stages read, by the name that the stages know.  ``conf``: the settings that
     change answers.  ``forgiven``: the inputs whose errors are none of the view's.  ``refresh``: its schedule (None: it
-    follows each time).  ``seed``: the shard in which what the output is to hold was prepared; empty: in none.  ``fence``: how
-    far beyond the epoch of what runs the output is written, so that what wrote another query there is fenced.
+    follows each time).  ``seed``: the shard in which what the output is to hold was prepared; empty: in none.
+    ``fence``: how far beyond the instance's epoch the output is written: what runs a query of before is fenced there.
     """
 
     output: Collection

@@ -16,7 +16,7 @@ from strandline.frontier.antichain import Frontier
 from strandline.instance.running.dataflows import Dataflows
 
 DOUBLED: Final = VIEWS["totals"].replace("sum(amount)", "2 * sum(amount)")
-assert DOUBLED != VIEWS["totals"]
+assert VIEWS["totals"] != DOUBLED
 
 
 async def _missed() -> None:
@@ -64,7 +64,7 @@ def test_without_the_fence_it_would_write(monkeypatch: pytest.MonkeyPatch) -> No
     """Damage: the test above would pass whatever is written."""
     opened = Dataflows._open
 
-    async def unfenced(self, stage, shard, epoch, *rest):  # noqa: ANN001, ANN002, ANN202
+    async def unfenced(self, stage, shard, epoch, *rest):
         return await opened(self, stage, shard, self._epoch, *rest)
 
     monkeypatch.setattr(Dataflows, "_open", unfenced)

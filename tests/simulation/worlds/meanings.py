@@ -205,9 +205,7 @@ AGAIN: Final[dict[str, tuple[Wanted, ...]]] = {
         ),
     ),
     "many": (
-        Wanted(
-            "SELECT k, 5 * n AS n FROM sums", ("sums",), lambda of: [(k, 5 * n) for k, n, *_ in of["sums"]], ("k",)
-        ),
+        Wanted("SELECT k, 5 * n AS n FROM sums", ("sums",), lambda of: [(k, 5 * n) for k, n, *_ in of["sums"]], ("k",)),
     ),
     "linear": (
         Wanted(

@@ -1,7 +1,7 @@
 """The world of instances apart in which views get other queries while replicas crash, sleep and are cut off.
 
-Two controllers take the location over from each other.  Now and then the one before reaches no store from then on, and
-is the only one that reaches one of the replicas: that replica obeys who was succeeded, and runs what is there no longer.
+Two controllers take the location over from each other.  Now and then the one before reaches no store from then on,
+and it alone reaches one of the replicas: that one obeys who was succeeded, and runs what is there no longer.
 
 A query may keep the columns of the one before, so that history, indexes and endpoints go on; or have others, and then
 what reads the view follows at the same time.  What waits to be put in place is taken back now and then.
@@ -254,7 +254,9 @@ class Replacing(Controller):
             await core.client.clock.sleep(0.05)
         else:
             waiting = [each.name for each in successors(core.catalog)]
-            require("Q2", False, f"{waiting} wait {SETTLED_WITHIN} ticks after the last fault: {core.health.problems()}")
+            require(
+                "Q2", False, f"{waiting} wait {SETTLED_WITHIN} ticks after the last fault: {core.health.problems()}"
+            )
         await super()._catch_up(core)
         for view in (await world.observer.catalog()).of_kind(View):
             now = await world.observer.collected(view)

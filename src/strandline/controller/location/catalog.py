@@ -95,9 +95,9 @@ class Catalog(msgspec.Struct, frozen=True):
     not released yet (`controller/location/dropped.py`).  ``writes``: the epoch under which replicas write, 0 until the
     first generation that knows of it; it is never above ``epoch``, so that the environment can close what replicas
     wrote.  ``replaced``: how often views that go on got other queries; none is written further beyond the epoch of its
-    writers (`View.fence`).  ``unfenced``: a replica is to be fenced that writes under ``epoch`` itself; the next generation does it.
-    ``promoted``: the token of the last promotion that was made here; empty: none was.  ``root``: the directory of the
-    project that was applied last, from which paths of items were seen; empty: none was.
+    writers (`View.fence`).  ``unfenced``: a replica is to be fenced that writes under ``epoch`` itself; the next
+    generation does it.  ``promoted``: the token of the last promotion that was made here; empty: none was.  ``root``:
+    the directory of the project that was applied last, from which paths of items were seen; empty: none was.
     """
 
     format: int = 1

@@ -76,11 +76,13 @@ async def release(
     return found
 
 
-async def close(shards: Iterable[str], transactions: Transactions, beyond: int) -> tuple[frozenset[str], dict[str, str]]:
+async def close(
+    shards: Iterable[str], transactions: Transactions, beyond: int
+) -> tuple[frozenset[str], dict[str, str]]:
     """Close ``shards``; return which are closed, and what stands in the way of each of the others.
 
-    ``beyond``: how far beyond the epoch of the environment one of them may have been written (`View.fence`).  What was a
-    table takes part in no transaction from then on.  Raises `FencedError` if a newer epoch was admitted.
+    ``beyond``: how far beyond the epoch of the environment one may have been written (`View.fence`).  What was a table
+    takes part in no transaction from then on.  Raises `FencedError` if a newer epoch was admitted.
     """
     closed, problems = set(), {}
     for shard in shards:

@@ -115,8 +115,8 @@ class View(_Item, frozen=True, tag="view"):
     ``apart``: what the names of its internal stages hold besides, so that it shares none of them with a view that reads
     another collection under the same name.  ``narrowed``: by the name of a table that has got columns since, those that
     the query sees of it.  ``begins``: the first time at which it can be read: before, another query had this name, and
-    its history is gone.  ``fence``: how far beyond the epoch of its writers it is written: what runs a query that it had
-    before is fenced at its shard.
+    its history is gone.  ``fence``: how far beyond the epoch of its writers it is written: what runs a query of before
+    is fenced at its shard.
     """
 
     sql: str

@@ -131,7 +131,8 @@ def being_replaced(catalog: Catalog) -> str:
         return ""
     names = ", ".join(repr(catalog.items[each.replaces].name) for each in waiting)
     drops = "; ".join(f"DROP MATERIALIZED VIEW {quote(each.name)}" for each in waiting)
-    return f"no version is promoted while {names} waits to be replaced: try again once that is done, or take it back: {drops}"
+    why = f"no version is promoted while {names} waits to be replaced"
+    return f"{why}: try again once that is done, or take it back: {drops}"
 
 
 def others(catalog: Catalog) -> dict[str, Item]:
