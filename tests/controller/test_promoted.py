@@ -320,7 +320,7 @@ def test_a_version_that_waited_while_another_was_promoted_is_refused() -> None:
 
 
 def test_no_version_is_promoted_over_a_view_that_waits_to_be_replaced() -> None:
-    """Damage: the promotion takes a replacement away that somebody waits for, and nobody is told."""
+    """Damage: the promotion takes a replacement away that its author waits for, in silence."""
     location = Location()
     old, following = readied(location, ticks=4)
     text = "CREATE OR REPLACE MATERIALIZED VIEW over AS SELECT grp, n + 1 AS n FROM wide"
