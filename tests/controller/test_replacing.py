@@ -359,6 +359,26 @@ def test_a_view_keeps_its_place_until_the_new_one_has_come_as_far(monkeypatch: p
     assert run_sync(held(process.core, "wide", now)) == meant(process.core, now, WIDER)
 
 
+def test_what_waits_over_a_view_that_waits_follows_that_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Damage: what is to replace a view gets the changes of the view before, and shows their sums for ever."""
+    location, process = begun()
+    caught_up = Writing._caught_up
+
+    async def never(self: Writing, names: object) -> bool:
+        return False
+
+    monkeypatch.setattr(Writing, "_caught_up", never)
+    execute(process, "CREATE MATERIALIZED VIEW few AS SELECT grp, n FROM over")
+    location.tick(process)
+    execute(process, replacing("SELECT grp, 5 * n AS n, 1 AS one FROM wide", "over"))
+    for _ in range(4):
+        location.tick(process)
+    monkeypatch.setattr(Writing, "_caught_up", caught_up)
+    now = location.tick(process)
+    over = run_sync(held(process.core, "over", now))
+    assert run_sync(held(process.core, "few", now)) == Counter((grp, n) for grp, n, _ in over.elements())
+
+
 def test_a_planted_mistake_is_seen_where_readers_look(monkeypatch: pytest.MonkeyPatch) -> None:
     """Damage: the test above would pass if a query took its place too early."""
 

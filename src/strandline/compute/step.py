@@ -137,6 +137,11 @@ class StageRun:
         return tuple(self._inputs)
 
     @property
+    def writes(self) -> str:
+        """The shard that it writes: by it, and not by a name, others know what they read of it."""
+        return self.sink.writer.shard
+
+    @property
     def reads(self) -> tuple[str, ...]:
         """The shards of `inputs`."""
         return tuple(reader.state.shard for reader in self._inputs.values())
@@ -178,10 +183,10 @@ class StageRun:
         """How far all inputs are known (as last seen here)."""
         return meet(reader.state.upper for reader in self._inputs.values())
 
-    def quiet(self, upper: Frontier, quiet_inputs: frozenset[str]) -> bool:
+    def quiet(self, upper: Frontier, moving: frozenset[str]) -> bool:
         """Return, by metadata alone, whether nothing changes up to ``upper`` but the upper itself.
 
-        ``quiet_inputs`` are stages that are themselves quiet up to ``upper`` and will be advanced there.  They must be
+        ``moving``: shards of stages that are themselves quiet up to ``upper`` and will be advanced there.  They must be
         known to where the shard is: from there on, only, its certificate leaves open what they hold.
         """
         lower, stands = self.sink.desired, self.sink.writer.state.upper
@@ -191,9 +196,9 @@ class StageRun:
             return False
         if not (self.sink.seen and Frontier(lower) <= stands):
             return False
-        for name, reader in self._inputs.items():
+        for reader in self._inputs.values():
             known = reader.state.upper
-            if not (upper <= known or (name in quiet_inputs and stands <= known)):
+            if not (upper <= known or (reader.state.shard in moving and stands <= known)):
                 return False
         return not self._may_change(lower, as_time(upper))
 
@@ -272,12 +277,13 @@ class StageRun:
     async def follow(self, upper: Frontier, drafts: Mapping[str, Draft]) -> Draft | None:
         """Do `draft` over what others are about to append, if no other input changes and nothing is looked up.
 
-        ``drafts``: by the name of the input.  `step` may be called with the result only once those that it `follows`
+        ``drafts``: by the shard of the input.  `step` may be called with the result only once those that it `follows`
         have been appended.  None: it has to wait until they are.
         """
         if self.stage.rule is not None or self._refresh is not None:
             return None  # it keeps a state, which has to be looked up; or its upper is another one
-        read = {name: drafts[name] for name in self._inputs if name in drafts}
+        shards = {name: reader.state.shard for name, reader in self._inputs.items()}
+        read = {name: drafts[shard] for name, shard in shards.items() if shard in drafts}
         plans = self._plans.of(Care.PLAIN, Window(frozenset(read), ()))
         deltas = {frame(name, Phase.DELTA): (self._inputs[name].schema, draft.delta) for name, draft in read.items()}
         known = {name: (schema, rows) for name, (schema, rows) in deltas.items() if rows is not None}

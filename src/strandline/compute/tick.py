@@ -15,7 +15,7 @@ fails with, a bug of ours included, is its own problem; only `FencedError` ends 
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from graphlib import TopologicalSorter
 from itertools import pairwise
@@ -84,11 +84,11 @@ async def tick(
     order = levels(runs)
     for whole, above in pairwise([*order, []]):
         level = [run for run in whole if run.name not in report.stepped and run.name not in report.failed]
-        quiet = {run.name: run for run in level if run.quiet(upper, frozenset(waiting))}
+        quiet = {run.name: run for run in level if run.quiet(upper, _shards(waiting.values()))}
         due = [run for run in level if run.name not in quiet and not run.rests(upper)]
         active = [run for run in due if not await _set_aside(run, upper, aside)]
         waiting |= quiet  # with what they read: only so is it known whether that is moved
-        if any(name in waiting for run in active for name in run.inputs):
+        if not all(_shards(waiting.values()).isdisjoint(run.reads) for run in active):
             await _move(client, waiting, upper, report)
         await _Wave(client, engine, active, above, upper, report, together).step()
     await _move(client, waiting, upper, report)
@@ -108,13 +108,17 @@ async def _set_aside(run: StageRun, upper: Frontier, aside: Callable[[StageRun],
     return True
 
 
+def _shards(runs: Iterable[StageRun]) -> frozenset[str]:
+    return frozenset(run.writes for run in runs)
+
+
 def levels(runs: Sequence[StageRun]) -> list[list[StageRun]]:
     """Return the stages by how many others stand before them, whatever the order of ``runs``: what is read comes first.
 
     A stage may have been opened before one that it reads, if that one could not be opened at first.
     """
-    named = {run.name: run for run in runs}
-    order = TopologicalSorter({run.name: [name for name in run.inputs if name in named] for run in runs})
+    written = {run.writes: run.name for run in runs}
+    order = TopologicalSorter({run.name: [written[shard] for shard in run.reads if shard in written] for run in runs})
     order.prepare()
     found: list[list[StageRun]] = []
     while ready := order.get_ready():
@@ -147,8 +151,8 @@ class _Wave:
         begun = list(self.runs)
         try:
             await self._each(self.runs, self._draft)
-            below = frozenset(self.drafts)
-            begun += (following := [run for run in self.above if not below.isdisjoint(run.inputs)])
+            below = self._drafted.keys()
+            begun += (following := [run for run in self.above if not below.isdisjoint(run.reads)])
             await self._each(following, self._follow)
             await self._stage()
             await self._each([run for run in self.runs if run.name not in self.report.failed], self._step)
@@ -161,6 +165,11 @@ class _Wave:
         finally:
             for run in begun:
                 run.stepping_ms = None
+
+    @property
+    def _drafted(self) -> dict[str, Draft]:
+        """The drafts of this level, by the shards that they are for."""
+        return {run.writes: self.drafts[run.name] for run in self.runs if run.name in self.drafts}
 
     async def _each(self, runs: Sequence[StageRun], do: Callable[[StageRun], Awaitable[None]]) -> None:
         for run in runs:
@@ -194,7 +203,7 @@ class _Wave:
             self.drafts[run.name] = found
 
     async def _follow(self, run: StageRun) -> None:
-        if (found := await run.follow(self.upper, self.drafts)) is not None:
+        if (found := await run.follow(self.upper, self._drafted)) is not None:
             self.drafts[run.name] = found
 
     async def _stage(self) -> None:
@@ -235,7 +244,7 @@ async def _staged(engine: Engine, asked: Sequence[tuple[Rows, StageRequest]]) ->
 
 
 async def _move(client: PersistClient, waiting: dict[str, StageRun], upper: Frontier, report: TickReport) -> None:
-    together = frozenset(waiting)
+    together = _shards(waiting.values())
     runs = [run for run in waiting.values() if run.sink.seen and run.sink.writer.state.upper < upper]
     waiting.clear()
     stood = [run.sink.writer.state.upper for run in runs]
@@ -247,7 +256,9 @@ async def _move(client: PersistClient, waiting: dict[str, StageRun], upper: Fron
     finally:
         for run in runs:
             run.stepping_ms = None
-    behind = together - {run.name for run, outcome in zip(runs, outcomes, strict=True) if isinstance(outcome, Appended)}
+    behind = together - {
+        run.writes for run, outcome in zip(runs, outcomes, strict=True) if isinstance(outcome, Appended)
+    }
     for run, lower, outcome in zip(runs, stood, outcomes, strict=True):
         match outcome:
             case Fenced():
@@ -255,5 +266,5 @@ async def _move(client: PersistClient, waiting: dict[str, StageRun], upper: Fron
             case StrandlineError():
                 report.failed[run.name] = outcome
             case _:
-                run.sink.moved(outcome, upper, read=upper if behind.isdisjoint(run.inputs) else lower)
+                run.sink.moved(outcome, upper, read=upper if behind.isdisjoint(run.reads) else lower)
                 report.moved.append(run.name)
