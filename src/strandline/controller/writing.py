@@ -2,6 +2,8 @@
 
 An item is opened where its last incarnation left it.  What keeps it from opening is its own problem; the other items go
 on, and every tick tries again.
+
+Long because what is opened, placed and let go under one epoch is one subject.
 """
 
 from __future__ import annotations
