@@ -137,11 +137,6 @@ class StageRun:
         return tuple(self._inputs)
 
     @property
-    def writes(self) -> str:
-        """The shard that it writes: by it, and not by a name, others know what they read of it."""
-        return self.sink.writer.shard
-
-    @property
     def reads(self) -> tuple[str, ...]:
         """The shards of `inputs`."""
         return tuple(reader.state.shard for reader in self._inputs.values())
@@ -282,8 +277,7 @@ class StageRun:
         """
         if self.stage.rule is not None or self._refresh is not None:
             return None  # it keeps a state, which has to be looked up; or its upper is another one
-        shards = {name: reader.state.shard for name, reader in self._inputs.items()}
-        read = {name: drafts[shard] for name, shard in shards.items() if shard in drafts}
+        read = {name: drafts[r.state.shard] for name, r in self._inputs.items() if r.state.shard in drafts}
         plans = self._plans.of(Care.PLAIN, Window(frozenset(read), ()))
         deltas = {frame(name, Phase.DELTA): (self._inputs[name].schema, draft.delta) for name, draft in read.items()}
         known = {name: (schema, rows) for name, (schema, rows) in deltas.items() if rows is not None}
