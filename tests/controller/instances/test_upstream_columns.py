@@ -15,7 +15,9 @@ from strandline.controller.language.statements import parse
 from strandline.testing.upstreams.growing import Growing
 from strandline.wiring.registry import Readers
 
-TICKS_MAX = 20
+TICKS_MAX = 200
+PAUSE_S = 0.1
+"""Between two ticks: a replica that was away is connected after a while."""
 
 
 async def defined(upstream: Growing) -> Site:
@@ -40,11 +42,10 @@ async def settled(at: Site, upstream: Growing, *names: str) -> None:
     wanted = Counter({r["k"]: tuple(r.get(name) for name in names) for r in upstream.records[""]}.values())
     for _ in range(TICKS_MAX):
         time = await evolving.tick(at.core)
-        if at.core.catalog.collection("s").schema.names != names or at.core.health.problems():
-            continue
         uppers = [at.core.require_writing().running.upper(name).at for name in ("s", "every")]
-        if uppers == [time + 1, time + 1]:
+        if at.core.catalog.collection("s").schema.names == names and uppers == [time + 1, time + 1]:
             break
+        await at.core.assembly.clock.sleep(PAUSE_S)
     assert at.core.health.problems() == {}
     found = await held(at.core, "s", time)
     assert found == wanted
