@@ -57,6 +57,12 @@ def test_what_opens_and_what_connects_imports_no_library_of_rows(module: str) ->
     assert not loaded(f"import {module}") & set(HEAVY)
 
 
+def test_who_asks_a_living_process_imports_neither_what_runs_views_nor_the_parser() -> None:
+    """Damage: each `strandline status` beside a running process waits for a second before it asks."""
+    found = loaded("import strandline.cli.asking, strandline.serving.remote")
+    assert not found & {"sqlglot", "strandline.controller.core", "strandline.client.environment"}
+
+
 def test_a_reader_or_driver_is_imported_when_it_is_chosen() -> None:
     """Damage: an environment without Kafka and DuckDB waits for both of their clients."""
     registry = "from strandline.wiring.registry import DRIVERS, READERS, named"

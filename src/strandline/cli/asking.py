@@ -6,7 +6,7 @@ import sys
 from collections.abc import Sequence
 from contextlib import closing, suppress
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from strandline.cli.terminal import watching
 from strandline.cli.terminal.exits import Exit
@@ -14,14 +14,15 @@ from strandline.cli.terminal.opening import Asked, Opener
 from strandline.cli.terminal.output import Output, outcome, rows_document, rows_table
 from strandline.cli.terminal.standing import left_out, parts, stands_still, waiting, written_by
 from strandline.cli.terminal.watching import interrupted
-from strandline.client import Progress, Transaction, Updates
-from strandline.controller.defining.project.files import resolved
+from strandline.client import Progress, Updates
 from strandline.controller.defining.project.settings import Project
-from strandline.controller.language import statements
-from strandline.controller.language.showing import Show
 from strandline.errors import ConfigError, DefinitionError, Position
 from strandline.frontier import moments
 from strandline.serving import RemoteEnvironment, RemoteTransaction
+
+if TYPE_CHECKING:
+    from strandline.client import Transaction
+    from strandline.controller.language import statements
 
 
 def status(opener: Opener, root: Path, output: Output) -> Exit:
@@ -84,6 +85,10 @@ def explain(opener: Opener, root: Path, name: str, output: Output) -> None:
 
 def script(opener: Opener, root: Path, file: Path, output: Output) -> None:
     """Run the statements of a file.  A script that only reads does not block the writer."""
+    from strandline.controller.defining.project.files import resolved  # they bring the parser of SQL
+    from strandline.controller.language import statements
+    from strandline.controller.language.showing import Show
+
     project = opener.place(root)
     text = _text(file)
     parsed = [(each, resolved(project, statements.parse(each))) for each in statements.placed(text)]
@@ -116,6 +121,8 @@ def script(opener: Opener, root: Path, file: Path, output: Output) -> None:
 
 def _refuse_loose_ends(parsed: Sequence[tuple[str, statements.Statement]]) -> None:
     """Refuse a script with unmatched BEGIN, COMMIT or ROLLBACK, before any of it runs."""
+    from strandline.controller.language import statements
+
     begun: Position | None = None
     for _, statement in parsed:
         if isinstance(statement, statements.Bracket):

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import datetime as dt
-from typing import Final
+from collections.abc import Mapping
+from typing import Any, Final
 
 from strandline.errors import InvalidUsage
 from strandline.frontier.antichain import TIME_MAX
@@ -57,3 +58,14 @@ def clock(time: int) -> str:
     except OverflowError:
         return str(time)
     return f"{at.replace(tzinfo=None).isoformat(timespec='milliseconds')}Z"
+
+
+def told(lag: Mapping[str, Any]) -> str:
+    """Return for people how far something is behind: in milliseconds (``ms``), and in counts of what is to come.
+
+    >>> told({"ms": 1_234, "rows": 7}), told({"ms": 125_000, "rows": None, "bytes": 0}), told({"ms": None, "files": 1})
+    ('1.2 s, 7 rows', '2 min 5 s', '1 files')
+    """
+    ms, counts = lag["ms"], [f"{count:,} {unit}" for unit, count in lag.items() if unit != "ms" and count]
+    time = "" if ms is None else f"{ms / 1000:.1f} s" if ms < 60_000 else f"{ms // 60_000} min {ms // 1000 % 60} s"
+    return ", ".join(filter(None, (time, *counts)))

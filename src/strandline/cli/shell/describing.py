@@ -12,8 +12,10 @@ from strandline.cli.shell.colours import coloured
 from strandline.cli.shell.commands import HELP
 from strandline.cli.shell.tables import FAINT, HEAD, Look, lines
 from strandline.cli.terminal.output import printable
+from strandline.cli.terminal.standing import written_by
 from strandline.controller.introspection.definition import named
 from strandline.errors import InvalidUsage
+from strandline.frontier.moments import told
 
 Ask = Callable[[str], pa.Table]
 """Returns the rows that a statement answers with."""
@@ -51,9 +53,6 @@ def described(name: str, ask: Ask, look: Look) -> Iterator[Text]:
 
 def standing(found: Mapping[str, Any], look: Look) -> Iterator[Text]:
     """Yield the lines about how each collection is, and what stands still and why; ``found``: what `status` returns."""
-    from strandline.cli.terminal.standing import written_by  # they import what runs views: nothing else here needs that
-    from strandline.controller.asking.freshness import told
-
     columns = ("collection", "phase", "lag", "errors", "problem")
     rows: list[tuple[Any, ...]] = [
         (name, each["phase"], told(each["lag"]), (each.get("errors") or {}).get("rows"), each.get("problem"))

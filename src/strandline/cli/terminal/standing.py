@@ -10,9 +10,7 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from strandline.cli.terminal.output import printable, table
-from strandline.controller.asking.freshness import told
-from strandline.frontier.moments import shown
-from strandline.instance.error_half import described, remedy
+from strandline.frontier.moments import shown, told
 
 _COLUMNS: Final = ("kind", "phase", "lag", "rate", "since", "upper", "updates", "parts", "last step", "errors")
 _ROOM: Final = ("phase", "lag", "rate", "errors", "last step", "kind", "updates", "parts", "upper", "since")
@@ -138,9 +136,10 @@ def _lines(found: Mapping[str, Any]) -> Iterator[str]:
         if each["first"] is not None:
             yield f"{name}: {each['phase']}, {_begun(each['first'])}"
         errors = each.get("errors") or {}
-        first = errors.get("first", ())
-        yield from (f"{name}: {described(error)}" for error in first)
-        if first:
+        if first := errors.get("first", ()):
+            from strandline.instance.error_half import described, remedy  # it brings what reads collections
+
+            yield from (f"{name}: {described(error)}" for error in first)
             yield f"{name}: errors since {shown(errors['since'])}"
             yield f"{name}: {remedy(first[0])}"
     for name, each in found["materializations"].items():

@@ -80,14 +80,3 @@ def _lag_rows(
 def _beyond(read: ShardState, state: ShardState | None) -> int:
     """Return about how many updates of ``read`` a view at ``state`` has not seen."""
     return sum(batch.rows for batch in read.batches if state is None or not batch.upper <= state.upper)
-
-
-def told(lag: Mapping[str, Any]) -> str:
-    """Return a lag for people.
-
-    >>> told({"ms": 1_234, "rows": 7}), told({"ms": 125_000, "rows": None, "bytes": 0}), told({"ms": None, "files": 1})
-    ('1.2 s, 7 rows', '2 min 5 s', '1 files')
-    """
-    ms, counts = lag["ms"], [f"{count:,} {unit}" for unit, count in lag.items() if unit != "ms" and count]
-    time = "" if ms is None else f"{ms / 1000:.1f} s" if ms < 60_000 else f"{ms // 60_000} min {ms // 1000 % 60} s"
-    return ", ".join(filter(None, (time, *counts)))
