@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import signal
 import subprocess
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -86,7 +87,12 @@ class Terminal:
         """Return the exit status of the command, once it has ended."""
 
         def status() -> str:
-            return self._do("list-panes", "-t", "it", "-F", "#{pane_dead_status}").strip()
+            server, _, found = (
+                self._do("list-panes", "-t", "it", "-F", "#{pid} #{pane_dead_status}").strip().partition(" ")
+            )
+            if not found:
+                os.kill(int(server), signal.SIGCHLD)  # now and then tmux does not notice that the command has ended
+            return found
 
         self.until(lambda _: status() != "")
         return int(status())
