@@ -2,7 +2,6 @@
 
 __all__ = [
     "backfill",
-    "freshness",
     "housekeeping",
     "peeking",
     "progress",
