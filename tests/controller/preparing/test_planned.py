@@ -116,6 +116,18 @@ def test_other_columns_are_said_to_begin_anew_with_what_follows(deployed: Deploy
     assert "then its history begins anew; with it, at the same time: over" in change["effect"]
 
 
+def test_what_may_change_in_place_is_in_the_plan_too(deployed: Deployed) -> None:
+    """Damage: a history becomes short, or a source takes other columns, and no plan said so."""
+    kept = BASE["views/totals.sql"].replace("AS SELECT", "KEEP HISTORY FOR '1 day' AS SELECT", 1)
+    deployed.write({"views/totals.sql": kept})
+    (change,) = deployed.plan()["changes"]
+    assert (change["what"], change["name"], change["why"]) == ("alter", "totals", "it gets KEEP HISTORY FOR '1 day'")
+    assert deployed.deploy()["replaced"] == []
+    assert deployed.plan()["changes"] == []
+    deployed.write(BASE)
+    assert [each["why"] for each in deployed.plan()["changes"]] == ["it gets a history as the settings say"]
+
+
 def test_what_is_not_in_the_project_is_dropped_only_when_that_is_asked_for(deployed: Deployed) -> None:
     """Damage: a deleted file, or a table that was made by hand, takes data along."""
     deployed.write({"views/over.sql": "", "views/totals.sql": ""})
