@@ -7,8 +7,8 @@ A query may keep the columns of the one before, so that history, indexes and end
 what reads the view follows at the same time.  What waits to be put in place is taken back now and then.
 
 The laws are those of views, said of each query for the times that are its own.  K2: what goes on is, at each time, what
-one of its queries says, and no later time is of an earlier query.  Q1: a tick that has put a query in place ends at a
-time that is of it.  Q2: once all is well, nothing waits to be put in place, and each view is of its last query.
+one of its queries says, and no later time is of an earlier query.  Y1: a tick that has put a query in place ends at a
+time that is of it.  Y2: once all is well, nothing waits to be put in place, and each view is of its last query.
 """
 
 from __future__ import annotations
@@ -230,7 +230,7 @@ class Replacing(Controller):
             self.world.marks["dropped: unknown"] += 1
 
     async def _ticked(self, core: Core, tick: Coroutine[Any, Any, T]) -> T:
-        """See `Instance._ticked`.  Q1."""
+        """See `Instance._ticked`.  Y1."""
         world, before = self.world, {view.name: view for view in core.catalog.of_kind(View)}
         found = await super()._ticked(core, tick)
         catalog = await world.observer.catalog()
@@ -241,11 +241,11 @@ class Replacing(Controller):
             if was is None or (was.sql, was.shard) == (view.sql, view.shard):
                 continue
             world.marks["replaced: goes on" if was.shard == view.shard else "replaced: anew"] += 1
-            world.marks["replaced: read at once"] += await world.observer.newest("Q1", view, found)
+            world.marks["replaced: read at once"] += await world.observer.newest("Y1", view, found)
         return found
 
     async def _catch_up(self, core: Core) -> None:
-        """See `Instance._catch_up`.  Q2."""
+        """See `Instance._catch_up`.  Y2."""
         world = self.world
         for _ in range(SETTLED_WITHIN):
             if not successors(core.catalog):
@@ -255,13 +255,13 @@ class Replacing(Controller):
         else:
             waiting = [each.name for each in successors(core.catalog)]
             require(
-                "Q2", False, f"{waiting} wait {SETTLED_WITHIN} ticks after the last fault: {core.health.problems()}"
+                "Y2", False, f"{waiting} wait {SETTLED_WITHIN} ticks after the last fault: {core.health.problems()}"
             )
         await super()._catch_up(core)
         for view in (await world.observer.catalog()).of_kind(View):
             now = await world.observer.collected(view)
             if now is not None and now.upper:
-                world.marks["replaced: at the end"] += await world.observer.newest("Q2", view, now.upper - 1)
+                world.marks["replaced: at the end"] += await world.observer.newest("Y2", view, now.upper - 1)
 
 
 def project(world: ApartWorld) -> list[str]:
