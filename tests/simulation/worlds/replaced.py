@@ -76,7 +76,12 @@ class Remembering(Observer):
         return self._was[view.shard]
 
     async def newest(self, law: str, view: View, time: int) -> bool:
-        """See that a view is of its last query at ``time``; return whether it can be read there, with what it reads."""
+        """See that a view is of its last query at ``time``; return whether it can be read there, with what it reads.
+
+        False also where a vandal may have sealed that time: what the view lacks there comes with its next one.
+        """
+        if self._spoilt(view, time):
+            return False
         catalog = await self.catalog()
         held = {}
         for name, each in self._read(view).items():
