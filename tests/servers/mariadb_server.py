@@ -102,7 +102,8 @@ class MariaDBServer:
 
 def programs() -> bool:
     """Tell whether the machine has MariaDB's programs."""
-    return shutil.which("mariadb-install-db") is not None and (
+    needed = ("mariadb-install-db", "my_print_defaults")  # the first calls the second
+    return all(map(shutil.which, needed)) and (
         shutil.which("mariadbd") is not None or Path("/usr/sbin/mariadbd").exists()
     )
 
