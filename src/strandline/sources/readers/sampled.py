@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeAlias, Union
 
@@ -122,8 +122,10 @@ class CsvSample:
         return CsvSample(self.names, tuple(one.joined(two) for one, two in both), self.whole and other.whole)
 
 
-def of_csv(opened: Callable[[], pa.NativeFile], form: FileFormat) -> CsvSample:
+def of_csv(opened: Callable[[], pa.NativeFile], form: FileFormat, only: Collection[str] | None = None) -> CsvSample:
     r"""Return a sample of a CSV file, which ``opened`` opens anew; without a header its columns are ``f0``, ``f1``, ….
+
+    ``only``: of these columns alone, of which there are some, and of all their values.
 
     >>> from strandline.algebra.formats import Encoding
     >>> found = of_csv(lambda: pa.BufferReader(b"id,city,n\n1,Delft,NA\n2,Gh,7\n"), FileFormat(Encoding.CSV))
@@ -136,23 +138,32 @@ def of_csv(opened: Callable[[], pa.NativeFile], form: FileFormat) -> CsvSample:
         first = first_record(stream.read(BLOCK_BYTES).decode("utf-8-sig", errors="replace"), form)
     if first is None:
         return CsvSample((), (), whole=True)
-    seen = tuple(_Texts() for _ in first.fields)
+    names = first.fields if form.header else tuple(f"f{number}" for number in range(len(first.fields)))
+    seen = tuple(_Texts() if only is None or name in only else None for name in names)
+    bytes_max = SAMPLE_BYTES if only is None else None
     try:
         with opened() as stream:
-            whole = _look(stream, first.line if form.header else 0, form, seen)
+            whole = _look(stream, first.line if form.header else 0, form, seen, bytes_max)
     except pa.ArrowInvalid as error:
         raise ValueError(f"this is no CSV that can be read: {error}") from error
-    names = first.fields if form.header else tuple(f"f{number}" for number in range(len(seen)))
-    return CsvSample(names, seen, whole)
+    found = [(name, texts) for name, texts in zip(names, seen, strict=True) if texts is not None]
+    return CsvSample(tuple(name for name, _ in found), tuple(texts for _, texts in found), whole)
 
 
-def _look(stream: pa.NativeFile, skipped: int, form: FileFormat, seen: Sequence[_Texts]) -> bool:
-    """Look at the records behind the first lines; return whether these were all."""
+def _look(
+    stream: pa.NativeFile, skipped: int, form: FileFormat, seen: Sequence[_Texts | None], bytes_max: int | None
+) -> bool:
+    """Look at the records behind the first lines, at columns that are not None; return whether these were all."""
     names = [str(number) for number in range(len(seen))]
     read = csv.ReadOptions(column_names=names, skip_rows=skipped, block_size=BLOCK_BYTES)
     parse = csv.ParseOptions(delimiter=form.delimiter, quote_char=form.quote, invalid_row_handler=lambda _: "skip")
+    looked_at = {name: texts for name, texts in zip(names, seen, strict=True) if texts is not None}
     as_they_are = csv.ConvertOptions(
-        column_types=dict.fromkeys(names, pa.binary()), check_utf8=False, null_values=[], strings_can_be_null=False
+        column_types=dict.fromkeys(names, pa.binary()),
+        include_columns=[*looked_at],
+        check_utf8=False,
+        null_values=[],
+        strings_can_be_null=False,
     )
     looked = 0
     try:
@@ -162,10 +173,10 @@ def _look(stream: pa.NativeFile, skipped: int, form: FileFormat, seen: Sequence[
             return True  # the header is all there is
         raise
     for batch in batches:
-        if looked >= SAMPLE_BYTES:
+        if bytes_max is not None and looked >= bytes_max:
             return False
         looked += batch.nbytes
-        for texts, values in zip(seen, batch.columns, strict=True):
+        for texts, values in zip(looked_at.values(), batch.columns, strict=True):
             texts.see(values)
     return True
 

@@ -19,6 +19,7 @@ from strandline.algebra.formats import Encoding, FileFormat
 from strandline.algebra.schema import Column, Schema, ddl_of
 from strandline.errors import Unavailable
 from strandline.sources.reader import ColumnsAdded, Surroundings
+from strandline.sources.readers import sampled
 from strandline.sources.readers.files.columns import NewColumns, header, held
 
 KNOWN: Final = Schema((Column("id", "bigint"), Column("city", "string")))
@@ -85,6 +86,7 @@ CASES: Final[dict[str, tuple[FileFormat, Callable[[Path], object], str]]] = {
         lambda p: p.write_text("id,city,at\n1,a,2026-01-02\n"),
         "`at` string",
     ),
+    "csv, with names twice": (CSV, lambda p: p.write_text("id,city,x,X,n,y,y\n1,a,2,3,4,5,6\n"), "`n` bigint"),
     "csv, without a header": (FileFormat(Encoding.CSV, header=False), lambda p: p.write_text("1,a,7\n"), ""),
     "csv, damaged": (CSV, lambda p: p.write_bytes(b"id,city,\xff\xfe\x00"), ""),
     "csv, without a column that it must have": (CSV, lambda p: p.write_text("id,n\n1,7\n"), ""),
@@ -141,7 +143,7 @@ def test_the_columns_of_a_file_that_are_not_known_are_found(tmp_path: Path, case
     form, write, found = CASES[case]
     path = tmp_path / ("f.csv.gz" if "compressed" in case else "f")
     write(path)
-    assert ddl_of(held([str(path)], KNOWN, form, Opening())) == found
+    assert ddl_of(held([str(path)], KNOWN, form, Opening()).columns) == found
 
 
 @pytest.mark.parametrize(("form", "text"), [(JSON, b'{"n": 1}\n' * 9_000), (CSV, b"id,city,n\n" + b"1,a,7\n" * 9_000)])
@@ -151,7 +153,7 @@ def test_a_file_that_cannot_be_decompressed_holds_none_and_one_that_is_refused_i
     """Damage: one damaged file stops a source for ever, or a disk that fails for a moment costs a column its values."""
     path, opening = tmp_path / "f.gz", Opening()
     path.write_bytes(gzip.compress(text)[:-20])
-    assert held([str(path)], KNOWN, form, opening) == []
+    assert held([str(path)], KNOWN, form, opening).columns == ()
 
     class Refused(io.RawIOBase):
         def readable(self) -> bool:
@@ -170,10 +172,51 @@ def test_a_column_is_of_a_type_that_all_files_have(tmp_path: Path) -> None:
     for name, values in (("a", "1,2.5,x"), ("b", "2.5,1,7"), ("c", "1,7,1")):
         (tmp_path / name).write_text(f"id,city,i,f,t\n1,a,{values}\n")
     paths = [str(tmp_path / name) for name in "abc"]
-    assert ddl_of(held(paths, KNOWN, CSV, Opening())) == "`i` double, `f` double, `t` string"
+    assert ddl_of(held(paths, KNOWN, CSV, Opening()).columns) == "`i` double, `f` double, `t` string"
     for name, kind in (("p", pa.int32()), ("q", pa.int64())):
         parquet(tmp_path / name, id=pa.array([1]), city=pa.array(["a"]), n=pa.array([1], kind))
-    assert ddl_of(held([str(tmp_path / name) for name in "pq"], KNOWN, PARQUET, Opening())) == "`n` bigint"
+    found = held([str(tmp_path / name) for name in "pq"], KNOWN, PARQUET, Opening())
+    assert ddl_of(found.columns) == "`n` bigint"
+
+
+def test_a_value_of_a_new_column_is_found_wherever_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Damage: a column whose first value comes late in a large file is none, and its values are lost."""
+    monkeypatch.setattr(sampled, "SAMPLE_BYTES", 1)
+    path = tmp_path / "f"
+    path.write_text("id,late,city\n" + "1,,abcdefghijklmnop\n" * 200_000 + "1,42,a\n")
+    assert ddl_of(held([str(path)], KNOWN, CSV, Opening()).columns) == "`late` bigint"
+    path.write_text("id,late,city\n" + "1,7,abcdefghijklmnop\n" * 200_000 + "1,x,a\n")
+    assert ddl_of(held([str(path)], KNOWN, CSV, Opening()).columns) == "`late` string"
+
+
+def test_names_that_differ_in_case_alone_are_one_column_of_two_files(tmp_path: Path) -> None:
+    """Damage: two columns are proposed that no source can have both, and it stands still for ever."""
+    (tmp_path / "a").write_text("id,city,Extra\n1,a,7\n")
+    (tmp_path / "b").write_text("id,city,extra\n1,a,2.5\n")
+    paths = [str(tmp_path / name) for name in "ab"]
+    assert ddl_of(held(paths, KNOWN, CSV, Opening()).columns) == "`Extra` double"
+    for name in ("n", "N"):
+        (tmp_path / name).write_text(f'{{"{name}": 1}}')
+    paths = [str(tmp_path / name) for name in "nN"]
+    assert ddl_of(held(paths, KNOWN, JSON, Opening()).columns) == "`n` bigint, `N` bigint"
+
+
+@pytest.mark.parametrize("evolves", [False, True])
+def test_names_that_a_header_has_twice_are_left_out_with_a_notice(tmp_path: Path, *, evolves: bool) -> None:
+    """Damage: a column is added under whose name no file can be read; or one is left out in silence."""
+    for name, text in (("a", "id,city\n1,a\n"), ("b", "id,city,x,X\n1,a,2,3\n")):
+        (tmp_path / name).write_text(text)
+    looking = NewColumns(Opening(), CSV, around(evolves=evolves))
+    run_sync(looking.look([str(tmp_path / "b")], str(tmp_path / "a")))
+    assert looking.notice == f"columns that a header names more than once are not read: `x` ({str(tmp_path / 'b')!r})"
+
+
+def test_where_the_first_file_is_gone_every_column_that_is_not_read_is_news(tmp_path: Path) -> None:
+    """Damage: where files leave once they are durable, a restart silences the notice of a column that came."""
+    (tmp_path / "b").write_text("id,city,n\n1,a,2\n")
+    looking = NewColumns(Opening(), CSV, around(evolves=False))
+    run_sync(looking.look([str(tmp_path / "b")], str(tmp_path / "gone")))
+    assert looking.notice.endswith("ALTER SOURCE `s` ADD COLUMNS (`n` bigint)")
 
 
 def run_sync(call: Coroutine[Any, Any, None]) -> None:

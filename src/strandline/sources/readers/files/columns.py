@@ -1,7 +1,8 @@
 """The columns that files hold besides those that their source reads, with the types that `discover` proposes.
 
 The header of a file names them, but for JSON lines, which are read for that: all of them, so that no field is missed.
-A column without any value is none: nothing of it is lost.  A column whose values nothing reads is left out.
+So are the values of CSV's other columns.  A column without any value is none: nothing of it is lost.  A column whose
+values nothing reads is left out, and so is one that a header names more than once: it does not say which is meant.
 
 What is damaged, or lacks a column that it must have, holds none; decoding it says what is wrong with it.
 """
@@ -12,7 +13,9 @@ import asyncio
 import codecs
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import fastavro
@@ -24,7 +27,7 @@ from strandline.algebra.arrow_types import arrow
 from strandline.algebra.csv_header import first_record
 from strandline.algebra.formats import Encoding, FileFormat
 from strandline.algebra.parquet_schema import ParquetSchema
-from strandline.algebra.schema import Column, Schema
+from strandline.algebra.schema import Column, Schema, quote
 from strandline.algebra.stored import type_of_all
 from strandline.algebra.types import parse
 from strandline.errors import Unavailable, first_line
@@ -37,11 +40,25 @@ _BOM: Final = b"\xef\xbb\xbf"
 _FIELDS: Final = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 
+@dataclass(frozen=True, slots=True)
+class Held:
+    """Columns that files hold, and those that they name ``twice`` or more, without regard to case, each with a file."""
+
+    columns: tuple[Column, ...] = ()
+    twice: Mapping[str, str] = field(default_factory=dict)
+
+    def notice(self, known: Collection[str] = ()) -> str:
+        """Return what to say of the columns that are named twice, but for those ``known`` (in lower case)."""
+        told = [f"{quote(name)} ({path!r})" for name, path in self.twice.items() if name.lower() not in known]
+        return f"columns that a header names more than once are not read: {', '.join(told)}" if told else ""
+
+
 class NewColumns:
     """What one source's files hold that it does not read.
 
     Where the source evolves, each file is looked at before it is read.  Else the header of the last one is, and only a
-    column that the first file lacks is news: others were left out when the source was defined.
+    column that the first file lacks is news: others were left out when the source was defined.  If that file is gone,
+    as where files leave once they are durable, every column is.
     """
 
     def __init__(self, files: FileDecoder, form: FileFormat, around: Surroundings) -> None:
@@ -49,7 +66,7 @@ class NewColumns:
         self._form = form
         self._around = around
         self._looked: Sequence[str] = ()  # the files that were looked at last
-        self._found: Sequence[Column] = ()  # and what they hold
+        self._found = Held()  # and what they hold
         self._first: frozenset[str] | None = None  # what the first file's header names, in lower case
         self._told: tuple[str, ...] = ()  # what the header named that was looked at last
         self.notice = ""
@@ -64,7 +81,8 @@ class NewColumns:
             if paths != self._looked:  # they are read again to locate errors, and while a column cannot be added
                 self._found = await asyncio.to_thread(held, paths, self._around.schema, self._form, self._files)
                 self._looked = paths
-            self._around.gained("", [*self._around.schema, *self._found])
+                self.notice = self._found.notice() or self.notice
+            self._around.gained("", [*self._around.schema, *self._found.columns])
         else:
             self.notice = await asyncio.to_thread(self._news, paths[-1], first)
 
@@ -73,7 +91,7 @@ class NewColumns:
         try:
             names = header(last, self._form, self._files)
             if self._first is None:
-                self._first = frozenset(name.lower() for name in header(first, self._form, self._files))
+                self._first = self._begun(first)
         except Unavailable:
             return self.notice  # it may be gone, and reading it says so
         if names == self._told:
@@ -82,7 +100,16 @@ class NewColumns:
         if not unknown_of(self._around.schema, [Column(n, "") for n in names if n.lower() not in self._first]):
             return ""
         found = held([last], self._around.schema, self._form, self._files)
-        return self._around.gained("", [column for column in found if column.name.lower() not in self._first])
+        gained = self._around.gained("", [c for c in found.columns if c.name.lower() not in self._first])
+        return "; ".join(filter(None, (gained, found.notice(self._first))))
+
+    def _begun(self, first: str) -> frozenset[str]:
+        try:
+            return frozenset(name.lower() for name in header(first, self._form, self._files))
+        except Unavailable as error:
+            if isinstance(error.__cause__, FileNotFoundError):
+                return frozenset()
+            raise
 
 
 def header(path: str, form: FileFormat, files: FileDecoder) -> tuple[str, ...]:
@@ -93,40 +120,58 @@ def header(path: str, form: FileFormat, files: FileDecoder) -> tuple[str, ...]:
     return tuple(name for name, _ in _typed(path, form, files) or ())
 
 
-def held(paths: Sequence[str], schema: Schema, form: FileFormat, files: FileDecoder) -> list[Column]:
+def held(paths: Sequence[str], schema: Schema, form: FileFormat, files: FileDecoder) -> Held:
     """Return the columns that files hold besides those of ``schema``, with types that hold the values of all.
 
     Raises `Unavailable` if one cannot be read.
     """
-    kinds: dict[str, list[str]] = {}
+    kinds: dict[str, tuple[str, list[str]]] = {}
+    twice: dict[str, str] = {}
     for path in paths:
         try:
-            found = _beside(path, schema, form, files)
+            found, unclear = _beside(path, schema, form, files)
         except OSError as error:
             if error.errno is not None:
                 raise _unread(path, error) from error
-            found = []  # it cannot be decompressed: all of it is one error
+            continue  # it cannot be decompressed: all of it is one error
+        twice = dict.fromkeys(unclear, path) | twice
         for name, kind in found:
-            kinds.setdefault(name, []).append(kind)
-    return [Column(name, _readable(_common(each), form)) for name, each in kinds.items()]
+            kinds.setdefault(_matched(name, form), (name, []))[1].append(kind)
+    refused = {_matched(name, form) for name in twice}
+    columns = [
+        Column(name, _readable(_common(all_of), form)) for key, (name, all_of) in kinds.items() if key not in refused
+    ]
+    return Held(tuple(columns), twice)
 
 
-def _beside(path: str, schema: Schema, form: FileFormat, files: FileDecoder) -> list[tuple[str, str]]:
+def _matched(name: str, form: FileFormat) -> str:
+    """Return what is equal for the names of one column: JSON's alone are matched exactly."""
+    return name if form.encoding is Encoding.JSON else name.lower()
+
+
+def _beside(
+    path: str, schema: Schema, form: FileFormat, files: FileDecoder
+) -> tuple[list[tuple[str, str]], Sequence[str]]:
+    """Return the columns of a file besides those of ``schema``, with their types, and those that it names twice."""
     if form.encoding is Encoding.JSON:
-        known = frozenset(schema.names)  # JSON's names are matched exactly
-        return [(name, kind) for name, kind in sampled.of_objects(_beside_known(path, known, form, files)).held if name]
+        found = sampled.of_objects(_beside_known(path, frozenset(schema.names), form, files)).held
+        return [(name, kind) for name, kind in found if name], ()
     named = _typed(path, form, files) or []
     must = Schema(tuple(column for column in schema if column.name not in form.later))
     if must.not_once_in([name for name, _ in named]):
-        return []  # all of it is one error
-    new = {column.name for column in unknown_of(schema, [Column(name, "") for name, _ in named if name])}
+        return [], ()  # all of it is one error
+    times = Counter(name.lower() for name, _ in named)
+    known = frozenset(name.lower() for name in schema.names)
+    beside = {name: kind for name, kind in named if name and name.lower() not in known}
+    new = {name for name in beside if times[name.lower()] == 1}
+    twice = list({name.lower(): name for name in reversed(beside) if name not in new}.values())[::-1]
     if not new or form.encoding is not Encoding.CSV:
-        return [(name, kind) for name, kind in named if name in new and kind]
+        return [(name, kind) for name, kind in beside.items() if name in new and kind], twice
     try:
-        held_by = dict(sampled.of_csv(lambda: _stream(path, files), form).held(form.null))
+        held_by = dict(sampled.of_csv(lambda: _stream(path, files), form, only=new).held(form.null))
     except ValueError:  # another parser may read it
         held_by = dict.fromkeys(new, "string")
-    return [(name, held_by[name]) for name, _ in named if name in new and name in held_by]
+    return [(name, held_by[name]) for name in beside if name in new and name in held_by], twice
 
 
 def _typed(path: str, form: FileFormat, files: FileDecoder) -> list[tuple[str, str | None]] | None:
