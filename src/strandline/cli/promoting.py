@@ -99,7 +99,7 @@ _SIGNS: Final = {"create": "+", "replace": "~", "alter": "~", "recreate": "!", "
 
 def plan(opener: Opener, root: Path, output: Output) -> Exit:
     """Print what the project says otherwise than its location has it; it fails if a definition is wrong."""
-    project = opener.place(root)
+    project = opener.project(root)
     try:
         env: Asked = opener.reading(project, output.note)
     except NothingStored:

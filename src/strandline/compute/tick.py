@@ -108,13 +108,13 @@ async def _set_aside(run: StageRun, upper: Frontier, aside: Callable[[StageRun],
     return True
 
 
-def _written(run: StageRun) -> str:
+def written_by(run: StageRun) -> str:
     """Return the shard that a stage writes: by it others read the stage, whatever their queries call it."""
     return run.sink.writer.shard
 
 
 def _shards(runs: Iterable[StageRun]) -> frozenset[str]:
-    return frozenset(_written(run) for run in runs)
+    return frozenset(written_by(run) for run in runs)
 
 
 def levels(runs: Sequence[StageRun]) -> list[list[StageRun]]:
@@ -122,7 +122,7 @@ def levels(runs: Sequence[StageRun]) -> list[list[StageRun]]:
 
     A stage may have been opened before one that it reads, if that one could not be opened at first.
     """
-    written = {_written(run): run.name for run in runs}
+    written = {written_by(run): run.name for run in runs}
     order = TopologicalSorter({run.name: [written[shard] for shard in run.reads if shard in written] for run in runs})
     order.prepare()
     found: list[list[StageRun]] = []
@@ -174,7 +174,7 @@ class _Wave:
     @property
     def _drafted(self) -> dict[str, Draft]:
         """The drafts of this level, by the shards that they are for."""
-        return {_written(run): self.drafts[run.name] for run in self.runs if run.name in self.drafts}
+        return {written_by(run): self.drafts[run.name] for run in self.runs if run.name in self.drafts}
 
     async def _each(self, runs: Sequence[StageRun], do: Callable[[StageRun], Awaitable[None]]) -> None:
         for run in runs:
@@ -262,7 +262,7 @@ async def _move(client: PersistClient, waiting: dict[str, StageRun], upper: Fron
         for run in runs:
             run.stepping_ms = None
     behind = together - {
-        _written(run) for run, outcome in zip(runs, outcomes, strict=True) if isinstance(outcome, Appended)
+        written_by(run) for run, outcome in zip(runs, outcomes, strict=True) if isinstance(outcome, Appended)
     }
     for run, lower, outcome in zip(runs, stood, outcomes, strict=True):
         match outcome:

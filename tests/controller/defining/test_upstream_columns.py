@@ -23,6 +23,7 @@ from strandline.controller.holding import Hold
 from strandline.controller.language.statements import CreateSource, parse
 from strandline.controller.location.items import Source, View
 from strandline.controller.preparing.planned import planned
+from strandline.controller.preparing.preparation import ask
 from strandline.errors import DefinitionError, StrandlineError
 from strandline.instance.commands import Advance, RunIngestion
 from strandline.instance.instance import Instance
@@ -297,6 +298,25 @@ def old_and_new(site: Site) -> None:
         found[row["k"], row["v"], row["note"]] += row[DIFF]
     assert +found == meant(site, "", "k", "v", "note")
     assert -found == Counter()
+
+
+def test_a_version_that_is_promoted_while_a_column_comes_sees_the_columns_that_there_were(site: Site) -> None:
+    """Damage: a view that was prepared before the column came, and promoted after it, stands still for ever."""
+    process, text = begun(site, ADDING), "CREATE MATERIALIZED VIEW every AS SELECT * FROM s WHERE k >= 0"
+    following = site.prepare(ADDING | {"every": text})
+    for _ in range(3):
+        site.tick(process)
+        run_sync(following.preparation.tick())
+    run_sync(process.core.look())
+    run_sync(ask(process.core, force=False))
+    run_sync(following.preparation.tick())
+    site.say({"k": 1, "v": 1, "note": "x"})
+    site.tick(process)  # the source gets the column
+    following.core = run_sync(following.preparation.promote())
+    time = [site.tick(following) for _ in range(3)][-1]
+    assert following.core.catalog.one("every", View, "view").schema.names == ("k", "v")
+    assert rows(following, "every", time) == Counter({(0, 0): 1, (1, 1): 1, (2, 0): 1, (9, 2): 1})
+    assert following.core.health.problems() == {}
 
 
 def test_a_replica_that_runs_by_the_command_before_does_no_harm(site: Site) -> None:

@@ -19,7 +19,7 @@ import msgspec
 
 from strandline.algebra.schema import SUCCESSOR, quote
 from strandline.controller.location.catalog import Catalog, CatalogStore, shards_of
-from strandline.controller.location.items import Item, View
+from strandline.controller.location.items import Collected, Item, View
 from strandline.errors import ConfigError, DefinitionError
 from strandline.persist.handles.register import Register, decode_json
 from strandline.store.clock import Clock, Ids
@@ -33,11 +33,23 @@ class Prepared(msgspec.Struct, frozen=True):
     """A view of the next version: as the catalog is to have it, and the shard that it is computed in meanwhile.
 
     That is the view's own shard if the view is new, or has other columns than the one that it follows.  ``shard`` is
-    empty if it is not prepared: it is computed with the promotion.
+    empty if it is not prepared: it is computed with the promotion.  ``saw``: the columns of each table that it reads,
+    as they were when it was planned: it sees these also if the table has got more since.
     """
 
     view: View
     shard: str
+    saw: dict[str, tuple[str, ...]] = {}
+
+    def seen(self, catalog: Catalog) -> View:
+        """Return the view as ``catalog`` is to have it."""
+        wider = {name: names for name, names in self.saw.items() if _names(catalog, name) != names}
+        return msgspec.structs.replace(self.view, narrowed={**wider, **self.view.narrowed}) if wider else self.view
+
+
+def _names(catalog: Catalog, name: str) -> tuple[str, ...]:
+    found = catalog.items.get(name)
+    return found.schema.names if isinstance(found, Collected) else ()
 
 
 class Version(msgspec.Struct, frozen=True):
@@ -79,7 +91,7 @@ class Version(msgspec.Struct, frozen=True):
             follows = isinstance(present, View) and present.shard == each.view.shard
             if (present is not None and not isinstance(present, View)) or (each.view.seed and not follows):
                 raise ConfigError(f"{each.view.name!r} was defined anew while its next version was prepared")
-            view = each.view
+            view = each.seen(catalog)
             if isinstance(present, View) and follows:  # its history goes on
                 view = msgspec.structs.replace(view, begins=present.begins, fence=present.fence)
             catalog = catalog.with_item(view)

@@ -26,7 +26,7 @@ from strandline.controller.defining.project.files import in_file
 from strandline.controller.defining.project.settings import Project
 from strandline.controller.language.statements import CreateView
 from strandline.controller.location.catalog import Catalog, shards_of
-from strandline.controller.location.items import View
+from strandline.controller.location.items import Fed, Table, View
 from strandline.controller.location.version import Prepared, Version
 from strandline.controller.planning import Definition, stage_shards, wanted_view
 from strandline.errors import DefinitionError
@@ -121,6 +121,7 @@ def _prepared(
             seed=own if keeps and not later else "",
         ),
         "" if later else own,
+        {name: read.schema.names for name in view.imports if isinstance(read := catalog.collection(name), Table | Fed)},
     )
 
 

@@ -12,7 +12,7 @@ from collections.abc import Set as AbstractSet
 from contextlib import ExitStack
 
 from strandline.compute.step import StageRun
-from strandline.compute.tick import TickReport, levels, tick
+from strandline.compute.tick import TickReport, levels, tick, written_by
 from strandline.frontier.antichain import MINIMUM, Frontier
 from strandline.instance.commands import RunDataflow
 from strandline.instance.equipment import Equipment
@@ -149,9 +149,10 @@ class Views:
 
     def _under_way(self) -> AbstractSet[str]:
         """Return the stages that stand still only until what they read has come to where they are to come."""
-        found = {*self._behind(), *self._lanes.held}
-        if not found:
+        behind, found, shards = {*self._behind()}, {*self._lanes.held}, set[str]()
+        if not behind and not found:
             return found  # as at almost every wave
         for level in levels(self.dataflows.runs):
-            found |= {run.name for run in level if not found.isdisjoint(run.inputs)}
+            found |= {run.name for run in level if not (behind.isdisjoint(run.inputs) and shards.isdisjoint(run.reads))}
+            shards |= {written_by(run) for run in level if run.name in found}
         return found
