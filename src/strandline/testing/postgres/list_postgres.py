@@ -73,7 +73,9 @@ class ListDatabase:
             for column, kind in columns.items()
         )
         self.tables[name] = UpstreamTable("public", name, identity, made, Published(frozenset()), oid=self.created)
-        self.shapes[name] = Shape(self.created + 1, {column: (n, 1) for n, column in enumerate(columns, 1)})
+        self.shapes[name] = Shape(
+            self.created + 1, {column: (n, 1) for n, column in enumerate(columns, 1)}, highest=len(columns)
+        )
         self.created += 1
         self.join(name)
 
@@ -82,7 +84,8 @@ class ListDatabase:
         self.created += 1
         shape = self.shapes[name]
         altered = {column: (shape.columns[column][0], self.created) for column in columns}
-        self.shapes[name] = Shape(self.created if rewrites else shape.file, {**shape.columns, **altered})
+        file = self.created if rewrites else shape.file
+        self.shapes[name] = replace(shape, file=file, columns={**shape.columns, **altered})
 
     def add_column(self, name: str, column: str, *, default: Value = None, rewrites: bool = False) -> None:
         """Add a column of texts to a table; its rows have the ``default``, which ``rewrites`` them or does not."""
@@ -90,11 +93,11 @@ class ListDatabase:
         added = UpstreamColumn(column, 25, -1, "text", key=False)
         self.tables[name] = replace(table, columns=(*table.columns, added))
         self.created += 1
-        number = 1 + max(number for number, _ in shape.columns.values())
+        number = 1 + shape.highest
         filled = shape.filled if default is None or rewrites else shape.filled | {column}
         columns = {**shape.columns, column: (number, self.created)}
         self.shapes[name] = replace(
-            shape, columns=columns, filled=filled, file=self.created if rewrites else shape.file
+            shape, columns=columns, filled=filled, file=self.created if rewrites else shape.file, highest=number
         )
         rows = tuple((*row, default) for row in self.contents(self.at)[name])
         self._write((), {**self.contents(self.at), name: rows})
@@ -106,6 +109,15 @@ class ListDatabase:
         columns = tuple(replace(each, name=own.get(each.name, each.name)) for each in table.columns)
         self.tables[name] = replace(table, columns=columns)
         self.shapes[name] = replace(shape, columns={own.get(each, each): at for each, at in shape.columns.items()})
+
+    def drop_column(self, name: str, column: str) -> None:
+        """Drop a column: its number is given to no other."""
+        table, shape = self.tables[name], self.shapes[name]
+        at = [each.name for each in table.columns].index(column)
+        self.tables[name] = replace(table, columns=table.columns[:at] + table.columns[at + 1 :])
+        self.shapes[name] = replace(shape, columns={each: n for each, n in shape.columns.items() if each != column})
+        rows = tuple(row[:at] + row[at + 1 :] for row in self.contents(self.at)[name])
+        self._write((), {**self.contents(self.at), name: rows})
 
     def join(self, name: str) -> None:
         """Have the publication send the table's changes from now on."""

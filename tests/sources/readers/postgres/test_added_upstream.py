@@ -100,3 +100,25 @@ def test_a_column_with_a_default_is_taken_where_rows_have_a_key_and_that_is_said
         assert (row["id"], row["w"]) == (0, "d")
 
     asyncio.run(body())
+
+
+def test_a_column_that_came_and_went_leaves_one_of_its_name_in_doubt(place):
+    """Damage: the values of a column that was dropped stand in the one that has its name now."""
+
+    async def body():
+        place.evolving = frozenset({place.table})
+        reader, upper = await begun(place)
+        place.database.run(
+            "ALTER TABLE t ADD COLUMN w text",
+            "INSERT INTO t VALUES (1, '1', 'a', 'x')",
+            "ALTER TABLE t DROP COLUMN w",
+            "ALTER TABLE t ADD COLUMN w text",
+        )
+        whole = await after(reader, upper)
+        assert {row["id"] for row in await rows(place, reader, whole)} == {1}
+        place.database.run("INSERT INTO t VALUES (2, '2', 'b', 'new')")
+        with pytest.raises(ColumnsAdded) as added:
+            await rows(place, reader, await after(reader, whole.upper))
+        assert added.value.columns == (Column("w", "string"),)
+
+    asyncio.run(body())

@@ -220,7 +220,7 @@ PLANTED: Final[dict[str, tuple[Callable[[Any], None], Callable[[Any], None]]]] =
         looks.test_a_table_that_is_rewritten_is_read_no_further,
     ),
     "how a table is kept is not noted anew": (
-        lambda patch: patch.setattr(slot, "shaped", lambda note, _: note),
+        lambda patch: patch.setattr(slot, "shaped", lambda note, *_: note),
         looks.test_a_table_that_is_rewritten_is_read_no_further,
     ),
     "a snapshot is begun with though the publication was altered since": (

@@ -28,7 +28,7 @@ def test_a_table_whose_rows_cannot_be_updated_is_noted(identity: str, columns: l
 
 def test_a_table_is_read_with_all_that_the_server_says() -> None:
     """Damage: a table that was written anew, or is partitioned, is read on as if nothing had happened."""
-    kept = {"file": 7, "parts": [8, 9], "unlike": "part_1", "filled": ["id"]}
+    kept = {"file": 7, "parts": [8, 9], "unlike": "part_1", "filled": ["id"], "highest": 4}
     row = ("s", "t", b"d", True, "(id > 3)", 12, 99, ["e1"], True, kept, {"id": [1, 500]}, [ID])
     plain: tuple[Any, ...] = (
         "s",

@@ -7,12 +7,16 @@ Without a key upstream says a row that goes as it was, with all its columns, and
 column can be added as long as it is *blank*: of all rows that were read none has a value in it upstream.  It is not
 blank if it was there at the snapshot, if it came with a default (no change says so, the catalog does), if the rows were
 rewritten at the look that saw it first, or once a change with a value in it was read without it.
+
+A change says columns by their names alone.  If another column may have had the name of a new one since the last look,
+by a column that was dropped or renamed meanwhile, the new one is *in doubt*: it is not blank, and can be added, with a
+key, once all these changes were read without it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 from msgspec import structs
 
@@ -27,6 +31,8 @@ from strandline.sources.readers.postgres.tables import Reading, column_note, dec
 
 Gained: TypeAlias = Callable[[str, Sequence[Column]], str]
 """See `Surroundings.gained`."""
+_UNTOLD: Final = 1 << 62
+"""A position that nothing reaches: where the log was is not told."""
 _ANEW = "drop the table {} here and create it anew"
 
 
@@ -56,20 +62,20 @@ class Lacked:
         if reading.reference in self._evolving:
             self._gained(reading.reference, _lacked(reading.schema, upstream))
 
-    async def settle(self, reading: Reading, upper: int) -> None:
-        """Note which columns the changes before ``upper`` have, before any of their rows is durable.
+    async def settle(self, reading: Reading, start: int, upper: int) -> None:
+        """Note which columns the changes from ``start`` to ``upper`` have, before any of their rows is durable.
 
         Raises `ColumnsAdded`: the table gets columns that it lacks, and was not read beyond them.
         """
         table, taken = reading.reference, reading.reference in self._evolving
         passed = {name for name, commit in reading.passed.items() if commit < upper}
-        note = seen(
-            self._ledger.tables[table], {name: commit for name, commit in reading.seen.items() if commit < upper}
-        )
+        note = settled(self._ledger.tables[table], start)
+        note = seen(note, {name: commit for name, commit in reading.seen.items() if commit < upper})
         if not passed <= {other.name for other in note.others or ()}:
             note = passed_over(note, passed)
-        await self._ledger.write(note)
         lacked = await self._columns(reading, note)
+        note = doubted(note, lacked, {names: commit for names, commit in reading.beside.items() if commit >= start})
+        await self._ledger.write(note)
         self._gained(table, addable(note, lacked, taken=taken))
         note = passed_over(note, passed)
         await self._ledger.write(note)
@@ -99,7 +105,9 @@ def addable(note: TableNote, lacked: Sequence[Column], *, taken: bool) -> list[C
     ``taken``: it gets all that upstream has; else none of those is meant that it lacked from the first.
     """
     others = [other for other in note.others or () if other.late or taken]
-    names = {other.name for other in others if other.blank or note.key is not None}
+    names = {
+        other.name for other in others if other.version and not other.doubt and (other.blank or note.key is not None)
+    }
     return [column for column in lacked if column.name in names]
 
 
@@ -116,6 +124,36 @@ def passed_over(note: TableNote, names: Collection[str]) -> TableNote:
         for other in note.others or ()
     )
     return structs.replace(note, others=(*others,))
+
+
+def doubted(note: TableNote, lacked: Sequence[Column], beside: Mapping[frozenset[str], int]) -> TableNote:
+    """Return the note after changes had these columns ``beside`` each other, by their last commit.
+
+    Columns come in the order of their numbers.  So a change that has one, and not one that came before it, is from
+    before a renaming, and which of them it has is not known.
+    """
+    names = {column.name for column in lacked}
+    late = [other for other in note.others or () if other.late and other.version and other.name in names]
+    doubt = 0
+    for there, commit in beside.items():
+        missing = [other.number for other in late if other.name not in there]
+        if any(other.name in there and other.number > min(missing, default=other.number) for other in late):
+            doubt = max(doubt, commit + 1)
+    if not doubt:
+        return note
+    others = (
+        structs.replace(other, blank=False, doubt=max(other.doubt, doubt)) if other in late else other
+        for other in note.others or ()
+    )
+    return structs.replace(note, others=(*others,))
+
+
+def settled(note: TableNote, start: int) -> TableNote:
+    """Return the note of a table that is read from ``start`` on: changes from before it leave no column in doubt."""
+    others = note.others and tuple(
+        structs.replace(other, doubt=other.doubt if other.doubt > start else 0) for other in note.others
+    )
+    return structs.replace(note, others=others)
 
 
 def seen(note: TableNote, since: Mapping[str, int]) -> TableNote:
@@ -135,7 +173,13 @@ def noted_wider(note: TableNote, schema: Schema, upstream: UpstreamTable) -> Tab
     found = declared_columns(note.table, schema.names[len(note.columns) :], upstream)
     if why := note.left or rewritten(note, upstream.published.shape):
         raise SourceError(f"table {note.table!r} can be read no further: {why} {_ANEW.format(note.table)}")
-    note = shaped(note, upstream.published.shape)
+    note = shaped(note, upstream.published.shape, _UNTOLD)
+    wanted = {column.name for column in found.values()}
+    if doubtful := [other.name for other in note.others or () if other.doubt and other.name in wanted]:
+        raise SourceError(
+            f"table {note.table!r} cannot get the column {', '.join(doubtful)}: another column was dropped or renamed "
+            f"upstream, so changes may have its values under this name; {_ANEW.format(note.table)}"
+        )
     blank = {other.name for other in note.others or () if other.blank}
     full = [name for name, column in found.items() if column.name not in blank]
     if full and note.key is None:
@@ -147,12 +191,16 @@ def noted_wider(note: TableNote, schema: Schema, upstream: UpstreamTable) -> Tab
     names = {column.name for column in late}
     others = tuple(other for other in note.others or () if other.name not in names)
     wider = structs.replace(note, columns=(*note.columns, *late), declared=schema.ddl, others=others)
-    return shaped(wider, upstream.published.shape)
+    return shaped(wider, upstream.published.shape, _UNTOLD)
 
 
 def notices(note: TableNote, lacked: Sequence[Column], *, taken: bool) -> list[str]:
     """Return what is to be said of a table besides the columns that it can get; ``lacked``: all that it lacks."""
-    late = {other.name for other in note.others or () if other.late or taken}
+    late = {
+        other.name
+        for other in note.others or ()
+        if (other.late or taken) and not (other.doubt and note.key is not None)
+    }
     can = addable(note, lacked, taken=taken)
     said = [
         f"table {note.table!r} has the column {ddl_of([column])} upstream, and cannot get it here, because it has no "

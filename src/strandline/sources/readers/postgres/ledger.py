@@ -52,6 +52,8 @@ class OtherNote(msgspec.Struct, frozen=True, array_like=True):
     """A column upstream that the table here lacks: its name, its number and its version as last seen (`server.Shape`).
 
     ``late``: it came after the snapshot.  ``blank``: in no row that was read upstream has a value in it.
+    ``version`` is 0 once it is gone.  ``doubt``: changes before this position may say another column by its name; 0:
+    none does.
     """
 
     name: str
@@ -59,6 +61,7 @@ class OtherNote(msgspec.Struct, frozen=True, array_like=True):
     version: int
     late: bool
     blank: bool
+    doubt: int = 0
 
 
 class TableNote(msgspec.Struct, frozen=True, tag="table"):
@@ -71,6 +74,7 @@ class TableNote(msgspec.Struct, frozen=True, tag="table"):
     ``file``: where its rows are kept, as last seen (`server.Shape`); 0: it was not noted.
     ``parts``: its partitions, likewise; empty: it had none, or they were not noted.
     ``others``: the columns that are not declared, also those that went meanwhile; None: they were not noted.
+    ``highest``: how many columns it has had upstream, as last seen (`server.Shape`); 0: it was not noted.
     ``left``: why changes since the snapshot may be missing, so that the table is read no further; empty: none are.
     """
 
@@ -84,6 +88,7 @@ class TableNote(msgspec.Struct, frozen=True, tag="table"):
     file: int = 0
     parts: tuple[int, ...] = ()
     others: tuple[OtherNote, ...] | None = None
+    highest: int = 0
 
 
 class LeftNote(msgspec.Struct, frozen=True, tag="left"):

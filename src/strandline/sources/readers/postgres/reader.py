@@ -39,7 +39,7 @@ from strandline.plane.staging import Aside, Staging
 from strandline.sources.kinds import SnapshotProgress
 from strandline.sources.reader import Keyed, Records
 from strandline.sources.readers.postgres import slot
-from strandline.sources.readers.postgres.added import Lacked, noted_wider
+from strandline.sources.readers.postgres.added import Lacked, noted_wider, settled
 from strandline.sources.readers.postgres.ledger import Ledger, TableNote
 from strandline.sources.readers.postgres.log import Log
 from strandline.sources.readers.postgres.pgoutput import lsn_text
@@ -131,14 +131,14 @@ class PostgresReader:
             start = self._begun(table, upper) if begins else first.lower[PARTITION]
             if not begins:
                 await self._taken(table)
-                await self._widen(table)
+                await self._widen(table, start)
             reading = self._readings[table]
             if not (self._log.lower <= start and upper <= min(self._log.upper, self._looked)):
                 await self._standing()
                 await self._gather(upper, None)
             self._refuse_forgotten(start)
             await self._refuse_left(table, begins=begins)
-            await self._lacked.settle(reading, upper)
+            await self._lacked.settle(reading, start, upper)
             into = self._room(reading)
             if begins:
                 await self._copy(reading, first.time, into)
@@ -232,13 +232,18 @@ class PostgresReader:
                 )
             raise SourceError(why)
 
-    async def _widen(self, table: str) -> None:
-        """Read columns that were added here since the table was noted.  Raises `SourceError`: it cannot be."""
+    async def _widen(self, table: str, start: int) -> None:
+        """Read columns that were added here since the table was noted, from ``start`` on.
+
+        Raises `SourceError`: it cannot be.
+        """
         reading = self._readings[table]
         if not reading.noted:
             there = await self._server.tables([reading.table])
             upstream = slot.table_of(there, reading.table, self._publication)
-            await self._follow(reading, noted_wider(self._ledger.tables[table], reading.schema, upstream))
+            await self._follow(
+                reading, noted_wider(settled(self._ledger.tables[table], start), reading.schema, upstream)
+            )
 
     # --- snapshots ---------------------------------------------------------------------------------------------------
     def _is_late(self, snapshot: Snapshot) -> bool:

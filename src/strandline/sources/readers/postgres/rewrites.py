@@ -41,33 +41,46 @@ def unlike(part: str) -> str:
     )
 
 
-def shaped(note: TableNote, shape: Shape) -> TableNote:
-    """Return the note of a table with its shape as it is.  While a column is gone, it stays as it was noted."""
+def shaped(note: TableNote, shape: Shape, flushed: int) -> TableNote:
+    """Return the note of a table with its shape as it is.  While a column is gone, it stays as it was noted.
+
+    ``flushed``: no change from before the look lies at or behind this position.
+    """
     if any(column.name not in shape.columns for column in note.columns):
         return note
     columns = []
     for column in note.columns:
         number, version = shape.columns[column.name]
         columns.append(structs.replace(column, number=number, version=version))
-    others = _others(note, shape)
-    return structs.replace(note, columns=(*columns,), file=shape.file, parts=(*sorted(shape.parts),), others=others)
+    parts, others = (*sorted(shape.parts),), _others(note, shape, flushed)
+    return structs.replace(
+        note, columns=(*columns,), file=shape.file, parts=parts, others=others, highest=shape.highest
+    )
 
 
-def _others(note: TableNote, shape: Shape) -> tuple[OtherNote, ...]:
+def _others(note: TableNote, shape: Shape, flushed: int) -> tuple[OtherNote, ...]:
     """Return the columns that are not declared.  One that comes is blank unless a statement may have filled it.
 
-    One that was there before the first note of others has values, as far as is known.
+    One that was there before the first note of others has values, as far as is known.  One that comes is in doubt if
+    another column had its name since the last look: one that was noted, or one that came and went in between.  Numbers
+    are given in turn, so one that nothing has now was such a column's.
     """
     there = {number for number, _ in shape.columns.values()}
     found = {
-        other.number: structs.replace(other, blank=other.blank and other.number in there) for other in note.others or ()
+        other.number: other if other.number in there else structs.replace(other, version=0, blank=False)
+        for other in note.others or ()
     }
+    came = sum(number > note.highest for number in there)
+    went = note.highest != 0 and shape.highest - note.highest != came
+    named = {other.name for other in note.others or () if other.version}
     moved = note.file not in {0, shape.file}
     declared = {column.name for column in note.columns}
     for name, (number, version) in shape.columns.items():
         if name not in declared:
             late = note.others is not None
-            before = found.get(number) or OtherNote(name, number, 0, late, late and name not in shape.filled)
+            doubt = flushed if late and (went or name in named) else 0
+            blank = late and not doubt and name not in shape.filled
+            before = found.get(number) or OtherNote(name, number, 0, late, blank, doubt)
             filled = moved and version != before.version  # by the statement that added it, or by one that altered it
             found[number] = structs.replace(before, name=name, version=version, blank=before.blank and not filled)
     return tuple(found[number] for number in sorted(found))

@@ -48,6 +48,7 @@ class Shape:
     ``file``: a number that is another once the rows, or those of a partition, were written anew (``relfilenode``).
     ``parts``: the numbers of its partitions, of those that hold rows; empty: it has none.
     ``columns``: by name, the number of a column, which it keeps for life, and the version of its row of the catalog.
+    ``highest``: how many columns it has had, with those that are gone: the highest number there is.
     ``filled``: those that were added with a default, which rows from before have without having been written.
     A statement that gives a column other values writes the rows anew and gives its columns' rows another version.  One
     that only moves the rows (VACUUM FULL) does the first alone, one that alters no value (SET DEFAULT) the second.
@@ -57,6 +58,7 @@ class Shape:
     columns: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     parts: frozenset[int] = frozenset()
     filled: frozenset[str] = frozenset()
+    highest: int = 0
 
 
 @dataclass(frozen=True, slots=True)

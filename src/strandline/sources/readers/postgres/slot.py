@@ -108,7 +108,7 @@ def followed(note: TableNote, standing: Standing, publication: str) -> TableNote
     elif now.unlike:
         why = f"{unlike(now.unlike)}, then"
     elif not (why := rewritten(note, now.shape)):
-        return structs.replace(shaped(note, now.shape), entries=(*sorted(now.entries),))
+        return structs.replace(shaped(note, now.shape, standing.flushed), entries=(*sorted(now.entries),))
     return structs.replace(
         note, left=f"table {note.table!r} can be read no further: {why} {_TABLE_ANEW.format(note.table)}"
     )

@@ -17,7 +17,7 @@ A column that was declared later is NULL in changes from before it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple, TypeAlias, cast
 
@@ -81,12 +81,13 @@ class Layout:
     """Where the declared columns stand in a relation's rows, and how far a row as it was is known.
 
     A position is None while a column is not there yet.  ``spare``: where columns stand that are blank as far as is
-    noted, with their names.
+    noted, with their names.  ``names``: of all columns that are there.
     """
 
     positions: tuple[int | None, ...]
     full: bool
     spare: tuple[tuple[int, str], ...] = ()
+    names: frozenset[str] = frozenset()
 
     def texts(self, row: Tuple) -> tuple[Value, ...]:
         """Return the declared columns of a row."""
@@ -113,7 +114,7 @@ def noted(reference: str, schema: Schema, upstream: UpstreamTable) -> TableNote:
         key = tuple(declared[column.name] for column in upstream.columns if column.key)
     notes = tuple(map(column_note, columns.values()))
     note = TableNote(reference, key, notes, schema.ddl, upstream.oid, (*sorted(upstream.published.entries),))
-    return shaped(note, upstream.published.shape)
+    return shaped(note, upstream.published.shape, 0)
 
 
 def column_note(column: UpstreamColumn) -> ColumnNote:
@@ -153,6 +154,8 @@ class Reading:
         """In which commit a change first had a column that was declared later."""
         self.passed: dict[str, int] = {}
         """In which commit a row first had a value in a column that is not declared and was blank."""
+        self.beside: dict[frozenset[str], int] = {}
+        """With which columns changes came, some of which are not declared and were blank; and their last commit."""
 
     @property
     def noted(self) -> bool:
@@ -199,6 +202,7 @@ class Reading:
                     f"changed with it; {_ANEW.format(self.reference)}"
                 )
             if was.since == UNSEEN:
+                self._refuse_other(was, at)
                 self.seen[was.name] = min(commit, self.seen.get(was.name, commit))
             positions.append(at[was.name])
         full = relation.identity is Identity.FULL
@@ -210,15 +214,26 @@ class Reading:
                     f"key again, or REPLICA IDENTITY FULL, and {_ANEW.format(self.reference)}"
                 )
         spare = [(n, name) for name, n in at.items() if name not in declared and others.get(name, True)]
-        return Layout(tuple(positions), full, tuple(spare))
+        return Layout(tuple(positions), full, tuple(spare), frozenset(at))
 
     def _is_to_come(self, column: ColumnNote, commit: int) -> bool:
         """Return whether a column that the changes of a commit lack was declared later, and came later."""
         first = self.seen.get(column.name) if column.since == UNSEEN else column.since
         return column.since != 0 and (first is None or commit <= first)
 
+    def _refuse_other(self, column: ColumnNote, there: Collection[str]) -> None:
+        """Raise `Stops` if a column that is seen first has the name of one that was declared later, and is another."""
+        for earlier in self.note.columns:
+            if earlier.since and 0 < earlier.number < column.number and earlier.name not in there:
+                raise Stops(
+                    f"column {column.name!r} is another one in this change than upstream has now, because column "
+                    f"{earlier.name!r}, which came before it, is not there: one of them was renamed; "
+                    f"{_ANEW.format(self.reference)}"
+                )
+
     def passes(self, message: Insert | Update | Delete, layout: Layout, commit: int) -> None:
         """Take note of values that are not read, in columns that were blank."""
+        self.beside[layout.names] = commit
         rows = [message.new] if isinstance(message, Insert | Update) else []
         rows += [message.old] if isinstance(message, Update | Delete) and message.old is not None else []
         for n, name in layout.spare:

@@ -69,7 +69,7 @@ _PUBLISHED: Final = """
                 min(format('%I.%I', at.nspname, kept.relname)) FILTER (WHERE kept.part AND kept.key IS NOT NULL
                     AND (c.relreplident = 'f' OR kept.key <> (SELECT key FROM kept WHERE oid = c.oid))) AS unlike,
                 (SELECT jsonb_agg(DISTINCT own.attname::text) FROM pg_attribute AS own
-                    WHERE own.atthasmissing AND own.attrelid IN (SELECT oid FROM kept)) AS filled
+                    WHERE own.atthasmissing AND own.attrelid IN (SELECT oid FROM kept)) AS filled, c.relnatts AS highest
                 FROM kept JOIN pg_namespace AS at ON at.oid = kept.relnamespace) AS rows
         CROSS JOIN LATERAL (
             SELECT jsonb_object_agg(a.attname, jsonb_build_array(a.attnum, a.xmin::text::bigint)) AS columns
@@ -237,7 +237,8 @@ def _published(
     entries: Iterable[str], partial: bool, kept: Mapping[str, Any], columns: Mapping[str, tuple[int, int]] | None
 ) -> Published:
     versions = {name: (number, version) for name, (number, version) in (columns or {}).items()}
-    shape = Shape(kept["file"], versions, frozenset(kept["parts"] or ()), frozenset(kept["filled"] or ()))
+    parts, filled = frozenset(kept["parts"] or ()), frozenset(kept["filled"] or ())
+    shape = Shape(kept["file"], versions, parts, filled, kept["highest"])
     return Published(frozenset(entries), partial, shape, kept["unlike"] or "")
 
 
