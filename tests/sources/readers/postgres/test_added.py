@@ -266,10 +266,32 @@ def test_a_column_that_is_added_after_values_of_it_were_passed_over_is_refused_w
             await place.tick()
             assert place.held == Counter({(("id", 1), ("v", "a")): 1, (("id", 2), ("v", "b"), ("w", "y")): 1})
             (notice,) = place.reader.notices()
-            assert "have NULL in it until they change" in notice
+            assert "have NULL in it, whatever upstream has" in notice
             place.database.commit(update("t", (b"1", b"a", b"x"), (b"1", b"b", b"x")))
             await place.tick()
             assert place.held == place.upstream()
+
+    asyncio.run(body())
+
+
+def test_a_large_value_that_no_change_says_stays_null_and_the_notice_says_so():
+    """Damage: an operator waits for a row to get its value by an update, and PostgreSQL does not send it."""
+
+    async def body():
+        place = Place(Identity.DEFAULT, evolving=False)
+        await place.tick()
+        place.database.add_column("t", "w")
+        place.database.commit(insert("t", (b"1", b"a", b"large")))
+        await place.tick()
+        place.add("w")
+        place.database.commit(update("t", (b"1", b"a", b"large"), (b"1", b"b", b"large"), kept=[2]))
+        await place.tick()
+        assert place.held == Counter({(("id", 1), ("v", "b")): 1})
+        (notice,) = place.reader.notices()
+        assert "until a change says its value; a large value that stays as it was, PostgreSQL does not send" in notice
+        place.database.commit(update("t", (b"1", b"b", b"large"), (b"1", b"b", b"said")))
+        await place.tick()
+        assert place.held == place.upstream()
 
     asyncio.run(body())
 
@@ -307,7 +329,7 @@ def test_a_column_that_goes_or_gets_another_name_before_it_was_read_is_never_ano
         place.database.rename_column("t", "w", "y")
         if identity is Identity.DEFAULT:
             await place.tick()
-            assert "have NULL in it until they change" in place.reader.notices()[0]
+            assert "have NULL in it, whatever upstream has" in place.reader.notices()[0]
             return
         await place.tick()
         assert place.schema == SCHEMA

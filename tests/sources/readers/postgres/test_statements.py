@@ -40,7 +40,7 @@ def test_a_table_is_read_with_all_that_the_server_says() -> None:
         98,
         [],
         False,
-        {"file": 6, "parts": None, "unlike": None, "filled": None},
+        {"file": 6, "parts": None, "unlike": None, "filled": None, "highest": 3},
         None,
         None,
     )

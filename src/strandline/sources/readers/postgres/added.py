@@ -1,7 +1,7 @@
 """Columns that upstream has and a table here lacks: which can be added, when nothing of them is lost, and what is said.
 
 Rows from before a column are NULL in it here.  With a key each change of a row says all of it, so a column can be added
-at any time; if upstream has values in rows that were read without them, these rows lack them until they change.
+at any time; if upstream has values in rows that were read without them, these rows lack them until a change says them.
 
 Without a key upstream says a row that goes as it was, with all its columns, and it must equal the row that came.  So a
 column can be added as long as it is *blank*: of all rows that were read none has a value in it upstream.  It is not
@@ -211,7 +211,8 @@ def notices(note: TableNote, lacked: Sequence[Column], *, taken: bool) -> list[s
     lacking = [column.name for column in note.columns if column.lacking]
     if lacking:
         said.append(
-            f"table {note.table!r}: rows from before the column {', '.join(lacking)} was read have NULL in it until "
-            f"they change, whatever upstream has; to have them as they are there, {_ANEW.format(note.table)}"
+            f"table {note.table!r}: rows from before the column {', '.join(lacking)} was read have NULL in it, "
+            "whatever upstream has, until a change says its value; a large value that stays as it was, PostgreSQL "
+            f"does not send; to have them as they are there, {_ANEW.format(note.table)}"
         )
     return said

@@ -34,7 +34,7 @@ class ColumnNote(msgspec.Struct, frozen=True, array_like=True):
     ``number``, ``version``: as last seen (`server.Shape`); 0: not noted.
     ``delimiter``: what stands between the elements of an array; a type keeps it for life.
     ``since``: the commit from which on rows have it; 0: all have it; `UNSEEN`: it was added here later, and no change
-    has it yet.  ``lacking``: upstream has values in it in rows that are here without them, until they change.
+    has it yet.  ``lacking``: upstream has values in it in rows that are here without them, until changes say them.
     """
 
     name: str
