@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from datetime import date, datetime
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -63,6 +65,38 @@ def test_what_is_wrong_about_a_test_is_said(spark: Any) -> None:
         strandline.testing.view(COUNTED, given, expect=[{"city": "Delft"}], spark=spark)
     with pytest.raises(InvalidUsage, match="rows for 2 times, and there are 1"):
         strandline.testing.view(COUNTED, given, expect=[[], []], spark=spark)
+
+
+@pytest.mark.parametrize(
+    ("column", "held", "expected"),
+    [
+        ("DECIMAL(10,2)", Decimal("0.12"), 0.1249),
+        ("DATE", date(2026, 1, 1), datetime(2026, 1, 1, 5)),  # noqa: DTZ001 - a time without a zone
+        ("STRUCT<a: INT>", {"a": 1}, {"a": 1, "z": 4}),
+        ("BIGINT", 2, "2"),
+        ("BIGINT", 1, True),
+        ("BIGINT", 2, 2.5),
+    ],
+)
+def test_an_expected_value_that_the_column_cannot_have_is_refused(
+    column: str, held: object, expected: object, spark: Any
+) -> None:
+    """Damage: what is expected is rounded or cut until it fits, and a wrong view passes."""
+    with pytest.raises(InvalidUsage, match="`expect` does not fit column 'x' of 'view'"):
+        strandline.testing.view(
+            "SELECT x FROM t", {f"t (x {column})": [{"x": held}]}, expect=[{"x": expected}], spark=spark
+        )
+
+
+def test_numbers_are_expected_in_whatever_form_has_their_value(spark: Any) -> None:
+    """Damage: an author has to write Decimal("5.00") where 5 is meant; or NaN is no NaN."""
+    given = {"t (d DECIMAL(10,2), f DOUBLE, s STRING)": [{"d": 5, "f": float("nan"), "s": None}]}
+    sql = "SELECT sum(d) AS d, avg(d) AS a, max(f) AS f, max(s) AS s FROM t"
+    for row in (
+        {"d": 5, "a": 5, "f": float("nan"), "s": None},
+        {"d": Decimal(5), "a": 5.0, "f": float("nan"), "s": None},
+    ):
+        strandline.testing.view(sql, given, expect=[row], spark=spark)
 
 
 def test_a_view_that_is_not_kept_right_fails_though_nothing_is_expected(

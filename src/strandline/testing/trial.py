@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from decimal import Decimal
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
 
 import pyarrow as pa
@@ -146,18 +147,35 @@ def _each(expect: Rows | Sequence[Rows] | None, times: int) -> list[Rows | None]
 def _compare(env: Environment, name: str, expected: Rows, when: str) -> None:
     """Raise `AssertionError` unless the view holds the rows that are expected."""
     schema = arrow_schema(env.collections()[name][1]).remove_metadata()
-    wanted = arguments.arrow(expected, "expect", schema.names)
-    if {*wanted.column_names} != {*schema.names}:
-        raise AssertionError(f"{name!r} has the columns {schema.names}, and `expect` has {wanted.column_names}")
-    try:
-        wanted = wanted.select(schema.names).cast(schema)
-    except (pa.ArrowException, ValueError) as error:
-        raise InvalidUsage(f"`expect` does not fit the columns of {name!r}: {error}") from error
+    given = arguments.arrow(expected, "expect", schema.names)
+    if {*given.column_names} != {*schema.names}:
+        raise AssertionError(f"{name!r} has the columns {schema.names}, and `expect` has {given.column_names}")
+    wanted = pa.table([_values(given[field.name], field, name) for field in schema], schema=schema)
     found = env.collection(name).snapshot().toArrow().select(schema.names).cast(schema)
     there, due = (Counter(map(repr, table.to_pylist())) for table in (found, wanted))
     if there != due:
         differences = [*_shown("missing", due - there), *_shown("not expected", there - due)]
         raise AssertionError("\n".join([f"{name!r} {when}:", *differences]))
+
+
+def _values(given: pa.ChunkedArray, field: pa.Field, view: str) -> pa.ChunkedArray:
+    """Return what is expected of a column, as values of its type; none of them may become another one by that."""
+    if given.null_count == len(given):
+        return pa.chunked_array([pa.nulls(len(given), field.type)])
+    kinds = (pa.types.is_boolean, pa.types.is_string, pa.types.is_temporal)
+    try:
+        if any(is_one(given.type) != is_one(field.type) for is_one in kinds):
+            raise ValueError(f"its values are {given.type}")
+        if pa.types.is_integer(given.type) and pa.types.is_decimal(field.type):
+            whole = [None if n is None else Decimal(n) for n in given.to_pylist()]
+            return pa.chunked_array([pa.array(whole, field.type)])
+        made = given.cast(field.type)
+        if repr(made.cast(given.type).to_pylist()) != repr(given.to_pylist()):
+            raise ValueError("it has no such values")
+    except (pa.ArrowException, ValueError) as error:
+        said = f"`expect` does not fit column {field.name!r} of {view!r}, which is {field.type}: {error}"
+        raise InvalidUsage(said) from error
+    return made
 
 
 def _shown(what: str, rows: Counter[str]) -> Iterator[str]:

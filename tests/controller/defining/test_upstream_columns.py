@@ -244,17 +244,33 @@ def test_a_project_adds_columns_and_leaves_those_that_came_by_themselves(site: S
         assert run_sync(planned(process.core, promoted.project(texts), {})) == ()
         run_sync(apply(process.core, promoted.project(texts)))
     assert process.core.catalog.items == catalog.items
-    without = more | {"s": BASE["s"], "t": BASE["t"]}
-    assert {each.what for each in run_sync(planned(process.core, promoted.project(without), {}))} == {"recreate"}
+    without = promoted.project(more | {"s": BASE["s"], "t": BASE["t"]})
+    assert {each.why for each in run_sync(planned(process.core, without, {}))} == {"it gets no evolve"}
+    run_sync(apply(process.core, without))
+    assert process.core.catalog.one("s", Source, "source").schema.names == ("k", "v", "note", "price")
+
+
+def test_a_column_that_was_added_by_a_statement_is_no_difference_to_the_project(site: Site) -> None:
+    """Damage: who does what a notice advises cannot start again, and is told to drop the source."""
+    process = begun(site)
+    execute(process, ADD)
+    execute(process, ADD_TO_TABLE)
+    assert run_sync(planned(process.core, promoted.project(BASE), {})) == ()
+    run_sync(apply(process.core, promoted.project(BASE)))
+    assert process.core.catalog.one("s", Source, "source").schema.names == ("k", "v", "note")
+    fewer = promoted.project(BASE | {"s": BASE["s"].replace(", v BIGINT", "")})
+    assert [each.what for each in run_sync(planned(process.core, fewer, {}))] == ["recreate"]
 
 
 @pytest.mark.parametrize(
     ("columns", "evolve", "added"),
     [
-        ("k BIGINT, v BIGINT", "", None),
+        ("k BIGINT, v BIGINT", "", ""),
+        ("v BIGINT, k BIGINT", "", None),
+        ("k BIGINT", "", None),
         ("k BIGINT, v BIGINT, note STRING", "", ""),
         ("k BIGINT, v BIGINT, note STRING, price DOUBLE", "", "`price` double"),
-        ("k BIGINT, v BIGINT, price DOUBLE, note STRING", "", None),
+        ("k BIGINT, v BIGINT, price DOUBLE, note STRING", "", "`price` double"),
         ("k BIGINT, v INT, note STRING", "add", None),
         ("k BIGINT, v BIGINT", "add", ""),
         ("v BIGINT, k BIGINT, price DOUBLE", "add", "`price` double"),

@@ -36,8 +36,8 @@ def behind(wanted: Schema, there: Schema) -> tuple[Column, ...]:
 def gained(core: Core, wanted: CreateSource | CreateSourceTable, present: Fed) -> tuple[Column, ...] | None:
     """Return the columns that a source, or its table, lacks of its definition; None if it differs otherwise.
 
-    One that gets columns by itself may have others besides, in any order.  Columns of metadata stand where they were
-    when the source was created.
+    One that gets columns by itself may have others besides, in any order, and each may have those that it was given
+    since it was created.  Columns of metadata stand where they were when the source was created.
     """
     if isinstance(wanted, CreateSource):
         said, options = sources.schema_of(core, wanted) or Schema(()), wanted.options
@@ -52,5 +52,8 @@ def gained(core: Core, wanted: CreateSource | CreateSourceTable, present: Fed) -
     if on_error.evolves(options):
         return added
     metadata = {text.lower() for name, text in options.items() if name.startswith(INCLUDE)}
-    ours, theirs = ([c for c in each if c.name.lower() not in metadata] for each in (said, present.schema))
-    return added if ours[: len(theirs)] == theirs and len(said.columns) - len(added) == len(there) else None
+    first = present.schema.columns[: len(present.schema.columns) - present.grown]
+    ours, theirs = ([c for c in each if c.name.lower() not in metadata] for each in (said, first))
+    named = {column.name.lower() for column in said}
+    whole = ours[: len(theirs)] == theirs and named.issuperset(column.name.lower() for column in first)
+    return added if whole else None
