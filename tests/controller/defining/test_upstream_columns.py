@@ -24,7 +24,7 @@ from strandline.controller.language.statements import CreateSource, parse
 from strandline.controller.location.items import Source, View
 from strandline.controller.preparing.planned import planned
 from strandline.controller.preparing.preparation import ask
-from strandline.errors import DefinitionError, StrandlineError
+from strandline.errors import DefinitionError, Indeterminate, StrandlineError
 from strandline.instance.commands import Advance, RunIngestion
 from strandline.instance.instance import Instance
 from strandline.instance.problems import Problems
@@ -221,6 +221,39 @@ def test_a_column_that_cannot_be_added_stops_its_source_alone_and_says_what_to_d
     execute(process, "ALTER SOURCE s RESET (evolve)")
     now = site.tick(process)
     assert rows(process, "s", now) == meant(site, "", "k", "v")
+
+
+@pytest.mark.parametrize("of_table", [False, True])
+def test_what_has_the_option_is_what_is_to_be_reset(site: Site, *, of_table: bool) -> None:
+    """Damage: the advice changes nothing where a table has the option from its source, and it stands still."""
+    texts = BASE | {"bank": f"{BASE['bank']} OPTIONS (evolve 'add')"} | ({"t": ADDING["t"]} if of_table else {})
+    process = begun(site, texts)
+    site.upstream.say("t", {"k": 0, "v": 5, "K": 1})
+    site.tick(process, healthy=False)
+    problem = process.core.health.problems()["t"]
+    wanted = [*(["ALTER TABLE `t` RESET (evolve)"] if of_table else []), "ALTER SOURCE `bank` RESET (evolve)"]
+    assert problem.endswith("; ".join(wanted))
+    assert "change" not in problem, "what upstream has said is not changed any more"
+    for statement in wanted:
+        execute(process, statement)
+    assert rows(process, "t", site.tick(process)) == meant(site, "t", "k", "v")
+
+
+def test_a_store_that_fails_while_a_column_is_added_leaves_the_tick_made(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Damage: a tick that was made is an error to whoever made it, and its time is unknown."""
+    process = begun(site, ADDING)
+
+    async def failing(*_: Any) -> None:
+        raise Indeterminate("a change may or may not have happened")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(process.core.catalogs, "change", failing)
+        site.say({"k": 0, "v": 5, "note": "first"})
+        site.tick(process, healthy=False)
+        assert "may or may not" in process.core.health.problems()["catalog"]
+    consistent(site, process, site.tick(process), "k", "v", "note")
 
 
 def test_a_project_adds_columns_and_leaves_those_that_came_by_themselves(site: Site) -> None:

@@ -146,6 +146,47 @@ def test_a_default_is_what_rows_from_before_the_column_have(source, monkeypatch)
     asyncio.run(body())
 
 
+def test_a_default_of_a_column_that_is_here_first_comes_with_it(source, monkeypatch):
+    """Damage: rows from before the column keep NULL here, and go with a default that they never had."""
+    monkeypatch.setattr("pyiceberg.schema.Schema.check_format_version_compatibility", lambda *_: None)
+
+    async def body():
+        await source.tick()
+        source.schema, source.at = WIDER, None
+        source.stored().append(table([3]))
+        await source.tick()
+        source.add(default_value=7.5)
+        source.stored().append(wider([4], 1.5))
+        await source.tick()
+        assert source.held == source.upstream()
+        source.stored().delete("id == 1 OR id == 3")
+        source.at = None
+        await source.tick()
+        assert source.held == source.upstream()
+
+    asyncio.run(body())
+
+
+@pytest.mark.parametrize("evolving", [False, True])
+def test_the_snapshot_read_last_may_expire_while_a_column_comes(source, evolving):
+    """Damage: an expiry that a source without the option goes on from stops one that gets its columns by itself."""
+
+    async def body():
+        source.evolving = evolving
+        await source.tick()
+        source.stored().append(table([3]))
+        await source.tick()
+        before = source.stored().metadata.current_snapshot_id
+        source.add()
+        source.stored().append(wider([4], 1.5))
+        await source.at.upstream_frontier()
+        source.stored().maintenance.expire_snapshots().by_id(before).commit()
+        await source.tick()
+        assert source.held == source.upstream()
+
+    asyncio.run(body())
+
+
 def test_a_column_that_is_here_first_is_null_until_it_comes_and_stops_the_source_when_it_goes(source):
     """Damage: a column that is added here first stops the source; or one that upstream drops is NULL from then on."""
 

@@ -14,7 +14,8 @@ from strandline.algebra.schema import Column, ddl_of, quote
 from strandline.controller.core import Core
 from strandline.controller.defining.changing.tables import widen
 from strandline.controller.location import on_error
-from strandline.controller.location.items import Fed, Source
+from strandline.controller.location.items import Fed, SharedSource, SourceTable
+from strandline.controller.writing import CATALOG
 from strandline.errors import ConfigError, DefinitionError, Unavailable
 from strandline.persist.shard.patience import Deadline
 from strandline.sources.reader import unknown_of
@@ -34,7 +35,7 @@ async def tick(core: Core, ts: int | None = None, *, wait: bool = False, deadlin
 async def add_reported(core: Core) -> bool:
     """Add the columns that were reported; return whether a collection has got any.  It is called between ticks.
 
-    Raises what stores raise, and `FencedError`.
+    A store that fails is a problem, and the next tick tries again.  Raises `FencedError`.
     """
     refused, any_added = dict[str, str](), False
     for name, found in sorted(core.require_writing().running.report().added.items()):
@@ -42,13 +43,14 @@ async def add_reported(core: Core) -> bool:
         if not isinstance(item, Fed) or not on_error.evolves(core.catalog.source_options(item)):
             continue
         added = unknown_of(item.schema, [*item.schema, *found])
-        try:
-            if added:
-                await _add(core, item, added)
-        except (DefinitionError, ConfigError, Unavailable) as error:
-            refused[name] = _refusal(item, added, error)
-        else:
-            any_added |= bool(added)
+        async with core.problems.of(CATALOG):
+            try:
+                if added:
+                    await _add(core, item, added)
+            except (DefinitionError, ConfigError, Unavailable) as error:
+                refused[name] = _refusal(core, item, added, error)
+            else:
+                any_added |= bool(added)
     core.health.unadded = refused
     return any_added
 
@@ -61,9 +63,14 @@ async def _add(core: Core, item: Fed, added: Sequence[Column]) -> None:
     evolved[item.name] = (*evolved.get(item.name, ()), *added)
 
 
-def _refusal(item: Fed, added: Sequence[Column], error: Exception) -> str:
-    what = "SOURCE" if isinstance(item, Source) else "TABLE"
+def _refusal(core: Core, item: Fed, added: Sequence[Column], error: Exception) -> str:
+    having = [item, core.catalog.find(item.source)] if isinstance(item, SourceTable) else [item]
+    resets = [
+        f"ALTER {'TABLE' if isinstance(each, SourceTable) else 'SOURCE'} {quote(each.name)} RESET (evolve)"
+        for each in having
+        if isinstance(each, Fed | SharedSource) and on_error.EVOLVE in each.options
+    ]
     return (
-        f"upstream has columns that cannot be added here: {ddl_of(added)}: {error}; change them there, or go on "
-        f"without them: ALTER {what} {quote(item.name)} RESET (evolve)"
+        f"upstream has columns that cannot be added here: {ddl_of(added)}: {error}; to go on without them: "
+        f"{'; '.join(resets)}"
     )

@@ -37,7 +37,7 @@ from strandline.frontier.gauge import Offsets
 from strandline.persist.handles.contents import Rows
 from strandline.persist.handles.records import RecordShard
 from strandline.plane.staging import Staging
-from strandline.sources.reader import FileDecoder, Records, TakenBack
+from strandline.sources.reader import ColumnsAdded, FileDecoder, Records, TakenBack
 from strandline.sources.readers.iceberg.table import Columns, Portion, StoredTable
 from strandline.sources.readers.recorded import amended, note, noted
 from strandline.sources.readers.tabular.declared import declarable
@@ -49,12 +49,25 @@ PARTITION: Final = ""
 """A branch is one partition: its snapshots are its order."""
 
 
+class Seen(msgspec.Struct, frozen=True, array_like=True):
+    """A snapshot as it was first seen: its number, the id of its parent, and that of the schema it was written with."""
+
+    number: int
+    parent: int | None
+    schema: int | None
+
+
 class Known(msgspec.Struct, frozen=True):
-    """Which table the source reads, and which of its columns."""
+    """Which table the source reads, and which of its columns.
+
+    ``seen``: the snapshots, by id, that a reader had seen when it could not go on without columns: they may be expired
+    once there is a reader that has these.
+    """
 
     id: str
     columns: dict[str, int]
     read: Noted = msgspec.field(default_factory=Noted)
+    seen: dict[int, Seen] = {}
 
 
 class IcebergReader:
@@ -81,7 +94,7 @@ class IcebergReader:
         self._known: Known | None = None
         self._durable = 0
         self._reached = 0
-        self._seen: dict[int, tuple[int, int | None]] = {}  # number and parent of snapshots, as they were first seen
+        self._seen: dict[int, Seen] = {}
 
     def records(self, table: str) -> Records:
         """Snapshots take rows back."""
@@ -108,7 +121,7 @@ class IcebergReader:
             # Expiry may forget the parents of the snapshots that are left.
             for own, each in self._table.snapshots().items():
                 if _number(each) >= self._durable:
-                    self._seen.setdefault(own, (_number(each), each.parent_snapshot_id))
+                    self._seen.setdefault(own, Seen(_number(each), each.parent_snapshot_id, each.schema_id))
         return Offsets({PARTITION: number})
 
     async def read(self, slices: Sequence[Slice], *, table: str, locate: bool) -> Rows:
@@ -122,7 +135,7 @@ class IcebergReader:
     async def commit(self, resume: Offsets) -> None:
         """Remember what is durable: its rows are not held any longer.  Iceberg itself decides what expires."""
         self._durable = max(self._durable, resume[PARTITION])
-        self._seen = {own: told for own, told in self._seen.items() if told[0] >= self._durable}
+        self._seen = {own: told for own, told in self._seen.items() if told.number >= self._durable}
         self._rows.release(resume)
 
     def likely_small(self, slices: Sequence[Slice]) -> bool:
@@ -142,6 +155,7 @@ class IcebergReader:
         await asyncio.to_thread(self._table.load)
         if self._known is None:
             self._known = await noted(self._shard, Known)
+            self._seen = {} if self._known is None else dict(self._known.seen)
         if self._known is None:
             found = self._table.columns(self._schema)
             begun = Noted().begun(self._schema, self._table.schema.names)
@@ -164,22 +178,30 @@ class IcebergReader:
         """Note which columns are read from a snapshot on.  Raises `ColumnsAdded` if the table has others to add."""
         assert self._known is not None, "it was noted when the table was loaded"
         while True:
-            read = self._known.read.adopted(self._schema, lower)
+            come = columns.names.keys() - self._known.columns.keys()
+            read = self._known.read.adopted(self._schema, lower).seen(come, lower)
             ids = {**columns.ids, **self._known.columns}
             changed = msgspec.structs.replace(self._known, columns=ids, read=read)
             if changed == self._known:
                 break
             self._known = await amended(self._shard, self._epoch, changed)
-        self._lacking.look(
-            self._table.version, lambda: declarable(self._table.schema, self._table.columns), self._known.read
-        )
+        try:
+            self._lacking.look(
+                self._table.version, lambda: declarable(self._table.schema, self._table.columns), self._known.read
+            )
+        except ColumnsAdded:
+            if self._seen != self._known.seen:
+                told = msgspec.structs.replace(self._known, seen=self._seen)
+                self._known = await amended(self._shard, self._epoch, told)
+            raise
 
     def _corrected(self, lower: int, columns: Columns) -> frozenset[str]:
         """Return the columns that rows which are held at ``lower`` were read without, and may have values in."""
         assert self._known is not None, "it was noted when the table was loaded"
         names = self._known.read.corrected(lower) & columns.names.keys()
         ids = {columns.ids[name] for name in names}
-        return names if names and self._table.may_have(self._numbered(lower), ids) else frozenset()
+        written = next((each.schema for each in self._seen.values() if each.number == lower), None)
+        return names if names and self._table.may_have(written, ids) else frozenset()
 
     def _files(self, each: Slice, columns: Columns) -> Iterator[StoredFile]:
         lower, upper = each.lower[PARTITION], each.upper[PARTITION]
@@ -238,8 +260,8 @@ class IcebergReader:
         at = self._numbered(upper)
         while _number(at) > lower:
             found.append(at)
-            _, parent = self._seen.get(at.snapshot_id, (0, at.parent_snapshot_id))
-            if parent is not None and self._seen.get(parent, (0, None))[0] == lower:
+            parent = self._seen[at.snapshot_id].parent if at.snapshot_id in self._seen else at.parent_snapshot_id
+            if parent in self._seen and self._seen[parent].number == lower:
                 return found[::-1]  # though it may be expired meanwhile: nothing of it is needed
             if parent not in there:
                 break

@@ -147,13 +147,16 @@ class StoredTable:
         """The number of the schema that the table has now: another one has other columns."""
         return self._loaded.schema().schema_id
 
-    def may_have(self, snapshot: Snapshot, ids: Collection[int]) -> bool:
-        """Whether rows of ``snapshot`` may have values in columns with these ids, or get a default for them."""
+    def may_have(self, written: int | None, ids: Collection[int]) -> bool:
+        """Whether rows of a snapshot may have values in columns with these ids, or get a default for them.
+
+        ``written``: the id of the schema that it was written with; None: that is not known.
+        """
         if any(field.initial_default is not None for field in self._loaded.schema().fields if field.field_id in ids):
             return True
         schemas = {each.schema_id: each for each in self._loaded.metadata.schemas}
-        written = schemas.get(-1 if snapshot.schema_id is None else snapshot.schema_id)
-        return written is None or any(field.field_id in ids for field in written.fields)
+        schema = None if written is None else schemas.get(written)
+        return schema is None or any(field.field_id in ids for field in schema.fields)
 
     def held(self, snapshot: Snapshot) -> list[Portion]:
         """Return what ``snapshot`` holds."""

@@ -3,7 +3,8 @@
 A late column is read from an *offset* on, which is noted before anything behind it is durable.  Rows that are held
 there were read without it.  So the slice that begins at that offset corrects them first: each row of the table as it
 was then goes without the column, and comes with it.  Rows that have no value in it do both, which is nothing.  From
-then on a row that goes, goes with the value that it came with.
+then on a row that goes, goes with the value that it came with.  So does the slice in which upstream itself gets the
+column, since the rows that are there may have a default from then on.
 
 Until upstream has the column, it is NULL.  Once a version had it, one that lacks it has lost it.
 """
@@ -70,8 +71,8 @@ class Noted(msgspec.Struct, frozen=True):
         return frozenset(name for name, there in late.items() if not there or offset < there)
 
     def corrected(self, offset: int) -> frozenset[str]:
-        """Return the columns that rows which are held at ``offset`` were read without."""
-        return frozenset(name for name, late in self.late.items() if late.read == offset)
+        """Return the columns that rows which are held at ``offset`` were read without, or before upstream had them."""
+        return frozenset(name for name, late in self.late.items() if offset in (late.read, late.there))
 
 
 class Lacking:
