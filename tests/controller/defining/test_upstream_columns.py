@@ -224,7 +224,7 @@ def test_a_column_that_cannot_be_added_stops_its_source_alone_and_says_what_to_d
 
 
 @pytest.mark.parametrize("of_table", [False, True])
-def test_what_has_the_option_is_what_is_to_be_reset(site: Site, *, of_table: bool) -> None:
+def test_what_has_the_option_is_named_in_the_advice(site: Site, *, of_table: bool) -> None:
     """Damage: the advice changes nothing where a table has the option from its source, and it stands still."""
     texts = BASE | {"bank": f"{BASE['bank']} OPTIONS (evolve 'add')"} | ({"t": ADDING["t"]} if of_table else {})
     process = begun(site, texts)
