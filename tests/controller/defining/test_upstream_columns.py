@@ -242,7 +242,7 @@ def test_what_has_the_option_is_named_in_the_advice(site: Site, *, of_table: boo
 def test_a_store_that_fails_while_a_column_is_added_leaves_the_tick_made(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Damage: a tick that was made is an error to whoever made it, and its time is unknown."""
+    """Damage: a tick that was made raises an error, and its time is not known."""
     process = begun(site, ADDING)
 
     async def failing(*_: Any) -> None:
