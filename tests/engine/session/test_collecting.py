@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-import io
 import os
-import struct
 import tempfile
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import pyarrow as pa
 import pytest
 
 from strandline.engine.session import collecting
-from strandline.engine.session.collecting import Gathered, InOrder, collected
-from strandline.errors import InvalidUsage
+from strandline.engine.session.collecting import Gathered, collected
+from strandline.engine.session.start import RESULT_SIZE_KEY
+from strandline.errors import Determinate, InvalidUsage
 
 MIB = 1 << 20
 
@@ -75,22 +75,23 @@ def test_a_small_result_needs_no_file(directory: Path) -> None:
     assert (found, mapped(directory)) == ([batch(0)], 0)
 
 
-def sent(order: list[int]) -> IO[bytes]:
-    """What the JVM sends of three batches: as tasks end, and then the order of the result."""
-    stream = io.BytesIO()
-    with pa.ipc.new_stream(stream, batch(0).schema) as writer:
-        for n in range(3):
-            writer.write_batch(batch(n))
-    stream.write(struct.pack(f">{1 + len(order)}i", len(order), *order))
-    stream.seek(0)
-    return stream
+def test_a_full_disk_is_said_when_the_file_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Damage: a query fails with an OSError that names neither the result nor the directory."""
+    monkeypatch.setattr(tempfile, "TemporaryFile", partial(open, "/dev/full", "wb", 1 << 20))
+    gathered = Gathered(held_bytes_max=0)
+    gathered.add(batch(0))
+    with pytest.raises(Determinate, match="a result of 8000 bytes has no room in"):
+        gathered.batches()
+    gathered.close()
 
 
-def test_batches_are_taken_as_they_come_and_numbered_in_the_order_of_the_result() -> None:
-    """Damage: ORDER BY is lost where a later task ends first; or all batches are held until the last has come."""
-    taken: list[Any] = []
-    numbers = list(InOrder(taken.append).load_stream(sent([2, 0, 1])))
-    assert (numbers, taken) == ([2, 0, 1], [batch(n) for n in range(3)])
+@pytest.mark.spark
+def test_a_full_disk_is_said_while_the_result_comes(spark: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Damage: what the operator reads is a stack of the JVM's, of a socket that was closed."""
+    monkeypatch.setattr(tempfile, "TemporaryFile", partial(open, "/dev/full", "wb"))
+    monkeypatch.setattr(collecting.Gathered.__init__, "__defaults__", (10_000,))
+    with pytest.raises(Determinate, match="has no room in"):
+        collected(spark.range(0, 1_000_000, 1, 40).selectExpr("repeat(id, 9) AS t"), spark, "full")
 
 
 @pytest.mark.spark
@@ -113,6 +114,68 @@ def test_a_result_that_is_too_large_ends_its_jobs(spark: Any, directory: Path) -
         collected(endless, spark, "too-large", 50_000_000)
     assert list(spark.sparkContext.statusTracker().getActiveJobsIds()) == []
     assert mapped(directory) == 0
+
+
+@pytest.mark.spark
+def test_the_last_batch_counts_too(spark: Any) -> None:
+    """Damage: a result of one batch has no bound."""
+    with pytest.raises(InvalidUsage, match="the result has more than 1000 bytes"):
+        collected(spark.range(0, 2_000, 1, 1), spark, "last", 1_000)
+
+
+def jobs(spark: Any, tag: str) -> list[int]:
+    """Return the jobs that carried a tag."""
+    return list(spark.sparkContext._jsc.sc().statusTracker().getJobIdsForTag(tag))
+
+
+@pytest.mark.spark
+def test_spark_computes_no_more_than_is_taken(spark: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Damage: where Python writes slower than tasks end, what they gave fills the heap, and the engine's JVM ends."""
+    seen: list[list[int]] = []
+    add = Gathered.add
+
+    def slow(self: Gathered, rows: pa.RecordBatch) -> None:
+        if not seen:
+            threading.Event().wait(0.3)
+        seen.append(list(spark.sparkContext.statusTracker().getActiveJobsIds()))
+        add(self, rows)
+
+    monkeypatch.setattr(Gathered, "add", slow)
+    rows = spark.range(0, 100_000, 1, 100).selectExpr("repeat(id, 50) AS t")  # more than sockets buffer
+    assert collected(rows, spark, "slow").equals(rows.toArrow())
+    assert (len(seen), any(seen)) == (100, False), "a job is under way while nobody takes what it gives"
+    assert len(jobs(spark, "slow")) < 7, "partitions that give little are asked for together"
+
+
+@pytest.mark.spark
+def test_a_small_result_is_one_job(spark: Any) -> None:
+    """Damage: each question costs the time of several jobs."""
+    collected(spark.range(0, 100, 1, spark.sparkContext.defaultParallelism), spark, "one")
+    assert len(jobs(spark, "one")) == 1
+
+
+@pytest.fixture
+def handed_over(spark: Any) -> Iterator[Callable[[str], None]]:
+    """Says how much a job may hand over; it is as before afterwards."""
+    conf = spark.sparkContext._jsc.sc().conf()
+    before = conf.get(RESULT_SIZE_KEY)
+    yield lambda size: conf.set(RESULT_SIZE_KEY, size)
+    conf.set(RESULT_SIZE_KEY, before)
+
+
+@pytest.mark.spark
+def test_partitions_that_are_too_large_together_come_one_by_one(
+    spark: Any, handed_over: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Damage: a result is refused, or fills the heap, whose partitions differ in size."""
+    monkeypatch.setattr(collecting, "following", lambda *_: 6)
+    rows = spark.range(0, 20_000, 1, 8).selectExpr("id", "repeat('x', 100) AS t")
+    whole = rows.toArrow()
+    handed_over("500k")
+    assert collected(rows, spark, "differ").equals(whole)
+    handed_over("100k")
+    with pytest.raises(InvalidUsage, match=r"a partition of the result is larger than .* give Spark more memory"):
+        collected(rows, spark, "differ")
 
 
 def grown(collect: Callable[[], pa.Table]) -> tuple[int, pa.Table]:

@@ -16,7 +16,6 @@ from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.serializers import FramedSerializer
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.util import _local_iterator_from_socket
@@ -24,6 +23,7 @@ from pyspark.util import _local_iterator_from_socket
 from strandline.algebra.schema import DIFF, TIME, quote
 from strandline.engine.frames import inline
 from strandline.engine.frames.rows import Frame, Local, dataframe
+from strandline.engine.session.collecting import Messages
 from strandline.persist.handles.contents import Contents
 from strandline.plane.reading import NET_BATCH_BYTES, NET_BATCH_ROWS
 
@@ -129,12 +129,5 @@ def _served(rows: DataFrame, session: SparkSession, batch_rows: int) -> Iterator
             session.conf.set(_ROWS_CONF, before)
     jvm: Any = session.sparkContext._jvm  # noqa: SLF001
     prefetch = False
-    for encoded in _local_iterator_from_socket(jvm.PythonRDD.toLocalIteratorAndServe(batches, prefetch), _Bytes()):
+    for encoded in _local_iterator_from_socket(jvm.PythonRDD.toLocalIteratorAndServe(batches, prefetch), Messages()):
         yield pa.ipc.read_record_batch(pa.py_buffer(encoded), schema)
-
-
-class _Bytes(FramedSerializer):
-    """Length-prefixed messages, as they are."""
-
-    def loads(self, obj: bytes) -> bytes:
-        return obj

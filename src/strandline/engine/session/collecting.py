@@ -1,32 +1,41 @@
 """Collecting: the whole result of a query as one Arrow table, of which this process and the JVM hold little.
 
-Batches are taken as tasks hand them over.  Beyond `HELD_BYTES_MAX` they go to a temporary file, which the table maps:
+Batches are taken as Spark hands them over.  Beyond `HELD_BYTES_MAX` they go to a temporary file, which the table maps:
 the kernel reads its pages when they are used, and takes them back when room is needed.  The file has no name, so a
-process that dies leaves nothing behind, and it goes with the last buffer of the table.
+process that dies leaves nothing behind, and it goes with the last buffer of the table.  (Linux only: it is mapped by
+its name in ``/proc``.)
 
-Trap: PySpark's ``toArrow`` keeps all batches until the last has come.  Its serializer gathers what the serializer below
-it yields, and then yields that in the order that the JVM says at the end; so `_Numbers`, put below it, takes each batch
-away and yields its number.
+A result is one job after another, each over the next few of its partitions.  Spark computes no more before this process
+has taken what a job gave, so a slow disk fills no heap.  The first job has a partition per core, which is what running
+tasks hold anyway, and all of most results.  Each job after it should give `HEAP_SHARE` of the heap at most, by the size
+of the partitions before.  A job that gives more than ``spark.driver.maxResultSize`` is refused by Spark, and its
+partitions are asked for one by one.
+
+Trap: PySpark's ``toArrow`` keeps all batches until the last has come, and the JVM those that wait for this process.
 """
 
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Iterator
-from typing import IO, Any, BinaryIO, Final, cast
+from collections.abc import Generator, Iterator
+from contextlib import closing, contextmanager, suppress
+from typing import Any, BinaryIO, Final, cast
 
 import pyarrow as pa
-from pyspark.errors.exceptions.captured import unwrap_spark_exception
+from pyspark.serializers import FramedSerializer
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.pandas.serializers import ArrowCollectSerializer, ArrowStreamSerializer
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.util import _load_from_socket
 
-from strandline.engine.session.start import cancel_jobs, tag_jobs, untag_jobs
+from strandline.engine.session.start import RESULT_SIZE_KEY, heap_bytes, tag_jobs, untag_jobs
 from strandline.errors import Determinate, InvalidUsage
 
 HELD_BYTES_MAX: Final = 16 * 1024 * 1024
 """Bytes of a result in memory before a temporary file takes the rest."""
+HEAP_SHARE: Final = 16
+"""A job should give at most this fraction of the heap: of eight queries at a time, half of it."""
+GROWTH_MAX: Final = 4
+"""A job has at most so many times the partitions of the one before: those may have been empty by chance."""
 
 
 class Gathered:
@@ -45,23 +54,19 @@ class Gathered:
         if self._writer is None and self.bytes <= self._held_bytes_max:
             self._held.append(batch)
             return
-        try:
+        with self._room():
             if self._writer is None:
                 self._file = cast("BinaryIO", tempfile.TemporaryFile())  # noqa: SIM115 - it ends with the mapping
                 self._writer = pa.ipc.new_stream(self._file, batch.schema)
             self._writer.write_batch(batch)
-        except OSError as error:
-            raise Determinate(
-                f"a result of {self.bytes} bytes has no room in {tempfile.gettempdir()}: {error}"
-            ) from error
 
     def batches(self) -> list[pa.RecordBatch]:
-        """Return all batches, in the order in which they came; once."""
+        """Return all batches, in the order in which they came; once.  Raises as `add`."""
         held, self._held = self._held, []
         if self._file is None or self._writer is None:
             return held
-        self._writer.close()
-        with self._file as file:  # the mapping keeps what has no name
+        with self._room(), self._file as file:  # the mapping keeps what has no name
+            self._writer.close()
             file.flush()
             mapped = pa.memory_map(f"/proc/self/fd/{file.fileno()}")
         return [*held, *pa.ipc.open_stream(mapped)]
@@ -70,22 +75,25 @@ class Gathered:
         """Drop what was gathered; nothing happens to what was returned."""
         self._held.clear()
         if self._file is not None:
-            self._file.close()
+            with suppress(OSError):  # closing writes what it could not write before
+                self._file.close()
+
+    @contextmanager
+    def _room(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise Determinate(
+                f"a result of {self.bytes} bytes has no room in {tempfile.gettempdir()}: {error}"
+            ) from error
 
 
-class _Numbers(ArrowStreamSerializer):
-    def __init__(self, take: Callable[[pa.RecordBatch], None]) -> None:
-        super().__init__()
-        self._take = take
+class Messages(FramedSerializer):
+    """Length-prefixed messages, as they are."""
 
-    def load_stream(self, stream: IO[bytes]) -> Iterator[int]:
-        for number, batch in enumerate(super().load_stream(stream)):
-            self._take(batch)
-            yield number
-
-
-class InOrder(ArrowCollectSerializer, _Numbers):
-    """Yields the numbers of the batches in the order of the result."""
+    def loads(self, obj: bytes) -> bytes:
+        """Return a message."""
+        return obj
 
 
 def collected(rows: DataFrame, session: SparkSession, tag: str, bytes_max: int = 0) -> pa.Table:
@@ -93,42 +101,67 @@ def collected(rows: DataFrame, session: SparkSession, tag: str, bytes_max: int =
 
     ``tag``: one that no other call's jobs carry.
 
-    Raises `InvalidUsage` if it has more than ``bytes_max`` bytes as Arrow (0: no bound): then Spark goes no further.
+    Raises:
+        InvalidUsage: It has more than ``bytes_max`` bytes as Arrow (0: no bound), after which Spark goes no further; or
+            a partition has more than Spark may hand over.
+        Determinate: There is no room for it.
     """
     large = session.conf.get("spark.sql.execution.arrow.useLargeVarTypes") == "true"
     schema = to_arrow_schema(
         rows.schema, error_on_duplicated_field_names_in_struct=True, timezone="UTC", prefers_large_types=large
     )
-    gathered, over = Gathered(), False
-
-    def take(batch: pa.RecordBatch) -> None:
-        nonlocal over
-        if over:
-            return  # what was on its way
-        gathered.add(batch)
-        if over := 0 < bytes_max < gathered.bytes:
-            cancel_jobs(session, tag)
-
+    gathered = Gathered()
     tag_jobs(session, tag)
     try:
-        order = _received(rows, take)
-        batches = gathered.batches()
-        return pa.Table.from_batches([batches[number] for number in order], None if order else schema).cast(schema)
-    except Exception as error:
-        if over:
-            raise InvalidUsage(f"the result has more than {bytes_max} bytes: ask for fewer rows or columns") from error
-        raise
+        with closing(_handed_over(rows, session)) as messages:
+            for message in messages:
+                gathered.add(pa.ipc.read_record_batch(pa.py_buffer(message), schema))
+                if 0 < bytes_max < gathered.bytes:
+                    raise InvalidUsage(f"the result has more than {bytes_max} bytes: ask for fewer rows or columns")
+        return pa.Table.from_batches(gathered.batches(), schema)
     finally:
         untag_jobs(session, tag)
         gathered.close()
 
 
-def _received(rows: DataFrame, take: Callable[[pa.RecordBatch], None]) -> list[int]:
-    """Have the result computed, and each batch taken; return their numbers in the order of the result."""
-    port, secret, server = cast("Any", rows)._jdf.collectAsArrowToPython()  # noqa: SLF001 - as ``toArrow`` does
-    try:
-        with _load_from_socket((port, secret), InOrder(take)) as numbers:
-            return list(numbers)
-    finally:
-        with unwrap_spark_exception():
-            server.getResult()
+def following(partitions: int, size: int, room: int) -> int:
+    """Return how many partitions the next job may have, after one of ``partitions`` that gave ``size`` bytes.
+
+    ``room``: the bytes that a job should give at most.
+
+    >>> following(2, 10, 1_000), following(8, 4_000, 1_000), following(8, 10**9, 1_000)
+    (8, 2, 1)
+    """
+    return max(1, min(GROWTH_MAX * partitions, partitions * room // max(1, size)))
+
+
+def _handed_over(rows: DataFrame, session: SparkSession) -> Generator[bytes, None, None]:
+    """Yield the batches of the result, encoded, in its order."""
+    context: Any = session.sparkContext
+    batches = rows._jdf.toArrowBatchRdd().toJavaRDD()  # noqa: SLF001 - as ``toArrow`` does
+    room = heap_bytes(context) // HEAP_SHARE
+    begin, end, count = 0, batches.getNumPartitions(), context.defaultParallelism
+    while begin < end:
+        asked = list(range(begin, min(end, begin + count)))
+        try:
+            port, secret, server = context._jvm.PythonRDD.runJob(context._jsc.sc(), batches, asked)  # noqa: SLF001
+        except Exception as error:
+            if RESULT_SIZE_KEY not in str(error):
+                raise
+            if len(asked) == 1:
+                raise InvalidUsage(
+                    f"a partition of the result is larger than {RESULT_SIZE_KEY}: ask for fewer rows or columns, or "
+                    f"give Spark more memory (spark.driver.memory)"
+                ) from error
+            count = 1
+            continue
+        size = 0
+        try:
+            with _load_from_socket((port, secret), Messages()) as messages:
+                for message in messages:
+                    size += len(message)
+                    yield message
+            server.getResult()  # raises if it has sent fewer
+        finally:
+            context._gateway.detach(server)  # noqa: SLF001 - it holds what it sent until Python's next collection
+        begin, count = begin + len(asked), following(len(asked), size, room)

@@ -20,7 +20,7 @@ import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import psutil
 import pyspark
@@ -37,6 +37,9 @@ HEAP_MIB_MAX: Final = 4096
 HEAP_MIB_MIN: Final = 1024
 HEAP_SHARE: Final = 4
 """The default heap is this fraction of the machine's memory: Python, the page cache and the endpoint live here too."""
+RESULT_SIZE_KEY: Final = "spark.driver.maxResultSize"
+RESULT_HEAP_SHARE: Final = 4
+"""One job may hand over this fraction of the heap; Spark refuses the rest with an error (`collecting`)."""
 PART_BYTES_TARGET: Final = 128 << 20
 assert HEAP_MIB_MIN <= HEAP_MIB_MAX
 _BRIDGE: Final = "py4j.protocol"
@@ -95,8 +98,6 @@ _APPLICATION_CONF: Final[Mapping[str, str]] = {
     # Every task that sorts, groups or joins begins with one page.  Spark's own guess is 64 MiB on a heap like ours: a
     # cold step of three views spent a third of its time on clearing and collecting a gigabyte of empty pages.
     "spark.buffer.pageSize": "2m",
-    # The driver holds no result whole (`collecting`): how large all that its tasks hand over is says nothing.
-    "spark.driver.maxResultSize": "0",
 }
 
 _JAVA_OPTIONS: Final = "-XX:MetaspaceSize=256m"
@@ -145,10 +146,18 @@ def build(config: Mapping[str, str]) -> SparkSession:
     try:
         with _own_interrupts():
             _launch(settings)
+            if RESULT_SIZE_KEY not in settings:
+                builder = builder.config(RESULT_SIZE_KEY, str(heap_bytes(SparkContext) // RESULT_HEAP_SHARE))
             session = builder.getOrCreate()
     except Exception as error:
         raise ConfigError(f"Spark does not start: {str(error).splitlines()[0] if str(error) else error!r}") from error
     return adopt(session, config)
+
+
+def heap_bytes(context: SparkContext | type[SparkContext]) -> int:
+    """Return what the heap of the JVM may have, in bytes.  ``context``: its class will do, once there is a JVM."""
+    jvm: Any = context._jvm  # noqa: SLF001 - no public call says so
+    return int(jvm.java.lang.Runtime.getRuntime().maxMemory())
 
 
 def spark_is_gone(error: BaseException) -> bool:
