@@ -47,6 +47,11 @@ def test_the_endpoint_and_what_reads_a_replaced_view_follow(place: Place, rows: 
         env.tick()
         assert rows(env, "SELECT * FROM sales") == [{"city": "Delft", "n": 30}, {"city": "Ghent", "n": 20}]
         assert rows(env, "SELECT * FROM sales", as_of=before) == [{"city": "Delft", "n": 3}, {"city": "Ghent", "n": 2}]
+        with pytest.raises(AsOfError, match="was of another query"):
+            env.verify("sales", as_of=before)
+        first = env.collection("sales").upper
+        assert first is not None
+        assert env.verify("sales", as_of=first - 1).ok
         env.execute("DELETE FROM orders WHERE id = 0")
         env.tick()
         assert stored(path) == [("Delft", 20), ("Ghent", 20)]

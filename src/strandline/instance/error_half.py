@@ -13,6 +13,7 @@ from functools import partial
 from itertools import pairwise
 from typing import Any
 
+from strandline.algebra.schema import SUCCESSOR
 from strandline.errors import CollectionError
 from strandline.instance.commands import Collection, Output
 from strandline.persist.handles.contents import Half
@@ -154,9 +155,9 @@ def described(error: Mapping[str, Any]) -> str:
     """
     match error:
         case {"expression": expression, "row": row, "collection": collection}:
-            return f"{expression} has no value for the row {row} in {collection}"
+            return f"{expression} has no value for the row {row} in {_named(collection)}"
         case {"query": query, "collection": collection}:
-            return f"the query of {collection} fails: {query}"
+            return f"the query of {_named(collection)} fails: {query}"
         case {"file": file, "reason": reason}:
             line = error.get("line")
             return f"{file}: {reason}" if line is None else f"{file}, line {line}: {reason}"
@@ -164,6 +165,11 @@ def described(error: Mapping[str, Any]) -> str:
             return f"{place}: {reason}"
         case _:
             return str(dict(error))
+
+
+def _named(collection: str) -> str:
+    """Return how a view is called that had the name of a successor when it was computed."""
+    return collection.removeprefix(SUCCESSOR)
 
 
 def remedy(error: Mapping[str, Any]) -> str:

@@ -99,7 +99,7 @@ async def verify(core: Core, name: str, as_of: int | None, sample: Sample | None
     ``sample``: compare these rows only.
 
     Raises:
-        AsOfError: the view or an input cannot be read at ``as_of``.
+        AsOfError: the view or an input cannot be read at ``as_of``, or the view was of another query then.
         CollectionError: the view or an input has errors then.
         DefinitionError: there is neither a view nor a materialization of this name.
         MissingErrorsError: the view has no errors then, and must have some.  They are looked for only where plain Spark
@@ -117,6 +117,8 @@ async def verify(core: Core, name: str, as_of: int | None, sample: Sample | None
     reader = await core.readers.of(name)
     handles = {name: await _seen_by(view, name, core) for name in view.reads}
     time = as_of if as_of is not None else await latest(core, [reader])
+    if time < view.query_from:
+        raise AsOfError(f"{view.name!r} was of another query at {time}: it can be verified from {view.query_from} on")
     # A view is only ever ahead of its inputs because another writer wrote to it: then what is known of them has to do.
     known = time if as_of is not None or not handles else min(time, await complete(handles.values()))
     known = shown_at(view, reader.state, known)

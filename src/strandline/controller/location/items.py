@@ -116,7 +116,7 @@ class View(_Item, frozen=True, tag="view"):
     another collection under the same name.  ``narrowed``: by the name of a table that has got columns since, those that
     the query sees of it.  ``begins``: the first time at which it can be read: before, another query had this name, and
     its history is gone.  ``fence``: how far beyond the epoch of its writers it is written: what runs a query of before
-    is fenced at its shard.
+    is fenced at its shard.  ``query_from``: before that time its history is of the queries that had this name before.
     """
 
     sql: str
@@ -134,6 +134,7 @@ class View(_Item, frozen=True, tag="view"):
     narrowed: dict[str, tuple[str, ...]] = {}
     begins: int = 0
     fence: int = 0
+    query_from: int = 0
 
     @property
     def replaces(self) -> str:

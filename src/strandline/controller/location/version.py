@@ -93,7 +93,9 @@ class Version(msgspec.Struct, frozen=True):
                 raise ConfigError(f"{each.view.name!r} was defined anew while its next version was prepared")
             view = each.seen(catalog)
             if isinstance(present, View) and follows:  # its history goes on
-                view = msgspec.structs.replace(view, begins=present.begins, fence=present.fence)
+                view = msgspec.structs.replace(
+                    view, begins=present.begins, fence=present.fence, query_from=present.query_from
+                )
             catalog = catalog.with_item(view)
         left = set(self.left) - shards_of(catalog.items)
         promoted = msgspec.structs.replace(catalog, dropped=tuple(sorted({*catalog.dropped, *left})))
@@ -234,6 +236,7 @@ def _in_place(following: View, catalog: Catalog, begins: int) -> View:
         seed=following.shard if keeps else "",
         begins=present.begins if keeps else begins,
         fence=catalog.replaced if keeps else 0,
+        query_from=begins,
     )
 
 
