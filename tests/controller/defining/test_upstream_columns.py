@@ -284,7 +284,7 @@ def test_a_project_adds_columns_and_leaves_those_that_came_by_themselves(site: S
 
 
 def test_a_column_that_was_added_by_a_statement_is_no_difference_to_the_project(site: Site) -> None:
-    """Damage: who does what a notice advises cannot start again, and is told to drop the source."""
+    """Damage: who does what a notice advises cannot start again, and has to drop the source."""
     process = begun(site)
     execute(process, ADD)
     execute(process, ADD_TO_TABLE)
