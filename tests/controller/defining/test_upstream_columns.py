@@ -349,6 +349,22 @@ def old_and_new(site: Site) -> None:
     assert -found == Counter()
 
 
+def test_a_project_s_create_or_replace_has_all_columns_read_once_they_have_come(site: Site) -> None:
+    """Damage: in a project no edit of a file makes `SELECT *` read a column that has come."""
+    texts = ADDING | {"every": "CREATE OR REPLACE MATERIALIZED VIEW every AS SELECT * FROM s WHERE k >= 0"}
+    process = begun(site, texts)
+    site.say({"k": 1, "v": 1, "note": "x"})
+    site.tick(process)
+    assert process.core.catalog.one("every", View, "view").schema.names == ("k", "v")
+    changes = run_sync(planned(process.core, promoted.project(texts), {}))
+    assert [(each.what, each.name, each.why) for each in changes] == [("replace", "every", "fewer columns of s")]
+    run_sync(apply(process.core, promoted.project(texts)))
+    for _ in range(3):
+        site.tick(process)
+    assert process.core.catalog.one("every", View, "view").schema.names == ("k", "v", "note")
+    assert run_sync(planned(process.core, promoted.project(texts), {})) == ()
+
+
 def test_a_version_that_is_promoted_while_a_column_comes_sees_the_columns_that_there_were(site: Site) -> None:
     """Damage: a view that was prepared before the column came, and promoted after it, stands still for ever."""
     process, text = begun(site, ADDING), "CREATE MATERIALIZED VIEW every AS SELECT * FROM s WHERE k >= 0"

@@ -142,7 +142,7 @@ def test_what_cannot_become_another_is_recreated_with_what_reads_it(deployed: De
     deployed.write({"tables/items.sql": BASE["tables/items.sql"].replace("(", "(extra INT, ", 1)})
     plan = deployed.plan()
     assert briefly(plan) == [("recreate", "table", "items")]
-    assert "its rows are lost, and so does what reads it: over, totals" in plan["changes"][0]["effect"]
+    assert "its rows are lost, with what reads it: over, totals" in plan["changes"][0]["effect"]
     assert "was created with" in deployed.deploy()["refused"][0]
     done = deployed.deploy(drop=True)
     assert (done["created"], done["refused"]) == (["items", "totals", "over"], [])

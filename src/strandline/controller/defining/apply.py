@@ -297,7 +297,7 @@ def _other_query(core: Core, wanted: CreateView, present: View) -> str:
     following = core.catalog.find(successor(present.name))
     there = following if isinstance(following, View) else present
     if same_query(wanted, there):
-        return ""
+        return "fewer columns of " + ", ".join(sorted(there.narrowed)) if wanted.replaces and there.narrowed else ""
     return "another query" if meaning(wanted.query) != meaning(there.sql) else f"REFRESH {there.refresh or 'ON COMMIT'}"
 
 

@@ -216,7 +216,7 @@ def _recreated(catalog: Catalog, present: Item) -> str:
     below = catalog.downstream(present.name) - {present.name.lower()}
     lost = "its rows are lost" if isinstance(present, Collected) else "it begins anew"
     return f"dropped and created: {lost}" + (
-        f", and so does what reads it: {', '.join(sorted(below))}" if below else ""
+        f", with what reads it: {', '.join(sorted(below))}" if below else ""
     )
 
 

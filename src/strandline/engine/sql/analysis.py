@@ -255,6 +255,7 @@ def _at(sql: str, index: int) -> Position | None:
 
 def _candidates(missing: str, names: Sequence[str], *, some: bool = False) -> str:
     """Return which of ``names`` may be meant by ``missing``; if none, all of them (``some``: there may be others)."""
+    names = [name for name in names if name]
     near = difflib.get_close_matches(missing, names, n=_CANDIDATES_MAX, cutoff=_LIKENESS_MIN)
     if near:
         return f"; did you mean {' or '.join(near)}?"
