@@ -40,17 +40,28 @@ class TablePlace:
 
     async def reader(self) -> SourceReader:
         """Open a reader, in a process of its own."""
+        return await self.kind.open(self._options, self._around(self.schema))
+
+    async def ask(self, *added: Column) -> None:
+        """Ask whether columns can be added, as ALTER SOURCE does."""
+        assert self.kind.ask_wider is not None
+        await self.kind.ask_wider(self._options, self._around(Schema((*self.schema, *added))))
+
+    @property
+    def _options(self) -> Any:
+        return understood("s", self.kind.options, self.options)
+
+    def _around(self, schema: Schema) -> Surroundings:
         ids = CountingIds(f"p{next(self.processes)}")
         client = PersistClient(self.clock, ids, self.blob, self.consensus)
 
         def progress() -> Any:
             return client.records("known", 1)
 
-        around = Surroundings(
-            self.clock, {"": self.schema}, self.engine, None, None, 1, progress,
+        return Surroundings(
+            self.clock, {"": schema}, self.engine, None, None, 1, progress,
             frozenset({""} if self.evolving else {}), {"": "ALTER SOURCE `s`"},
         )  # fmt: skip
-        return await self.kind.open(understood("s", self.kind.options, self.options), around)
 
     def fresh(self) -> pa.Table:
         """Return three rows that were not there yet."""

@@ -48,6 +48,14 @@ class Connectors(Protocol):
         """
         ...
 
+    async def ask_wider(self, source: RunIngestion, client: PersistClient, epoch: int) -> None:
+        """Ask upstream whether ``source``, which is there, can read the columns that it was not commanded to before.
+
+        Raises `DefinitionError` if it answers that it never can, what stores raise, and `FencedError` if a newer epoch
+        was admitted.  If it cannot be asked now, nothing is raised.
+        """
+        ...
+
     def called(self, connector: str, reference: str) -> str:
         """Return what the table is called upstream that ``reference`` names; several references may name one table."""
         ...

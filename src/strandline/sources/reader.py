@@ -274,7 +274,9 @@ class ReaderKind(Generic[O]):
     names it: ``connection``, or one that ends in ``_connection``.  ``tables``: a source feeds tables (CREATE TABLE …
     FROM SOURCE) and is no collection itself; then ``check_table`` is asked, and ``check`` never.  ``ask_table`` asks
     upstream whether it has a table as declared: it raises `SourceError` if not, and `Unavailable` within seconds if
-    there is no answer.  ``called``: what upstream calls the table that a reference names, since several may name one.
+    there is no answer.  ``ask_wider`` asks likewise, of a source that is there, whether it can read the columns of its
+    schemas that it has not read yet.  ``called``: what upstream calls the table that a reference names, since several
+    may name one.
     ``discovery``: how to find out what there is to read.  ``release`` has upstream let go what it keeps for a source
     that was dropped, if the source's notes say that it is its own and those of no other source of this kind do; it is
     given how to open these others' shards.  None: upstream keeps nothing.  It is idempotent, and returns what upstream
@@ -294,6 +296,7 @@ class ReaderKind(Generic[O]):
     tables: bool = False
     check_table: Callable[[O, str, Schema], None] = any_table
     ask_table: Callable[[O, str, Schema], Awaitable[None]] | None = None
+    ask_wider: Callable[[O, Surroundings], Awaitable[None]] | None = None
     called: Callable[[str], str] = str
     discovery: Discovery[Any] | None = None
     counts: str = "rows"

@@ -5,7 +5,7 @@ A reader or a driver is an entry in its own file, which is imported when it is c
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -138,19 +138,15 @@ class Readers:
     ) -> None:
         """See `Connectors.ask_table`."""
         kind = named(READERS, "connector", connector)
-        if kind.ask_table is None:
-            return
-        try:
-            given = understood(f"the source of table {name!r}", kind.options, options, resolve=_resolved)
-        except (ConfigError, DefinitionError):
-            return  # a reference, to a password perhaps, leads nowhere yet
-        require(f"the source of table {name!r}", kind.needs(given))
-        try:
-            await kind.ask_table(given, reference, schema)
-        except SourceError as error:
-            raise DefinitionError(str(error)) from error
-        except Unavailable:
-            return
+        if (ask := kind.ask_table) is not None:
+            await _asked(f"the source of table {name!r}", kind, options, lambda given: ask(given, reference, schema))
+
+    async def ask_wider(self, source: RunIngestion, client: PersistClient, epoch: int) -> None:
+        """See `Connectors.ask_wider`."""
+        kind = named(READERS, "connector", source.connector)
+        if (ask := kind.ask_wider) is not None:
+            around = self._given(source, client, epoch)
+            await _asked(f"source {source.name!r}", kind, source.options, lambda given: ask(given, around))
 
     def called(self, connector: str, reference: str) -> str:
         """See `Connectors.called`."""
@@ -199,6 +195,23 @@ class Readers:
         later = {output.table: output.later for output in source.outputs}
         here = self.clock, schemas, self.engine, self.decoder, self.messages
         return Surroundings(*here, epoch, progress, evolving, altering, later)
+
+
+async def _asked(
+    what: str, kind: ReaderKind[Any], options: Mapping[str, str], ask: Callable[[Any], Awaitable[None]]
+) -> None:
+    """Ask upstream; that it cannot be asked now is no answer."""
+    try:
+        given = understood(what, kind.options, options, resolve=_resolved)
+    except (ConfigError, DefinitionError):
+        return  # a reference, to a password perhaps, leads nowhere yet
+    require(what, kind.needs(given))
+    try:
+        await ask(given)
+    except SourceError as error:
+        raise DefinitionError(str(error)) from error
+    except Unavailable:
+        return
 
 
 def _altering(output: Output) -> str:

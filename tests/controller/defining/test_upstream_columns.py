@@ -163,6 +163,8 @@ def test_a_source_and_its_table_get_a_column_and_read_it_from_then_on(site: Site
         ("ALTER SOURCE t ADD COLUMN x INT", "there is no source 't'"),
         ("ALTER SOURCE nothing ADD COLUMN x INT", "there is no source 'nothing'"),
         ("ALTER TABLE t ADD COLUMN secret INT", "upstream has no column 'secret'"),
+        ("ALTER TABLE t ADD COLUMN passed INT", "rows were read without column 'passed'"),
+        ("ALTER SOURCE s ADD COLUMN passed INT", "rows were read without column 'passed'"),
         ("ALTER SOURCE s RENAME TO x", "ADD COLUMN, SET or RESET"),
         ("ALTER SOURCE s SET (on_error 'continue')", "'on_error' cannot be altered, only errors_max, evolve"),
         ("ALTER SOURCE s SET (evolve 'drop')", "evolve"),
@@ -173,6 +175,7 @@ def test_a_source_and_its_table_get_a_column_and_read_it_from_then_on(site: Site
 def test_what_cannot_be_altered_changes_nothing(site: Site, text: str, said: str) -> None:
     """Damage: a mistake in ALTER leaves a source that cannot be opened."""
     site.upstream.refused = frozenset({"secret"})
+    site.upstream.unread = frozenset({"passed"})
     process = begun(site)
     before = process.core.catalog
     with pytest.raises(DefinitionError, match=said):

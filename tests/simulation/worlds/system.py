@@ -138,6 +138,9 @@ class Connectors:
             upstream, lambda resume: run_sync(world.observer.may_forget(source.outputs[0].collection.shard, resume))
         )
 
+    async def ask_wider(self, source: RunIngestion, client: PersistClient, epoch: int) -> None:
+        """See `Connectors.ask_wider`: every column can be read."""
+
     async def release(self, source: RunIngestion, others: Sequence[str], client: PersistClient, epoch: int) -> None:
         """Let go what is kept for ``source``: it takes the shard of its reader, which must be open still."""
         await client.records(source.progress, epoch)

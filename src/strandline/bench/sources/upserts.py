@@ -172,6 +172,9 @@ class _Logs:
     ) -> None:
         """See `Connectors.ask_table`: there is none."""
 
+    async def ask_wider(self, source: RunIngestion, client: PersistClient, epoch: int) -> None:
+        """See `Connectors.ask_wider`: every column can be read."""
+
     def called(self, connector: str, reference: str) -> str:
         """See `Connectors.called`: there is none."""
         return reference

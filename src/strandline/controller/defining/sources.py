@@ -15,6 +15,7 @@ import msgspec
 
 from strandline.algebra.excerpt import within
 from strandline.algebra.schema import Column, Schema
+from strandline.controller.commanded import command, runs_in
 from strandline.controller.core import Core
 from strandline.controller.defining.definitions import (
     KINDS,
@@ -29,8 +30,9 @@ from strandline.controller.language import statements
 from strandline.controller.language.clauses import INCLUDE, INCLUDED
 from strandline.controller.location import on_error
 from strandline.controller.location.catalog import Catalog, unknown
-from strandline.controller.location.items import Connection, SharedSource, Source, SourceTable, connections_of
+from strandline.controller.location.items import Connection, Fed, SharedSource, Source, SourceTable, connections_of
 from strandline.errors import DefinitionError
+from strandline.instance.commands import RunIngestion
 
 Configured: TypeAlias = statements.CreateConnection | statements.CreateSource | statements.CreateSourceTable
 
@@ -180,6 +182,18 @@ async def require_readable(core: Core, item: Source | SourceTable, schema: Schem
     own = on_error.others(source.name, core.catalog.source_options(source), on_error.SourceOptions)
     connectors.check_table(item.name, source.connector, own, item.reference, schema)
     await connectors.ask_table(item.name, source.connector, own, item.reference, schema)
+
+
+async def require_wider(core: Core, present: Fed, after: Catalog) -> None:
+    """Raise `DefinitionError` if what feeds ``present`` cannot read the columns that it has in the catalog ``after``.
+
+    That is for upstream to say, if it answers, and for what the source has read so far.
+    """
+    writing, name = core.require_writing(), runs_in(present)
+    epoch = core.catalog.writes if writing.running.elsewhere(name) else writing.epoch
+    wanted = command(after.items[name], after, writing.plans, core.config)
+    assert isinstance(wanted, RunIngestion), "that is what runs for a collection that is fed"
+    await core.assembly.connectors.ask_wider(wanted, core.client, epoch)
 
 
 async def keep(

@@ -42,6 +42,8 @@ class Growing:
     reads: list[tuple[str, int]] = field(default_factory=list)
     refused: frozenset[str] = frozenset()
     """Columns that no table may be defined with."""
+    unread: frozenset[str] = frozenset()
+    """Columns that no table may get once it is read."""
     shared: bool = False
     """Whether several processes may read it at once."""
 
@@ -55,14 +57,18 @@ class Growing:
         async def opened(_: GrowingOptions, around: Surroundings) -> GrowingReader:
             return GrowingReader(self, around)
 
+        async def ask(_: GrowingOptions, around: Surroundings) -> None:
+            names = {name for schema in around.schemas.values() for name in schema.names}
+            if unread := self.unread & names:
+                raise SourceError(f"rows were read without column {min(unread)!r}")
+
         def check(_: GrowingOptions, __: str, schema: Any) -> None:
             if named := self.refused & {*schema.names}:
                 raise DefinitionError(f"upstream has no column {min(named)!r}")
 
-        setitem(
-            registry.READERS, "growing", ReaderKind("growing", GrowingOptions, opened, shared=lambda _: self.shared)
-        )
-        tables = ReaderKind("growing_tables", GrowingOptions, opened, tables=True, check_table=check)
+        one = ReaderKind("growing", GrowingOptions, opened, ask_wider=ask, shared=lambda _: self.shared)
+        setitem(registry.READERS, "growing", one)
+        tables = ReaderKind("growing_tables", GrowingOptions, opened, tables=True, check_table=check, ask_wider=ask)
         setitem(registry.READERS, "growing_tables", tables)
 
 

@@ -164,3 +164,18 @@ def test_columns_that_a_source_began_without_are_no_news_until_it_is_to_have_all
         assert source.held == source.upstream()
 
     asyncio.run(body())
+
+
+def test_a_column_whose_type_does_not_hold_what_the_table_has_is_refused(tmp_path):
+    """Damage: ALTER SOURCE takes a column by which the source stands still for good."""
+
+    async def body():
+        source = Source(tmp_path)
+        await source.tick()
+        source.write(wider([3], 1.5))
+        with pytest.raises(SourceError, match="column `w` is double there, which int does not hold"):
+            await source.ask(Column("w", "int"))
+        for can in (Column("w", "double"), Column("later", "int")):
+            await source.ask(can)
+
+    asyncio.run(body())

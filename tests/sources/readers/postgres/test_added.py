@@ -18,7 +18,7 @@ from strandline.errors import SourceError
 from strandline.persist.client import PersistClient
 from strandline.sources.reader import ColumnsAdded, Keyed, Surroundings
 from strandline.sources.readers.postgres import added, rewrites
-from strandline.sources.readers.postgres.kind import opened
+from strandline.sources.readers.postgres.kind import opened, require_wider
 from strandline.sources.readers.postgres.ledger import Ledger
 from strandline.sources.readers.postgres.options import PostgresOptions
 from strandline.sources.readers.postgres.pgoutput import Identity
@@ -63,8 +63,18 @@ class Place:
 
     def add(self, *columns):
         """Add columns here."""
-        self.schema = Schema((*self.schema, *(Column(name, "string") for name in columns)))
+        self.schema = self.with_columns(columns)
         self.reader = None
+
+    def with_columns(self, names):
+        """The columns here, and these."""
+        return Schema((*self.schema, *(Column(name, "string") for name in names)))
+
+    async def ask(self, *columns):
+        """Ask whether columns can be added, as ALTER TABLE does."""
+        client = PersistClient(HandClock(), CountingIds(f"p{next(self.processes)}"), self.blob, self.consensus)
+        ledger = await Ledger.open(await client.records("ledger", 1), 1)
+        await require_wider(ListServer(self.database), ledger, {TABLE: self.with_columns(columns)}, "p")
 
     async def tick(self):
         """Bind how far upstream can be read, and make it durable; a column that upstream got comes first."""
@@ -169,7 +179,9 @@ def history(seed, identity, *, evolving=True):
                     await place.tick()
                     assert place.held == place.upstream()
                     if not evolving and chance.random() < 0.5:
-                        place.add(*re.findall(r"ADD COLUMNS \(`(\w+)` string", str(place.reader.notices())))
+                        proposed = re.findall(r"ADD COLUMNS \(`(\w+)` string", str(place.reader.notices()))
+                        await place.ask(*proposed)
+                        place.add(*proposed)
                 case "crash":
                     place.reader = None
         await place.tick()
@@ -257,6 +269,11 @@ def test_a_column_that_is_added_after_values_of_it_were_passed_over_is_refused_w
             await place.tick()
             (notice,) = place.reader.notices()
             assert ("ADD COLUMN" in notice) == (identity is Identity.DEFAULT)
+            if identity is Identity.FULL:
+                with pytest.raises(SourceError, match="'public.t' cannot get the column w any longer"):
+                    await place.ask("w")
+            else:
+                await place.ask("w")
             place.add("w")
             place.database.commit(insert("t", (b"2", b"b", b"y")))
             if identity is Identity.FULL:
@@ -447,6 +464,10 @@ def test_columns_that_were_renamed_before_they_were_declared_stop_the_table(iden
         place.database.commit(insert("t", (b"1", b"a", b"x")))
         place.database.rename_column("t", "w", "y")
         place.database.add_column("t", "w")
+        for name in ("y", "w"):
+            with pytest.raises(SourceError, match="not known before the next tick"):
+                await place.ask(name)
+        await place.ask("y", "w")
         place.add("y", "w")
         with pytest.raises(SourceError, match="column 'w' is another one in this change than upstream has now"):
             await place.tick()

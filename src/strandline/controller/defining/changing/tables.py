@@ -42,7 +42,8 @@ async def add_columns(core: Core, statement: AddColumns) -> None:
     """ALTER TABLE … ADD COLUMN, and ALTER SOURCE … ADD COLUMN.
 
     Raises `DefinitionError`, and changes nothing: there is no such table or source; it has a column of this name; a
-    type is not known; what it is fed from has no such column; or an endpoint that holds it cannot hold the column.
+    type is not known; what it is fed from has no such column, or it cannot be read from there any longer; or an
+    endpoint that holds it cannot hold the column.
     """
     with within(statement.at):
         present = _widening(core, statement)
@@ -56,6 +57,8 @@ async def widen(core: Core, present: Table | Fed, added: Sequence[Column]) -> No
     if not isinstance(present, Table):
         await sources.require_readable(core, present, schema)
     changed = partial(_widened, present=present, schema=schema)
+    if not isinstance(present, Table):
+        await sources.require_wider(core, present, changed(core.catalog))
     for item in changed(core.catalog).items.values():
         if isinstance(item, Materialization) and present.name.lower() in {each.collection for each in item.bindings}:
             spec = spec_of(item, changed(core.catalog))

@@ -16,7 +16,8 @@ from strandline import extras
 from strandline.sources.kinds import Discovered, Discovery, discovered
 from strandline.sources.reader import ReaderKind, SourceReader, Surroundings, side_by_side
 from strandline.sources.readers.delta.options import DeltaOptions
-from strandline.sources.readers.tabular.declared import declarable
+from strandline.sources.readers.recorded import noted
+from strandline.sources.readers.tabular.declared import declarable, require_fitting
 from strandline.sources.readers.tabular.late import Lacking
 
 
@@ -36,6 +37,16 @@ async def _open(options: DeltaOptions, given: Surroundings) -> SourceReader:
     )
 
 
+async def _ask_wider(options: DeltaOptions, given: Surroundings) -> None:
+    from strandline.sources.readers.delta.reader import Known
+    from strandline.sources.readers.delta.table import StoredTable
+
+    known, table = await noted(await given.progress(), Known), StoredTable(options)
+    if known is not None and (new := known.columns.new(given.schema)).columns:
+        snapshot = await asyncio.to_thread(table.newest)
+        require_fitting(table.name, new, pa.schema(snapshot.table.schema().to_arrow()))
+
+
 async def _find(options: DeltaOptions) -> Sequence[Discovered]:
     """Return the one table that is at the path: no catalog says what others there are."""
     from strandline.sources.readers.delta.columns import columns_of, refusal
@@ -53,6 +64,7 @@ KIND: Final = ReaderKind(
     "delta",
     DeltaOptions,
     _open,
+    ask_wider=_ask_wider,
     discovery=Discovery(DeltaOptions, _find, (extras.DELTA,)),
     shared=side_by_side,
     needs=lambda _: (extras.DELTA,),

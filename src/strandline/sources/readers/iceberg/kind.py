@@ -5,6 +5,7 @@ Its client library takes long to import, so it is imported when a source is open
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from functools import partial
 from typing import Final
@@ -14,6 +15,8 @@ from strandline.connections.iceberg import IcebergCatalog
 from strandline.sources.kinds import ConnectionKind, Discovered, Discovery
 from strandline.sources.reader import ReaderKind, SourceReader, Surroundings, side_by_side
 from strandline.sources.readers.iceberg.options import IcebergLooked, IcebergOptions
+from strandline.sources.readers.recorded import noted
+from strandline.sources.readers.tabular.declared import require_fitting
 from strandline.sources.readers.tabular.late import Lacking
 
 
@@ -33,6 +36,16 @@ async def _open(options: IcebergOptions, given: Surroundings) -> SourceReader:
     )
 
 
+async def _ask_wider(options: IcebergOptions, given: Surroundings) -> None:
+    from strandline.sources.readers.iceberg.reader import Known
+    from strandline.sources.readers.iceberg.table import StoredTable
+
+    known, table = await noted(await given.progress(), Known), StoredTable(options)
+    if known is not None and (new := known.read.new(given.schema)).columns:
+        await asyncio.to_thread(table.load)
+        require_fitting(table.name, new, table.schema)
+
+
 async def _find(options: IcebergLooked) -> Sequence[Discovered]:
     from strandline.sources.readers.iceberg.discovery import find
 
@@ -44,6 +57,7 @@ KIND: Final = ReaderKind(
     IcebergOptions,
     _open,
     connections={"connection": ConnectionKind("iceberg", IcebergCatalog)},
+    ask_wider=_ask_wider,
     discovery=Discovery(IcebergLooked, _find, (extras.ICEBERG,)),
     shared=side_by_side,
     needs=lambda _: (extras.ICEBERG,),

@@ -194,6 +194,17 @@ def noted_wider(note: TableNote, schema: Schema, upstream: UpstreamTable) -> Tab
     return shaped(wider, upstream.published.shape, _UNTOLD)
 
 
+def unlooked(note: TableNote, schema: Schema, upstream: UpstreamTable) -> list[str]:
+    """Return the columns that came since the last look and are not in ``schema``, if one that is came then too.
+
+    Any of them may have had another's name since, which the changes say that the next look comes with.
+    """
+    known = {column.number for column in note.columns} | {other.number for other in note.others or ()}
+    came = [c.name for c in upstream.columns if upstream.published.shape.columns[c.name][0] not in known]
+    wanted = {column.name for column in declared_columns(note.table, schema.names, upstream).values()}
+    return [name for name in came if name not in wanted] if note.others is not None and wanted & {*came} else []
+
+
 def notices(note: TableNote, lacked: Sequence[Column], *, taken: bool) -> list[str]:
     """Return what is to be said of a table besides the columns that it can get; ``lacked``: all that it lacks."""
     late = {

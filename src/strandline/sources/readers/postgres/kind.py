@@ -16,7 +16,7 @@ from strandline.plane.staging import Staging
 from strandline.sources.kinds import ConnectionKind, Discovered, Discovery, discovered
 from strandline.sources.reader import Progress, ReaderKind, Surroundings
 from strandline.sources.readers.postgres import slot
-from strandline.sources.readers.postgres.added import Gained, Lacked, noted_wider, unsaid
+from strandline.sources.readers.postgres.added import Gained, Lacked, noted_wider, unlooked, unsaid
 from strandline.sources.readers.postgres.ledger import Ledger, SlotNote, not_noted
 from strandline.sources.readers.postgres.options import PostgresOptions, slot_of, table_name
 from strandline.sources.readers.postgres.pgoutput import Identity
@@ -177,6 +177,35 @@ async def _ask(options: PostgresOptions, reference: str, schema: Schema) -> None
         await server.close()
 
 
+async def _ask_wider(options: PostgresOptions, given: Surroundings) -> None:
+    from strandline.sources.readers.postgres.connected.psycopg_server import PsycopgServer
+
+    ledger = await Ledger.open(await given.progress(), given.epoch)
+    server = PsycopgServer(options, options.publication, "")
+    try:
+        async with asyncio.timeout(ASK_SECONDS_MAX):
+            await require_wider(server, ledger, given.schemas, options.publication)
+    except TimeoutError:
+        raise Unavailable(f"{options.place} has not answered for {ASK_SECONDS_MAX} s") from None
+    finally:
+        await server.close()
+
+
+async def require_wider(server: Server, ledger: Ledger, schemas: Mapping[str, Schema], publication: str) -> None:
+    """Raise `SourceError` if a table that is read cannot get the columns that its schema has since."""
+    known = {table: ledger.of(table, schema.ddl) for table, schema in schemas.items()}
+    wider = {table: note for table, note in known.items() if note.declared not in {"", schemas[table].ddl}}
+    there = await server.tables([*map(table_name, wider)]) if wider else ()
+    for table, note in wider.items():
+        upstream = slot.table_of(there, table_name(table), publication)
+        noted_wider(note, schemas[table], upstream)
+        if others := unlooked(note, schemas[table], upstream):
+            raise SourceError(
+                f"table {table!r} got the column {', '.join(others)} upstream besides, and none was read yet: which "
+                "change has which is not known before the next tick; add it then, or add all of them"
+            )
+
+
 async def _find(options: PostgresOptions) -> Sequence[Discovered]:
     from strandline.sources.readers.postgres.connected.psycopg_server import PsycopgServer
 
@@ -215,6 +244,7 @@ KIND: Final = ReaderKind(
     tables=True,
     check_table=_check,
     ask_table=_ask,
+    ask_wider=_ask_wider,
     called=lambda reference: ".".join(table_name(reference)),
     discovery=Discovery(PostgresOptions, _find, (extras.POSTGRES,)),
     release=_release,

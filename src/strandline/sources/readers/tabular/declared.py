@@ -9,7 +9,7 @@ import pyarrow as pa
 from strandline.algebra import types
 from strandline.algebra.arrow_types import arrow
 from strandline.algebra.schema import Column, Schema
-from strandline.algebra.stored import type_of
+from strandline.algebra.stored import located, type_of
 from strandline.algebra.stored_values import converted
 from strandline.errors import DefinitionError, InvalidUsage, SourceError
 
@@ -26,6 +26,18 @@ def declarable(there: pa.Schema, locate: Callable[[Schema], object]) -> list[tup
             kind = None
         found.append((field.name, kind))
     return found
+
+
+def require_fitting(name: str, added: Schema, there: pa.Schema) -> None:
+    """Raise `SourceError` if the table called ``name`` has one of the columns ``added`` in a type that does not fit.
+
+    A column that it lacks may come.
+    """
+    known = {each.lower() for each in there.names}
+    try:
+        located(Schema(tuple(column for column in added if column.name.lower() in known)), there)
+    except ValueError as error:
+        raise SourceError(f"{name} cannot be read with this column: {error}") from error
 
 
 def tables_of(schema: Schema, made: Iterator[pa.Table]) -> Iterator[pa.Table]:

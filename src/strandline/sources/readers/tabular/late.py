@@ -50,6 +50,11 @@ class Noted(msgspec.Struct, frozen=True):
             return msgspec.structs.replace(self, first=[*first, *new])
         return msgspec.structs.replace(self, late=self.late | {name: Late(offset) for name in new})
 
+    def new(self, schema: Schema) -> Schema:
+        """Return the columns of ``schema`` that are not read yet; none if it is not known which are."""
+        known = {*schema.names} if self.first is None else {*self.first, *self.late}
+        return Schema(tuple(column for column in schema if column.name not in known))
+
     def seen(self, names: Collection[str], offset: int) -> Noted:
         """Return the note once upstream has had late columns, those among ``names``, from ``offset`` on."""
         known = {name.lower() for name in names}
