@@ -48,13 +48,3 @@ def test_what_can_be_made_again_makes_room_for_others() -> None:
         kept.put(n)
     with pytest.raises(InvalidUsage, match="not asked for during 600 s or while 2 others were"):
         kept.get(first)
-
-
-def test_what_is_too_large_together_is_refused() -> None:
-    """Damage: a hundred clients that fetch nothing fill the disk with their results."""
-    kept = Kept[bytes](HandClock(), CountingIds(), "result", size=len, size_max=10)
-    first = kept.put(b"123456")
-    with pytest.raises(Unavailable, match="the results that this server keeps are too large together: try again later"):
-        kept.put(b"12345")
-    assert kept.take(first) == b"123456"
-    kept.put(b"12345")

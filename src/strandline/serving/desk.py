@@ -5,7 +5,8 @@ So a read of a view waits for the tick that brings the view to the last commit, 
 
 The result of a query is whole before any of it is sent: so an error comes first, and what was read is held no longer.
 It is kept until it is fetched or `RESULT_IDLE_S` have passed, most of it in a temporary file (`Environment.answer`).
-`RESULT_BYTES_MAX` bounds one, `RESULTS_BYTES_MAX` all that wait, and `QUERIES_MAX` how many are computed at a time.
+`RESULT_BYTES_MAX` bounds one, `RESULTS_BYTES_MAX` all that wait or are sent, and `QUERIES_MAX` how many are computed at
+a time.  How large a result is shows when it is computed: `FILES_BYTES_MAX` is what all of them may have then.
 
 Long because every kind of call comes here.
 
@@ -32,7 +33,7 @@ from strandline.controller.language import arguments, statements
 from strandline.errors import InvalidUsage, Unavailable
 from strandline.instance.indexes.keys import packed
 from strandline.serving import parameters, placeholders
-from strandline.serving.kept import Kept
+from strandline.serving.kept import Held, Kept
 from strandline.serving.parameters import identifier
 from strandline.serving.traffic.counting import CHANGE, QUERY, Traffic, one_statement
 from strandline.store.clock import Clock, Ids
@@ -45,8 +46,11 @@ CATCHING_UP_S: Final = 60.0
 """For so long a read waits until what it reads has come to the last commit."""
 LOOK_S: Final = 0.2
 RESULT_BYTES_MAX: Final = 4 << 30
-"""Bytes of a result, as Arrow has them: where temporary files are there is room for `RESULTS_BYTES_MAX` and one."""
+"""Bytes of a result, as Arrow has them."""
 RESULTS_BYTES_MAX: Final = 8 << 30
+"""Bytes of all results that are computed, until the last row of each was sent, or the tick after `RESULT_IDLE_S`."""
+FILES_BYTES_MAX: Final = RESULTS_BYTES_MAX + QUERIES_MAX * RESULT_BYTES_MAX
+"""Bytes of all results, with those that are being computed: where temporary files are there should be such room."""
 RESULT_IDLE_S: Final = 60.0
 RESULTS_MAX: Final = 100
 ROWS_BYTES_MAX: Final = 256 << 20
@@ -99,18 +103,19 @@ class Desk:
         self._transactions = Kept[Transaction](clock, ids, "transaction")
         self._prepared = Kept[Prepared](clock, ids, "prepared statement", oldest_goes=True)
         self._cancels: dict[str, Cancel] = {}
-        self._results = Kept[pa.Table](
-            clock,
-            ids,
-            "result",
-            idle_s=RESULT_IDLE_S,
-            count_max=RESULTS_MAX,
-            size=lambda table: int(table.nbytes),
-            size_max=RESULTS_BYTES_MAX,
-        )
+        self._results = Kept[pa.Table](clock, ids, "result", idle_s=RESULT_IDLE_S, count_max=RESULTS_MAX)
+        self._held = Held(RESULTS_BYTES_MAX)
+
+    @property
+    def results_bytes(self) -> int:
+        """Bytes of the results that wait or are sent."""
+        return self._held.bytes
 
     def ticked(self) -> None:
-        """A tick has ended: what waited for it goes on."""
+        """A tick has ended: what waited for it goes on, and what no client has asked for is dropped."""
+        self._results.expire()
+        self._transactions.expire()
+        self._prepared.expire()
         with self._ticked:
             self._ticks += 1
             self._ticked.notify_all()
@@ -232,6 +237,8 @@ class Desk:
     def answer(self, text: str, as_of: int | None = None, handle: str = "") -> tuple[pa.Table, int | None]:
         """Return the rows that a query is answered with, and the time at which they are true.
 
+        They count in `results_bytes` until nothing refers to the table.
+
         ``handle``: under which the client may cancel it; empty: it will not.
         """
         cancel = Cancel()
@@ -240,6 +247,8 @@ class Desk:
         try:
             with self._turn():
                 table, time = self._caught_up(text, as_of, cancel)
+                self._results.expire()
+                table = self._held.hold(table)
         finally:
             self._cancels.pop(handle, None)
         return table, time
@@ -325,9 +334,20 @@ class Desk:
         if len(texts) == 1:
             return self.asked(texts[0], prepared.transaction)
         if isinstance(statements.parse(prepared.text), statements.Question):
-            return self._put(pa.concat_tables([self._run(text, prepared.transaction) for text in texts]))
+            return self._put(self._one_after_another(texts))
         self.counted(texts, prepared.transaction)
         return self._put(_answered(None))
+
+    def _one_after_another(self, texts: Sequence[str]) -> pa.Table:
+        """Return the rows of several queries, as one result."""
+        found: list[pa.Table] = []
+        for text in texts:
+            found.append(self.answer(text)[0])
+            if sum(table.nbytes for table in found) > RESULT_BYTES_MAX:
+                raise InvalidUsage(f"the results have more than {RESULT_BYTES_MAX} bytes: bind fewer rows at a time")
+        whole = pa.concat_tables(found)
+        found.clear()  # what counted is the same bytes
+        return self._held.hold(whole)
 
     def changed_prepared(self, handle: bytes) -> int:
         """As `counted`, of a prepared statement, with all rows of its parameters."""

@@ -1,16 +1,19 @@
 """Kept: what a server holds for its clients between two calls, by handles that cannot be guessed.
 
 A client that goes away leaves it behind, so everything here ends: what was not asked for during `IDLE_S` is dropped
-when room is needed or looked for.  Beyond `COUNT_MAX`, and what else a kind is bounded by, nothing more is taken; or,
-of what a client can make again, what was not used for the longest goes.  (The JDBC driver prepares each statement that
-it runs, and ends none before its connection ends.)
+by `expire`, or when something is put.  Beyond `COUNT_MAX` nothing more is taken; or, of what a client can make again,
+what was not used for the longest goes.  (The JDBC driver prepares each statement that it runs, and ends none before its
+connection ends.)
 """
 
 from __future__ import annotations
 
 import threading
+import weakref
 from collections.abc import Callable
 from typing import Final, Generic, TypeVar
+
+import pyarrow as pa
 
 from strandline.errors import InvalidUsage, Unavailable
 from strandline.store.clock import Clock, Ids
@@ -24,7 +27,7 @@ COUNT_MAX: Final = 1_000
 class Kept(Generic[T]):
     """Values by handle, of one kind (``what``, in messages); calls from any thread.
 
-    ``size_max``: so much the values may have together, as ``size`` says it.  ``oldest_goes``: for another one.
+    ``oldest_goes``: for another one.
     """
 
     def __init__(
@@ -35,8 +38,6 @@ class Kept(Generic[T]):
         *,
         idle_s: float = IDLE_S,
         count_max: int = COUNT_MAX,
-        size: Callable[[T], int] | None = None,
-        size_max: int = 0,
         oldest_goes: bool = False,
     ) -> None:
         self._clock = clock
@@ -44,8 +45,6 @@ class Kept(Generic[T]):
         self._what = what
         self._idle_ms = round(1000 * idle_s)
         self._count_max = count_max
-        self._size = size
-        self._size_max = size_max
         self._oldest_goes = oldest_goes
         self._lock = threading.Lock()
         self._values: dict[bytes, tuple[int, T]] = {}
@@ -62,8 +61,6 @@ class Kept(Generic[T]):
                     raise Unavailable(
                         f"this server keeps {self._count_max} {self._what}s for its clients: try again later"
                     )
-            if self._size is not None and self._together(value) > self._size_max:
-                raise Unavailable(f"the {self._what}s that this server keeps are too large together: try again later")
             self._values[handle] = (now, value)
         return handle
 
@@ -96,11 +93,40 @@ class Kept(Generic[T]):
         with self._lock:
             self._values.pop(handle, None)
 
-    def _together(self, value: T) -> int:
-        assert self._size is not None, "only what has a size is counted"
-        return sum(map(self._size, (value, *(kept for _, kept in self._values.values()))))
+    def expire(self) -> None:
+        """Drop what was not asked for during the time that it is kept."""
+        with self._lock:
+            self._expire(self._clock.now_ms())
 
     def _expire(self, now: int) -> None:
         late = [handle for handle, (used, _) in self._values.items() if now - used > self._idle_ms]
         for handle in late:
             del self._values[handle]
+
+
+class Held:
+    """The bytes of the results that this process has for clients: of each, until its last reference goes.
+
+    So a result counts while it waits and while it is sent, also to a client that reads slowly or has gone away.
+    ``bytes_max``: what they may have together.  Calls from any thread.
+    """
+
+    def __init__(self, bytes_max: int) -> None:
+        self.bytes = 0
+        self._bytes_max = bytes_max
+        self._lock = threading.RLock()  # a table may go while this thread is in here
+
+    def hold(self, table: pa.Table) -> pa.Table:
+        """Return the same rows as a table that counts.  Raises `Unavailable` if there is no room for it."""
+        size = int(table.nbytes)
+        with self._lock:
+            if self.bytes + size > self._bytes_max:
+                raise Unavailable("the results that this server keeps are too large together: try again later")
+            self.bytes += size
+        counted = table.slice(0)  # the engine may keep ``table`` itself
+        weakref.finalize(counted, self._release, size)
+        return counted
+
+    def _release(self, size: int) -> None:
+        with self._lock:
+            self.bytes -= size

@@ -148,7 +148,7 @@ class _Server(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow ships n
         if ticket.startswith(QUERY):
             asked = read(Query, ticket.removeprefix(QUERY))
             table, time = desk.answer(asked.sql, asked.as_of, asked.handle)
-            return _sent(table.replace_schema_metadata({} if time is None else {TRUE_AT: str(time)}))
+            return _sent(table, {} if time is None else {TRUE_AT: str(time)})
         command = unpacked(ticket)
         about = told(command, desk.tables)
         if about is not None:
@@ -228,10 +228,18 @@ def _place(descriptor: Any, ticket: bytes, schema: pa.Schema, rows: int) -> Any:
     return flight.FlightInfo(schema, descriptor, [flight.FlightEndpoint(flight.Ticket(ticket), [])], rows, -1)
 
 
-def _sent(table: pa.Table) -> Any:
-    return flight.RecordBatchStream(
-        pa.RecordBatchReader.from_batches(table.schema, table.to_batches(max_chunksize=BATCH_ROWS))
-    )
+def _sent(table: pa.Table, said: Mapping[bytes, str] | None = None) -> Any:
+    """Return a stream of the rows, which refers to the table until it ends: see `Desk.results_bytes`.
+
+    ``said``: the metadata of the schema, in place of the table's own.
+    """
+    schema = table.schema if said is None else table.schema.with_metadata(said)
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        for batch in table.to_batches(max_chunksize=BATCH_ROWS):
+            yield batch.replace_schema_metadata(schema.metadata)
+
+    return flight.RecordBatchStream(pa.RecordBatchReader.from_batches(schema, batches()))
 
 
 def _followed(context: Any, desk: Desk, wanted: Subscribe) -> Any:
