@@ -16,7 +16,7 @@ from strandline.options import understood
 from strandline.persist.client import PersistClient
 from strandline.sources.reader import Surroundings
 from strandline.sources.readers.postgres.connected.psycopg_server import PsycopgServer
-from strandline.sources.readers.postgres.kind import opened
+from strandline.sources.readers.postgres.kind import KIND, opened
 from strandline.sources.readers.postgres.ledger import Ledger
 from strandline.sources.readers.postgres.options import PostgresOptions, slot_of
 from strandline.sources.readers.postgres.reader import PARTITION
@@ -47,10 +47,21 @@ class Place:
             "INSERT INTO t VALUES (0, '0', 'there at first')",
         )
 
-    async def reader(self):
+    async def shard(self):
         client = PersistClient(HandClock(), CountingIds(f"p{next(PROCESSES)}"), self.blob, self.consensus)
-        shard = await client.records(f"ledger-{self.database.name}", 1)
-        options = understood("s", PostgresOptions, {**self.database.options, "publication": "p", **self.more})
+        return await client.records(f"ledger-{self.database.name}", 1)
+
+    @property
+    def options(self):
+        return understood("s", PostgresOptions, {**self.database.options, "publication": "p", **self.more})
+
+    async def ask(self, schema):
+        """Ask whether the table can have the columns ``schema``, as ALTER TABLE does."""
+        schemas = {self.table: schema}
+        await KIND.ask_wider(self.options, Surroundings(HandClock(), schemas, self.engine, None, None, 1, self.shard))
+
+    async def reader(self):
+        shard, options = await self.shard(), self.options
         slot = slot_of(options, shard.shard)
         server = PsycopgServer(options, options.publication, slot)
         self.readers.append(server)

@@ -122,3 +122,20 @@ def test_a_column_that_came_and_went_leaves_one_of_its_name_in_doubt(place):
         assert added.value.columns == (Column("w", "string"),)
 
     asyncio.run(body())
+
+
+def test_a_column_whose_values_were_passed_over_is_refused_before_it_is_added_where_rows_have_no_key(full):
+    """Damage: ALTER TABLE takes a column, and the table is read no further."""
+
+    async def body():
+        reader, upper = await begun(full)
+        full.database.run("ALTER TABLE t ADD COLUMN w text")
+        whole = await after(reader, upper)
+        await rows(full, reader, whole)
+        await full.ask(WIDER)
+        full.database.run("INSERT INTO t VALUES (1, '1', 'a', 'x')")
+        await rows(full, reader, await after(reader, whole.upper))
+        with pytest.raises(SourceError, match="cannot get the column w any longer"):
+            await full.ask(WIDER)
+
+    asyncio.run(body())
