@@ -215,9 +215,7 @@ def _along(made: Replacement) -> Iterator[str]:
 def _recreated(catalog: Catalog, present: Item) -> str:
     below = catalog.downstream(present.name) - {present.name.lower()}
     lost = "its rows are lost" if isinstance(present, Collected) else "it begins anew"
-    return f"dropped and created: {lost}" + (
-        f", with what reads it: {', '.join(sorted(below))}" if below else ""
-    )
+    return f"dropped and created: {lost}" + (f", with what reads it: {', '.join(sorted(below))}" if below else "")
 
 
 def _orphans(catalog: Catalog, project: Project) -> Iterator[Change]:
