@@ -35,6 +35,7 @@ from strandline.frontier.antichain import MINIMUM
 from strandline.instance.tables import Change
 from strandline.persist.handles.register import Register
 from strandline.persist.shard.patience import Deadline
+from strandline.persist.together.transactions import SHARD as TRANSACTIONS
 from strandline.testing.lists.list_engine import updates
 from strandline.testing.simulation.places import SimClock
 from strandline.testing.simulation.siblings import SideBySide
@@ -179,6 +180,8 @@ class Instance:
         require("L3", not instance.going_on(), f"{instance.going_on()} are on their way to {time} for ever")
         uppers, problems = await self._uppers(core), core.health.problems()
         said = {*problems, *await world.observer.excused()}
+        if TRANSACTIONS in problems:  # it is that of all tables
+            said.update(name for name, item in core.catalog.items.items() if isinstance(item, Table))
         excused = said.union(*(core.catalog.downstream(name) for name in said))
         opened = {name for name in uppers if instance.runs(name)}  # what is not, the next tick opens
         silent = {name for name in opened if uppers[name] <= time} - excused

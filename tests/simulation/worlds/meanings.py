@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from types import MappingProxyType
 from typing import Any, Final, TypeAlias
@@ -240,10 +240,12 @@ AGAIN: Final[dict[str, tuple[Wanted, ...]]] = {
     ),
 }
 """What views may be replaced by, by name; ``spans`` is not among the others."""
+PREPARED: Final = {"sums": replace(VIEWS["sums"], sql=VIEWS["sums"].sql.replace("FROM t1", "FROM t1 WHERE v > -1"))}
+"""What a next version has in their place, where no value is below zero."""
 _MEANT: Final = {
     (name, each.sql): each
     for name in VIEWS.keys() | AGAIN.keys()
-    for each in (*([VIEWS[name]] if name in VIEWS else []), *AGAIN.get(name, ()))
+    for each in (*([VIEWS[name]] if name in VIEWS else []), *AGAIN.get(name, ()), *filter(None, [PREPARED.get(name)]))
 }
 
 

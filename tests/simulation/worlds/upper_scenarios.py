@@ -5,6 +5,7 @@ They are performed (`performer.py`) alone, with one fault at a time (`upper_poin
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import partial
 from typing import Final
 from unittest import mock
@@ -16,7 +17,7 @@ from strandline.controller.defining import definitions
 from strandline.controller.language.statements import Drop
 from strandline.testing.simulation.kernel import Fate, IoPoint
 from worlds.instance import create, parsed
-from worlds.meanings import VIEWS, Row
+from worlds.meanings import PREPARED, VIEWS, Row, Wanted
 from worlds.performer import Act, Performer, Script
 from worlds.whole import DDL, overtake
 
@@ -159,8 +160,8 @@ def _source(name: str) -> str:
     return f"CREATE SOURCE {name} ({DDL[name]}) USING list OPTIONS (upstream {name!r})"
 
 
-def _view(name: str) -> str:
-    return f"CREATE MATERIALIZED VIEW {name} AS {VIEWS[name].sql}"
+def _view(name: str, views: Mapping[str, Wanted] = VIEWS) -> str:
+    return f"CREATE MATERIALIZED VIEW {name} AS {views[name].sql}"
 
 
 def _into(place: str, view: str, key: str) -> str:
@@ -268,7 +269,7 @@ SCRIPTS: Final = (
             *(act for n in range(4) for act in (insert("t1", (n, 3, 10 + n)), tick)),
         ),
         (insert("t1", (2, 3, 7)), tick),
-        promoted=(_table("t1"), _view("sums").replace("FROM t1", "FROM t1 WHERE v > -1"), _view("many")),
+        promoted=(_table("t1"), _view("sums", PREPARED), _view("many")),
     ),
     Script(
         "fill_again",
