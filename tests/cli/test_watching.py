@@ -90,7 +90,7 @@ def test_watching_shows_rates_goes_on_after_an_outage_and_ends_with_ctrl_c(capsy
 
 def test_a_signal_ends_the_watch_after_the_look_that_it_meets(capsys: pytest.CaptureFixture[str]) -> None:
     """Damage: Ctrl-C breaks a look off in the middle, and the process waits for what is half closed for ever."""
-    done = []
+    done, before = [], signal.getsignal(signal.SIGINT)
 
     def look() -> dict[str, Any]:
         signal.raise_signal(signal.SIGINT)
@@ -100,7 +100,7 @@ def test_a_signal_ends_the_watch_after_the_look_that_it_meets(capsys: pytest.Cap
     watch(look, Output(json=False), 60)
     assert done == [True]
     assert capsys.readouterr().out.count("generation 3") == 1
-    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    assert signal.getsignal(signal.SIGINT) is before
 
 
 def test_a_second_signal_breaks_a_look_off() -> None:

@@ -49,8 +49,8 @@ def struct(text: str, kind: type[T]) -> T:
 def _meant(error: str, kind: type) -> str:
     """Return which key may have been meant by one that ``kind`` does not have.
 
-    >>> _meant("Object contains unknown field `refrence`", _SourceTable)
-    '; did you mean `reference`?'
+    >>> _meant("Object contains unknown field `nmae`", msgspec.defstruct("Named", [("name", str)]))
+    '; did you mean `name`?'
     """
     found = re.fullmatch(r"Object contains unknown field `(.*)`", error)
     close = get_close_matches(found[1], [f.encode_name for f in msgspec.structs.fields(kind)], 1) if found else []
