@@ -177,13 +177,14 @@ def test_root_gets_servers_once_and_only_when_asked(machine: Machine) -> None:
     script(machine.bin / "id", "echo 0")
     calls, programs = machine.root / "calls", machine.root / "postgresql" / "15" / "bin"
     programs.mkdir(parents=True)
-    names = ("redis-server", "mariadb-install-db", "chromium", "tmux")
-    initdb, redis, maria, chromium, tmux = (
+    names = ("redis-server", "mariadb-install-db", "my_print_defaults", "chromium", "tmux")
+    initdb, redis, maria, client, chromium, tmux = (
         f"{shutil.which('touch')} '{program}'; {shutil.which('chmod')} +x '{program}'"
         for program in (programs / "initdb", *(machine.bin / name for name in names))
     )
     packages = (
         f"*postgresql) {initdb};; *redis-server) {redis};; *mariadb-server-core) {maria};; "
+        f"*mariadb-client-core) {client};; "
         f"*chromium) {chromium};; *tmux) {tmux};;"
     )
     script(machine.bin / "apt-get", f"echo \"$@\" >>'{calls}'; case $* in {packages} esac")
@@ -214,6 +215,7 @@ def maven(machine: Machine) -> Path:
     script(machine.bin / "initdb", "")
     script(machine.bin / "redis-server", "")
     script(machine.bin / "mariadb-install-db", "")
+    script(machine.bin / "my_print_defaults", "")
     script(machine.bin / "chromium", "")
     script(machine.bin / "tmux", "")
     script(machine.root / ".venv" / "bin" / "strandline", "")

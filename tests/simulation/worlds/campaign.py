@@ -58,16 +58,16 @@ def seeds(base: int, runs: int) -> range:
     return range(int(first), int(first) + runs) if first else range(base, base + runs)
 
 
-def mixed(campaign: str, fixed: int) -> Sequence[int]:
+def mixed(campaign: str, fixed: int, new: int | None = None) -> Sequence[int]:
     """Return the seeds of a campaign: the ``fixed`` first ones, those that once showed something, and as many new ones.
 
-    Variables override that, as in `seeds`.
+    ``new``: so many new ones instead.  Variables override that, as in `seeds`.
     """
     if os.environ.get(SEED) or os.environ.get(RUNS):
         return seeds(0, fixed)
     same = [*range(fixed), *sorted(telling(campaign) - frozenset(range(fixed)))]
     first = FRESH + time.time_ns() // 1_000_000  # noqa: TID251 - other histories each time are the point
-    return [*same, *range(first, first + len(same))]
+    return [*same, *range(first, first + (len(same) if new is None else new))]
 
 
 class Played(Protocol):
