@@ -57,7 +57,7 @@ def values(kind: Type) -> st.SearchStrategy[Any]:
             known = VALUES[name]
         case DecimalType(precision, scale):
             most = 10**precision - 1
-            known = st.integers(-most, most).map(lambda n: Decimal(n).scaleb(-scale))
+            known = st.integers(-most, most).map(lambda n: Decimal(f"{n}E-{scale}"))
         case Array(element):
             known = st.lists(values(element), max_size=3)
         case Struct(fields):
