@@ -6,6 +6,7 @@
     │   └── Indeterminate       it may have happened or may still happen: look before you retry
     ├── InvalidUsage            the calling code is wrong: fix the call
     ├── ConfigError             the machine or the configuration is wrong: the operator must act
+    │   └── NothingStored       the location or its consensus is not there yet
     ├── DefinitionError         the SQL of a definition is wrong: its author must fix it (has a position if known)
     │   └── RepeatedColumn      two of its columns have one name
     ├── AsOfError               the time asked for cannot be read: ask for another one
@@ -51,6 +52,10 @@ class InvalidUsage(StrandlineError):
 
 class ConfigError(StrandlineError):
     """The configuration or the machine does not allow this; the message names the setting or the missing thing."""
+
+
+class NothingStored(ConfigError):
+    """The store that must exist does not exist; the open created nothing."""
 
 
 @dataclass(frozen=True)

@@ -203,7 +203,7 @@ def test_a_wrong_read_is_the_sentence_of_a_query(place: Served) -> None:
         ({"collection": "v", "consensus": "postgresql://me:hunter2@db/x"}, ConfigError, "say where it is"),
         ({"collection": "v", "storage.secret_access_key": "hunter2"}, ConfigError, "say where it is"),
         ({"collection": "v", "location": "memory://"}, ConfigError, "known to its own process alone"),
-        ({"collection": "v", "location": "/nowhere/at/all"}, Exception, "nothing was stored at location"),
+        ({"collection": "v", "location": "/nowhere/at/all"}, ConfigError, "nothing was stored at location"),
     ],
 )
 def test_wrong_options_are_refused_in_one_sentence(

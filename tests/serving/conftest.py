@@ -7,11 +7,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import adbc_driver_flightsql.dbapi as adbc
 import pytest
 
 import strandline
 from strandline.client import Environment
-from strandline.serving import Door, Serving, serve
+from strandline.serving import Door, RemoteEnvironment, Serving, serve
 from strandline.store.secret import Secret
 
 SECRET = "a-token-that-is-not-shown"
@@ -49,3 +50,17 @@ def served(spark: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ser
         env.execute("CREATE MATERIALIZED VIEW totals AS SELECT city, sum(n) AS n FROM sales GROUP BY city")
         with ticking(env, Door("127.0.0.1:0", Secret(SECRET))) as serving:
             yield serving
+
+
+@pytest.fixture
+def cursor(served: Serving) -> Iterator[Any]:
+    """A cursor of an unmodified ADBC driver."""
+    with adbc.connect(served.flight_sql[0], autocommit=True) as connection, connection.cursor() as made:
+        yield made
+
+
+@pytest.fixture
+def remote(served: Serving) -> Iterator[RemoteEnvironment]:
+    """Our own client."""
+    with strandline.connect(served.flight_sql[0]) as made:
+        yield made

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import stat
-import threading
-from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -18,27 +16,12 @@ from tests.serving.conftest import SECRET
 
 import strandline
 from strandline.client import Progress, Updates
-from strandline.engine.session.collecting import HELD_BYTES_MAX
 from strandline.errors import AsOfError, ConfigError, DefinitionError, InvalidUsage, Unavailable
-from strandline.serving import Door, RemoteEnvironment, Serving, desk
+from strandline.serving import Door, RemoteEnvironment, Serving
 from strandline.serving.desk import Desk
 from strandline.store.secret import Secret
 
 pytestmark = pytest.mark.spark
-
-
-@pytest.fixture
-def cursor(served: Serving) -> Iterator[Any]:
-    """A cursor of an unmodified ADBC driver."""
-    with adbc.connect(served.flight_sql[0], autocommit=True) as connection, connection.cursor() as made:
-        yield made
-
-
-@pytest.fixture
-def remote(served: Serving) -> Iterator[RemoteEnvironment]:
-    """Our own client."""
-    with strandline.connect(served.flight_sql[0]) as made:
-        yield made
 
 
 def read_own_writes(cursor: Any, city: str) -> None:
@@ -173,32 +156,6 @@ def test_a_subscription_has_every_change_once(remote: RemoteEnvironment, what: s
                     break
     remote.delete("sales", [{"city": "followed", "n": 40}, {"city": "followed", "n": 2}])
     assert {n: diff for n, diff in sums.items() if diff} == ({42: 1} if what == "totals" else {40: 1, 2: 1})
-
-
-def wait_for_results(served: Serving, size: int) -> None:
-    """Return once the results that wait or are sent have ``size`` bytes: a stream ends after its last row came."""
-    for _ in range(100):
-        if abs(served.desk.results_bytes - size) < 1024:  # another test's small result may wait beside it
-            return
-        threading.Event().wait(0.05)
-    raise AssertionError(f"{served.desk.results_bytes} bytes, not {size}")
-
-
-def test_a_result_of_more_than_is_held_in_memory_comes_whole(
-    served: Serving, remote: RemoteEnvironment, cursor: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Damage: rows of a large result are missing, or a client that asks for too much fills the disk."""
-    query = "SELECT id, repeat('x', 100) AS t FROM range(200000) ORDER BY id"
-    found, _ = remote.answer(query)
-    assert found["id"].to_pylist() == list(range(200_000))
-    assert found.nbytes > HELD_BYTES_MAX
-    cursor.execute(query)
-    wait_for_results(served, found.nbytes)
-    assert cursor.fetch_arrow_table().equals(found)
-    wait_for_results(served, 0)
-    monkeypatch.setattr(desk, "RESULT_BYTES_MAX", 1_000_000)
-    with pytest.raises(InvalidUsage, match="the result has more than 1000000 bytes: ask for fewer rows or columns"):
-        remote.answer(query)
 
 
 def test_no_caller_comes_in_without_the_token(served: Serving) -> None:

@@ -17,8 +17,7 @@ from strandline.cli.terminal.opening import Asked, Opener
 from strandline.cli.terminal.output import Output
 from strandline.client import NextVersion
 from strandline.controller.defining.project.settings import Project
-from strandline.errors import FencedError, StoreError, Unavailable
-from strandline.store.consensus import NothingStored
+from strandline.errors import FencedError, NothingStored, StoreError, Unavailable
 
 
 def prepare(opener: Opener, project: Project, wanted: Wanted, output: Output) -> Exit:

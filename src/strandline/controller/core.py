@@ -41,6 +41,7 @@ from strandline.errors import (
     AsOfError,
     FencedError,
     InvalidUsage,
+    NothingStored,
     StrandlineError,
     Unavailable,
 )
@@ -64,7 +65,6 @@ from strandline.persist.shard.patience import Deadline
 from strandline.persist.together.transactions import SHARD as TRANSACTIONS
 from strandline.persist.together.transactions import Transactions, open_transactions
 from strandline.sources.question import Patience
-from strandline.store.consensus import NothingStored
 
 
 class Core:

@@ -14,14 +14,10 @@ from typing import Final, Protocol
 
 import msgspec
 
-from strandline.errors import ConfigError, InvalidUsage
+from strandline.errors import InvalidUsage
 
 SEQNO_MAX: Final = 2**63 - 1
 """Every implementation holds seqnos of 63 bits."""
-
-
-class NothingStored(ConfigError):
-    """The store that must exist does not exist; the open created nothing."""
 
 
 class Versioned(msgspec.Struct, frozen=True):

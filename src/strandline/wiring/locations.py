@@ -21,13 +21,12 @@ from urllib.parse import SplitResult, urlsplit
 from strandline.connections.addresses import Address, of_url
 from strandline.controller.location.config import Mode
 from strandline.controller.location.paths import path_of
-from strandline.errors import ConfigError
+from strandline.errors import ConfigError, NothingStored
 from strandline.extras import S3, require
 from strandline.options import is_reference, refusal_of_secrets, resolve_reference, understood
 from strandline.store.blob import Blob
 from strandline.store.blob_kinds.file import FileBlob
 from strandline.store.blob_kinds.object_location import ObjectLocation, StorageOptions
-from strandline.store.consensus import NothingStored
 from strandline.store.secret import Secret
 from strandline.store.system import SystemClock
 

@@ -18,10 +18,9 @@ from strandline.connections.addresses import Reaching
 from strandline.controller.defining.project.settings import Project
 from strandline.controller.location.catalog import KEY, CatalogStore
 from strandline.controller.location.tenure import Claim, SystemProcesses, admit, lives
-from strandline.errors import ConfigError, StrandlineError
+from strandline.errors import ConfigError, NothingStored, StrandlineError
 from strandline.extras import missing as lacking
 from strandline.persist.handles.register import Register
-from strandline.store.consensus import NothingStored
 from strandline.store.system import SystemClock, SystemIds
 from strandline.wiring.consensuses import ConsensusPlace, InObjectStore, InSQLite, States
 from strandline.wiring.locations import BLOB, InFiles, Location

@@ -40,6 +40,7 @@ from strandline.errors import (
     CorruptionError,
     Determinate,
     Indeterminate,
+    NothingStored,
     StoreError,
     StrandlineError,
 )
@@ -48,7 +49,6 @@ from strandline.store.consensus import (
     Committed,
     CompareAndSet,
     Mismatch,
-    NothingStored,
     Versioned,
     check_limit,
     check_truncation,
