@@ -34,7 +34,8 @@ from strandline.controller.defining import altering, definitions, sources
 from strandline.controller.defining.apply import Applied, apply
 from strandline.controller.defining.changing import evolving, replacing
 from strandline.controller.defining.creating import create
-from strandline.controller.defining.project import files, settings
+from strandline.controller.defining.project.files import load
+from strandline.controller.defining.project.settings import Project
 from strandline.controller.holding import Hold
 from strandline.controller.introspection.listed import schema_of
 from strandline.controller.language import arguments, statements
@@ -46,11 +47,7 @@ from strandline.controller.location.version import successors
 from strandline.controller.observing import figures
 from strandline.controller.preparing.deploying import deploy, deployment
 from strandline.controller.preparing.preparation import promotion
-from strandline.errors import (
-    AsOfError,
-    InvalidUsage,
-    Unavailable,
-)
+from strandline.errors import AsOfError, InvalidUsage, Unavailable
 from strandline.frontier.antichain import MINIMUM, Frontier
 from strandline.instance.beginnings import Beginning
 from strandline.instance.loop import Loop
@@ -117,12 +114,12 @@ class Environment:
 
     # ---- definitions and writes --------------------------------------------------------------------------------------
 
-    def apply(self, project: settings.Project, *, whole: bool = True) -> Applied:
+    def apply(self, project: Project, *, whole: bool = True) -> Applied:
         """Create what ``project`` defines and is missing here; see `strandline.controller.defining.apply`.
 
         ``whole``: refuse all of it if a definition differs from what is here; else apply the others.
         """
-        arguments.instance(project, settings.Project, "project", "a Project (controller.defining.project.files.load)")
+        arguments.instance(project, Project, "project", "a Project (strandline.controller.defining.project.files.load)")
         self._run(self._core.settle())
         return self._run(apply(self._core, project, whole=whole))
 
@@ -137,7 +134,7 @@ class Environment:
         Raises `ConfigError` or `DefinitionError` if the project cannot be read, or something is to be dropped and a
         definition is wrong; `InvalidUsage` if other items would be dropped than ``drop`` names.
         """
-        project = files.load(Path(directory))
+        project = load(Path(directory))
 
         async def deployed() -> dict[str, Any]:
             counted = await status.live_counters(self._core)

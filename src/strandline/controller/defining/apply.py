@@ -29,6 +29,7 @@ from strandline.controller.defining.project.settings import SETTINGS_FILE, Defin
 from strandline.controller.defining.relocating import differing, lasting, relocated
 from strandline.controller.language.indexes import CreateIndex
 from strandline.controller.language.instances import CreateInstance
+from strandline.controller.language.placed import Kept
 from strandline.controller.language.statements import (
     Create,
     CreateConnection,
@@ -38,6 +39,7 @@ from strandline.controller.language.statements import (
     CreateTable,
     CreateView,
 )
+from strandline.controller.location import on_error
 from strandline.controller.location.catalog import unknown
 from strandline.controller.location.items import (
     Assigned,
@@ -233,6 +235,25 @@ async def _keep(core: Core, present: Item, defined: Defined) -> None:
             await tables.keep(core, core.catalog.one(present.name, Table, "table"), statement)
         case View(), CreateView():
             await tables.keep(core, present, statement)
+
+
+def set_anew(present: Item, statement: Create) -> Iterator[str]:
+    """Yield what `_keep` takes over of a definition, but for columns; of a connection no value is said."""
+    match present, statement:
+        case Connection(), CreateConnection():
+            if (present.system, present.options) != (statement.system, statement.options):
+                yield "other options"
+        case InstanceItem(), CreateInstance():
+            if present.replicas != statement.replicas:
+                yield "other replicas"
+        case ((Source() | SharedSource() | SourceTable()), (CreateSource() | CreateSourceTable())):
+            for name in on_error.ALTERABLE_OF_SOURCES:
+                if (now := statement.options.get(name)) != present.options.get(name):
+                    yield f"no {name}" if now is None else f"{name} {now!r}"
+    if isinstance(present, Collected) and isinstance(statement, Kept):
+        before, now = present.keep_history, statement.keep_history
+        if now != before:
+            yield "a history as the settings say" if now is None else f"KEEP HISTORY FOR {now!r}"
 
 
 async def _widen(core: Core, present: Item, statement: Create) -> None:

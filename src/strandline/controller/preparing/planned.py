@@ -15,7 +15,7 @@ from strandline.algebra.excerpt import within
 from strandline.compute.plan.sql.dialect import parse
 from strandline.controller.core import Core
 from strandline.controller.defining import definitions
-from strandline.controller.defining.apply import changed, is_replaced
+from strandline.controller.defining.apply import changed, is_replaced, set_anew
 from strandline.controller.defining.changing.columns import more_columns
 from strandline.controller.defining.changing.order import in_order, mentions
 from strandline.controller.defining.changing.replacing import Replacement, drawn_up
@@ -23,30 +23,9 @@ from strandline.controller.defining.definitions import drafted
 from strandline.controller.defining.project.files import in_file
 from strandline.controller.defining.project.settings import Defined, Project
 from strandline.controller.defining.relocating import relocated
-from strandline.controller.language.instances import CreateInstance
-from strandline.controller.language.placed import Kept
-from strandline.controller.language.statements import (
-    Create,
-    CreateConnection,
-    CreateSource,
-    CreateSourceTable,
-    CreateView,
-)
-from strandline.controller.location import on_error
+from strandline.controller.language.statements import CreateView
 from strandline.controller.location.catalog import Catalog, needs
-from strandline.controller.location.items import (
-    SUBSCRIBED,
-    Collected,
-    Connection,
-    IndexItem,
-    InstanceItem,
-    Item,
-    Materialization,
-    SharedSource,
-    Source,
-    SourceTable,
-    View,
-)
+from strandline.controller.location.items import SUBSCRIBED, Collected, IndexItem, Item, Materialization, View
 from strandline.controller.planning import wanted_view
 from strandline.errors import DefinitionError
 from strandline.instance import live
@@ -138,30 +117,11 @@ def _change(
                 return Change(
                     "recreate", kind, present.name, f"it was created with {differs}", _recreated(catalog, present)
                 )
-            if anew := ", ".join(_set_anew(present, statement)):
+            if anew := ", ".join(set_anew(present, statement)):
                 return Change("alter", kind, present.name, f"it gets {anew}", "nothing is computed anew")
     except DefinitionError as error:
         return Change("refused", kind, present.name, str(error))
     return None
-
-
-def _set_anew(present: Item, statement: Create) -> Iterator[str]:
-    """Yield what may be otherwise while an item is there (`apply` takes it over), and is: without values of options."""
-    match present, statement:
-        case Connection(), CreateConnection():
-            if (present.system, present.options) != (statement.system, statement.options):
-                yield "other options"
-        case InstanceItem(), CreateInstance():
-            if present.replicas != statement.replicas:
-                yield "other replicas"
-        case ((Source() | SharedSource() | SourceTable()), (CreateSource() | CreateSourceTable())):
-            for name in on_error.ALTERABLE_OF_SOURCES:
-                if (now := statement.options.get(name)) != present.options.get(name):
-                    yield f"no {name}" if now is None else f"{name} {now!r}"
-    if isinstance(present, Collected) and isinstance(statement, Kept):
-        before, now = present.keep_history, statement.keep_history
-        if now != before:
-            yield "a history as the settings say" if now is None else f"KEEP HISTORY FOR {now!r}"
 
 
 def _tried(core: Core, change: Change, defined: Defined, joint: Replacement | None) -> Change:

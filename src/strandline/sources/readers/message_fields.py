@@ -36,7 +36,7 @@ class JsonFields:
     @property
     def columns(self) -> tuple[Column, ...]:
         """The fields that were seen, as columns that the schema could have."""
-        return new_columns(self._schema, [each for each in self._sample.columns if self._sample.fields[each[0]]])
+        return new_columns(self._schema, self._sample.held)
 
     def _unknown(self, values: Iterable[bytes | None]) -> Iterator[dict[str, Any]]:
         for value in values:

@@ -8,11 +8,11 @@ from typing import TypeAlias
 from strandline.algebra.schema import Column, Schema
 from strandline.sources.kinds import discovered
 
-Gained: TypeAlias = Callable[[Sequence[Column]], str]
-"""`Surroundings.gained` of one table."""
+Gained: TypeAlias = Callable[[str, Sequence[Column]], str]
+"""See `Surroundings.gained`."""
 
 
-def unsaid(_: Sequence[Column]) -> str:
+def unsaid(_: str, __: Sequence[Column]) -> str:
     """Return no notice: a reader that is opened alone takes no new columns."""
     return ""
 

@@ -6,7 +6,6 @@ import asyncio
 import datetime as dt
 import json
 from collections.abc import Iterator
-from functools import partial
 from itertools import count
 from typing import Any
 
@@ -57,7 +56,7 @@ class Place:
         )  # fmt: skip
         return KafkaReader(
             around.clock, MemoryBroker(self.topic), beginnings, registry, self.engine, self.decoder, self.schema,
-            self.options, self.options.decoding, evolving=evolving, gained=partial(around.gained, ""),
+            self.options, self.options.decoding, evolving=evolving, gained=around.gained,
         )  # fmt: skip
 
     async def rows(self, lower: Offsets = NOTHING_READ) -> list[dict[str, Any]]:

@@ -54,10 +54,9 @@ async def add_columns(core: Core, statement: AddColumns) -> None:
 async def widen(core: Core, present: Table | Fed, added: Sequence[Column]) -> None:
     """Give a table, or a source, more columns, behind those that it has.  Raises as `add_columns`."""
     writing, schema = core.require_writing(), Schema((*present.schema.columns, *added))
-    if not isinstance(present, Table):
-        await sources.require_readable(core, present, schema)
     changed = partial(_widened, present=present, schema=schema)
     if not isinstance(present, Table):
+        await sources.require_readable(core, present, schema)
         await sources.require_wider(core, present, changed(core.catalog))
     for item in changed(core.catalog).items.values():
         if isinstance(item, Materialization) and present.name.lower() in {each.collection for each in item.bindings}:

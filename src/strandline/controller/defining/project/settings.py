@@ -23,7 +23,7 @@ from strandline.controller.location.config import (
 )
 from strandline.controller.location.interval import refuse_no_interval
 from strandline.controller.location.paths import path_of
-from strandline.errors import ConfigError, DefinitionError
+from strandline.errors import ConfigError
 from strandline.options import resolve_reference
 
 if TYPE_CHECKING:
@@ -172,19 +172,19 @@ def shares_location(root: Path, project: Project) -> bool:
         return (other.location, other.consensus) == (project.location, project.consensus) and (
             not root.samefile(project.root)
         )
-    except (ConfigError, DefinitionError, OSError):
+    except (ConfigError, OSError):
         return False
 
 
-def _said(root: Path, settings: _Settings) -> dict[str, Any]:
+def _said(root: Path, given: _Settings) -> dict[str, Any]:
     """Return the settings that most projects leave out, if they are said."""
     found = {
-        "lanes": settings.lanes,
-        "serve_at": settings.serve_at,
-        "console_at": settings.console_at,
-        "traces": absolute(root, texts(settings.traces)) or None,
-        "serve_token": _seen(root, settings.serve_token),
-        **{name: _below(root, getattr(settings, name)) for name in _PEM_FILES},
+        "lanes": given.lanes,
+        "serve_at": given.serve_at,
+        "console_at": given.console_at,
+        "traces": absolute(root, texts(given.traces)) or None,
+        "serve_token": _seen(root, given.serve_token),
+        **{name: _below(root, getattr(given, name)) for name in _PEM_FILES},
     }
     return {name: value for name, value in found.items() if value is not None}
 

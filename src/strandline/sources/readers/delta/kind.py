@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from functools import partial
 from typing import Final
 
 import pyarrow as pa
@@ -33,7 +32,7 @@ async def _open(options: DeltaOptions, given: Surroundings) -> SourceReader:
         given.schema,
         shard,
         given.epoch,
-        Lacking(given.schema, partial(given.gained, ""), evolving="" in given.evolving),
+        Lacking(given),
     )
 
 

@@ -131,7 +131,7 @@ class DeltaReader:
         if self._next and await asyncio.to_thread(self._table.stamp, self._next - 1) == self._stamp is not None:
             return
         newest = await asyncio.to_thread(self._table.newest)
-        begun = Noted().begun(self._schema, physical_names(newest.metadata))
+        begun = Noted.begun(self._schema, physical_names(newest.metadata))
         known = await note(self._shard, self._epoch, Known(newest.metadata.id, begun))
         if known.columns.first is None:
             known = await amended(self._shard, self._epoch, Known(known.id, begun))

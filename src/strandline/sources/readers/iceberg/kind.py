@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from functools import partial
 from typing import Final
 
 from strandline import extras
@@ -32,7 +31,7 @@ async def _open(options: IcebergOptions, given: Surroundings) -> SourceReader:
         given.schema,
         shard,
         given.epoch,
-        Lacking(given.schema, partial(given.gained, ""), evolving="" in given.evolving),
+        Lacking(given),
     )
 
 

@@ -158,10 +158,11 @@ class IcebergReader:
             self._seen = {} if self._known is None else dict(self._known.seen)
         if self._known is None:
             found = self._table.columns(self._schema)
-            begun = Noted().begun(self._schema, self._table.schema.names)
+            begun = Noted.begun(self._schema, self._table.schema.names)
             self._known = await note(self._shard, self._epoch, Known(self._table.id, dict(found.ids), begun))
         if self._known.read.first is None:
-            begun = Noted([*self._known.columns], self._others())
+            begun = Noted.begun(self._schema, self._table.schema.names)
+            begun = msgspec.structs.replace(begun, first=[*self._known.columns])
             self._known = await amended(self._shard, self._epoch, msgspec.structs.replace(self._known, read=begun))
         if self._known.id != self._table.id:
             raise SourceError(
@@ -169,10 +170,6 @@ class IcebergReader:
                 "dropped and created again: define the source anew"
             )
         return self._table.columns(self._schema, self._known.columns)
-
-    def _others(self) -> list[str]:
-        known = {name.lower() for name in self._schema.names}
-        return [name for name in self._table.schema.names if name.lower() not in known]
 
     async def _settle(self, columns: Columns, lower: int) -> None:
         """Note which columns are read from a snapshot on.  Raises `ColumnsAdded` if the table has others to add."""

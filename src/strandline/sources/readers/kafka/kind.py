@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import partial
 from typing import Final
 
 from strandline import extras
@@ -41,7 +40,7 @@ async def _open(options: KafkaOptions, given: Surroundings) -> KafkaReader:
         options,
         form,
         evolving="" in given.evolving,
-        gained=partial(given.gained, ""),
+        gained=given.gained,
     )
 
 

@@ -199,7 +199,7 @@ class KafkaReader:
                 f"topic {self._options.topic!r} has got partitions since the source began: {added}; of the messages "
                 "that a key has in two partitions at one tick the one in the higher partition counts"
             )
-        return *found, *filter(None, [self._gained([*self._new.values()])])
+        return *found, *filter(None, [self._gained("", [*self._new.values()])])
 
     async def close(self) -> None:
         """See `SourceReader.close`."""
@@ -359,7 +359,7 @@ class KafkaReader:
 
     def _took(self, columns: Sequence[Column]) -> None:
         """Raise `ColumnsAdded` if the source takes these new columns; else note them for a notice."""
-        self._gained(columns)
+        self._gained("", columns)
         self._new |= {column.name: column for column in columns if column.name not in self._new}
 
     def _ids(self, fetched: pa.Table) -> frozenset[int]:

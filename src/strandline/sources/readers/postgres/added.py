@@ -15,30 +15,23 @@ key, once all these changes were read without it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Final, TypeAlias
+from collections.abc import Collection, Mapping, Sequence
+from typing import Final
 
 from msgspec import structs
 
 from strandline.algebra.schema import Column, Schema, ddl_of
 from strandline.errors import SourceError
-from strandline.sources.readers.new_columns import new_columns
+from strandline.sources.readers.new_columns import Gained, new_columns
 from strandline.sources.readers.postgres.ledger import UNSEEN, Ledger, OtherNote, TableNote
 from strandline.sources.readers.postgres.rewrites import rewritten, shaped
 from strandline.sources.readers.postgres.rows import values
 from strandline.sources.readers.postgres.server import Server, UpstreamTable
 from strandline.sources.readers.postgres.tables import Reading, column_note, declared_columns
 
-Gained: TypeAlias = Callable[[str, Sequence[Column]], str]
-"""See `Surroundings.gained`."""
 _UNTOLD: Final = 1 << 62
 """A position that nothing reaches: where the log was is not told."""
 _ANEW = "drop the table {} here and create it anew"
-
-
-def unsaid(_: str, __: Sequence[Column]) -> str:
-    """Return no notice: a reader that is opened alone takes no new columns."""
-    return ""
 
 
 class Lacked:

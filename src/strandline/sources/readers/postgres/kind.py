@@ -15,8 +15,9 @@ from strandline.errors import DefinitionError, SourceError, Unavailable
 from strandline.plane.staging import Staging
 from strandline.sources.kinds import ConnectionKind, Discovered, Discovery, discovered
 from strandline.sources.reader import Progress, ReaderKind, Surroundings
+from strandline.sources.readers.new_columns import Gained, unsaid
 from strandline.sources.readers.postgres import slot
-from strandline.sources.readers.postgres.added import Gained, Lacked, noted_wider, unlooked, unsaid
+from strandline.sources.readers.postgres.added import Lacked, noted_wider, unlooked
 from strandline.sources.readers.postgres.ledger import Ledger, SlotNote, not_noted
 from strandline.sources.readers.postgres.options import PostgresOptions, slot_of, table_name
 from strandline.sources.readers.postgres.pgoutput import Identity

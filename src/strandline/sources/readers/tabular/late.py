@@ -12,11 +12,13 @@ Until upstream has the column, it is NULL.  Once a version had it, one that lack
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable
+from typing import Self
 
 import msgspec
 
 from strandline.algebra.schema import Schema
-from strandline.sources.readers.new_columns import Gained, new_columns
+from strandline.sources.reader import Surroundings
+from strandline.sources.readers.new_columns import new_columns
 
 
 class Late(msgspec.Struct, frozen=True, array_like=True):
@@ -37,10 +39,11 @@ class Noted(msgspec.Struct, frozen=True):
     left: list[str] = []
     late: dict[str, Late] = {}
 
-    def begun(self, schema: Schema, there: Collection[str]) -> Noted:
+    @classmethod
+    def begun(cls, schema: Schema, there: Collection[str]) -> Self:
         """Return the note of a source that begins to read ``schema`` of the columns ``there``."""
         known = {name.lower() for name in schema.names}
-        return Noted([*schema.names], [name for name in there if name.lower() not in known])
+        return cls([*schema.names], [name for name in there if name.lower() not in known])
 
     def adopted(self, schema: Schema, offset: int) -> Noted:
         """Return the note once columns that ``schema`` has besides are read from ``offset`` on."""
@@ -83,10 +86,8 @@ class Noted(msgspec.Struct, frozen=True):
 class Lacking:
     """What a table has besides the columns of its source, and what is said of that."""
 
-    def __init__(self, schema: Schema, gained: Gained, *, evolving: bool) -> None:
-        self._schema = schema
-        self._gained = gained
-        self._evolving = evolving
+    def __init__(self, around: Surroundings) -> None:
+        self._around = around
         self._notice = ""
         self._looked: object = None
 
@@ -96,8 +97,9 @@ class Lacking:
         Raises `ColumnsAdded`: the source is to get some that it lacks.
         """
         if version != self._looked:
-            found = new_columns(self._schema, there())
-            self._notice = self._gained([c for c in found if self._evolving or c.name not in note.left])
+            found = new_columns(self._around.schema, there())
+            evolves = "" in self._around.evolving
+            self._notice = self._around.gained("", [c for c in found if evolves or c.name not in note.left])
             self._looked = version
 
     @property
