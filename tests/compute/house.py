@@ -180,12 +180,15 @@ class House:
         assert not report.failed, report.failed
         assert not report.standing
 
-    async def overtake(self, name: str, lower: int, upper: int) -> None:
-        """Let another process append nothing to a shard over ``[lower, upper)``, under the same epoch."""
-        client = PersistClient(HandClock(), CountingIds("o"), self.blob, self.stores, grace_ms=None)
+    async def overtake(self, name: str, lower: int, upper: int, foreign: Sequence[Row] = ()) -> None:
+        """Let another process append ``foreign`` rows to a shard over ``[lower, upper)``, under the same epoch."""
+        client = PersistClient(HandClock(), CountingIds(f"o{lower}"), self.blob, self.stores, self.engine, grace_ms=None)
         schema = next(run.stage.schema for run in self.runs if run.name == name)
         writer = await client.writer(name, self.epoch, schema=schema.ddl)
-        await writer.compare_and_append([], Frontier(lower), Frontier(upper))
+        request = StageRequest(name, schema, lower, upper, writer.stage_prefix(), inline_bytes_max=1 << 14)
+        rows = [dict(zip(schema.names, row, strict=True)) | {TIME: lower, DIFF: 1} for row in foreign]
+        staged = await self.engine.stage(updates(schema, rows), request)
+        await writer.compare_and_append([staged] if rows else [], Frontier(lower), Frontier(upper))
 
     def updates(self, name: str, upper: int = LAST + 1) -> Counter[tuple[Row, str | None, int]]:
         """Return all updates of a collection: row, error, time to diff."""

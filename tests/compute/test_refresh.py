@@ -130,3 +130,22 @@ def test_what_another_writer_appended_is_withdrawn_at_the_next_refresh() -> None
     plain = House(house.views)
     keep(plain, 3, random.Random(3), 1)
     assert house.at("v", 6) == house.at("v", LAST) == plain.at("v", 6) != (Counter(), Counter())
+
+
+def test_what_another_writer_appended_before_the_first_refresh_takes_nothing_of_the_views_own_with_it() -> None:
+    """Damage: a view is empty until its inputs change: a merge made its rows and the foreign ones one time."""
+    house = a_house(Refresh((Every(3, 0),), created=1))
+    house.write(history_of(3), 0, 2)
+    house.tick(2)
+    before = house.runs[-1].sink.writer.state
+    assert before.since == before.upper == Frontier(3), "its rows can be told from later ones, so this shows nothing"
+    for time in range(3, 11):
+        run_sync(house.overtake("v", time, time + 1, [("foreign", time, time)]))
+    merged = run_sync(house.runs[-1].sink.writer.refresh()).batches[0]
+    assert before.upper < merged.upper, "the first batch was not merged, so this shows nothing"
+    house.write({name: [] for name in INPUTS}, 2, 14)
+    house.tick(14)
+    plain = House(house.views)
+    plain.write(history_of(3), 0, 2)
+    plain.tick(2)
+    assert house.at("v", 13) == plain.at("v", 1) != (Counter(), Counter())

@@ -209,16 +209,21 @@ class Sink:
         self._overtaken = False
 
     async def _look(self, mine: Digest | None = None) -> None:
-        """Adopt what others appended, or owe its negation; see `_adopted`."""
+        """Adopt what others appended, or owe its negation; see `_adopted`.
+
+        Before a view's first refresh its shard cannot be read where the sink stands: a merge may have made one time of
+        what is the sink's and what is another's.  Then it asks for an audit, as if it owed too much.
+        """
         state = self.writer.state
         if self.seen or self._adopted(state, None if mine is None else (mine, self.desired)):
             return
         lower, upper = as_time(self._accounted), as_time(state.upper)
         self.counters.conflicts += 1
-        if contents(state, self.schema, lower, upper, advance=lower).rows:
+        told_apart = lower == 0 or state.since < self._accounted
+        if told_apart and contents(state, self.schema, lower, upper, advance=lower).rows:
             self._correction.withdraw(await self._stored(state, lower, upper))
         self._account(state)
-        if self._correction.full and self.may_write:
+        if not told_apart or (self._correction.full and self.may_write):
             self._correction.clear()
             self._resume(None)
             self._overtaken = True
