@@ -182,7 +182,9 @@ class House:
 
     async def overtake(self, name: str, lower: int, upper: int, foreign: Sequence[Row] = ()) -> None:
         """Let another process append ``foreign`` rows to a shard over ``[lower, upper)``, under the same epoch."""
-        client = PersistClient(HandClock(), CountingIds(f"o{lower}"), self.blob, self.stores, self.engine, grace_ms=None)
+        client = PersistClient(
+            HandClock(), CountingIds(f"o{lower}"), self.blob, self.stores, self.engine, grace_ms=None
+        )
         schema = next(run.stage.schema for run in self.runs if run.name == name)
         writer = await client.writer(name, self.epoch, schema=schema.ddl)
         request = StageRequest(name, schema, lower, upper, writer.stage_prefix(), inline_bytes_max=1 << 14)

@@ -27,11 +27,11 @@ from strandline.testing.simulation.kernel import run_sync
 def test_a_catalog_of_a_newer_format_is_neither_read_nor_written_back() -> None:
     """Damage: an older version that is started by mistake takes away what only the newer one knows of an item."""
     register = Register(KEY, HandClock(), CountingIds(), MemoryConsensus())
-    body = b'{"format": 5, "epoch": 3, "items": {}, "new": [1]}'
+    body = b'{"format": 6, "epoch": 3, "items": {}, "new": [1]}'
     run_sync(register.update(lambda _: body))
     store = CatalogStore(register)
     for act in (store.read(), store.succeed(lambda _: pytest.fail("it was admitted"))):
-        with pytest.raises(ConfigError, match="catalog is kept in format 5"):
+        with pytest.raises(ConfigError, match="catalog is kept in format 6"):
             run_sync(act)
     assert run_sync(register.read()) == body
 
@@ -67,6 +67,16 @@ def test_an_earlier_version_refuses_a_catalog_while_an_upstream_is_not_released(
     assert (left.format, left.with_item(Connection("c", "list", {})).format) == (3, 3)
     assert left.released({"s-3"}).format == 1
     assert left.with_item(Connection("c", "list", {})).released({"s-3"}).format == 2
+
+
+def test_an_earlier_version_refuses_a_catalog_in_which_a_query_was_replaced_or_a_source_has_got_columns() -> None:
+    """Damage: after one step back a replica that runs the former query writes it into the view of the new one."""
+    view = View("v", (), "s-1", "SELECT 1", (), {}, {})
+    assert Catalog(items={"v": view}).with_item(view).format == 1
+    assert Catalog(items={"v": view}, replaced=1).with_item(view).format == 5
+    assert Catalog(replaced=1).with_item(view).without("v").format == 5
+    source = Source("s", (), "s-1", "files", {}, remap="s-2", progress="s-3", grown=1)
+    assert Catalog().with_item(source).format == 5
 
 
 WITH_INSTANCE = (

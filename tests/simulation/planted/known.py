@@ -26,7 +26,7 @@ FINDINGS: Final[Mapping[str, frozenset[int]]] = {
     "apart": frozenset({91_082, 93_685, 204_811, 301_230, 1_796_738_733_893}),
     "wrong": frozenset({80_586, 1_500_001_666}),
 }
-"""Seeds that found a bug of ours: each has a test that names it, and stays among the histories of its campaign."""
+"""Seeds that found a bug of ours: each stays among the histories of its campaign."""
 
 
 def known(campaign: str) -> dict[str, int]:

@@ -41,7 +41,7 @@ from strandline.errors import DefinitionError, FencedError
 from strandline.persist.handles.register import Register, decode_json
 
 KEY: Final = "catalog"
-FORMAT: Final = 4
+FORMAT: Final = 5
 FORMAT_OF_SHARED: Final = 2
 """The first format that knows connections and shared sources; a catalog without them is kept in the first of all."""
 FORMAT_OF_LEFT: Final = 3
@@ -50,7 +50,10 @@ this one while it has some."""
 FORMAT_OF_INSTANCES: Final = 4
 """The first format that knows instances and indexes.  An earlier version would run the items of an instance itself,
 beside the replicas, so a catalog is kept in this one while it has some."""
-assert FORMAT_OF_SHARED < FORMAT_OF_LEFT < FORMAT_OF_INSTANCES <= FORMAT
+FORMAT_OF_REPLACED: Final = 5
+"""The first format that knows views whose query was replaced, and columns that a source has got since it was created.
+An earlier version would let a replica of the former query write on, so a catalog stays in it once a view was."""
+assert FORMAT_OF_SHARED < FORMAT_OF_LEFT < FORMAT_OF_INSTANCES < FORMAT_OF_REPLACED <= FORMAT
 I = TypeVar("I", bound=Item)  # noqa: E741 - a kind of item
 ERRORS_SUFFIX: Final = "_errors"
 """Behind a source's name: under which name its errors are read."""
@@ -250,6 +253,10 @@ def _formatted(catalog: Catalog) -> Catalog:
         wanted.append(FORMAT_OF_LEFT)
     if any(isinstance(item, InstanceItem | IndexItem) for item in catalog.items.values()):
         wanted.append(FORMAT_OF_INSTANCES)
+    if catalog.replaced or any(
+        isinstance(item, Source | SourceTable) and item.grown for item in catalog.items.values()
+    ):
+        wanted.append(FORMAT_OF_REPLACED)
     return msgspec.structs.replace(catalog, format=max(wanted))
 
 
