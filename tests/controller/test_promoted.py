@@ -319,6 +319,25 @@ def test_a_version_that_waited_while_another_was_promoted_is_refused() -> None:
     found.check()
 
 
+def test_a_promotion_waits_for_a_view_that_is_replaced_since_it_was_asked_for() -> None:
+    """Damage: the process that prepares the next version ends, and nobody hears of the promotion that was asked for."""
+    location = Location()
+    old, following = readied(location, ticks=4)
+    run_sync(ask(old.core, force=False))
+    run_sync(following.preparation.tick())
+    text = "CREATE OR REPLACE MATERIALIZED VIEW over AS SELECT grp, n + 1 AS n FROM wide"
+    run_sync(create(old.core, parse(text)))  # type: ignore[arg-type]
+    for _ in range(2):
+        assert run_sync(following.preparation.promote()) is None
+        assert "'over' waits to be replaced" in following.preparation.waiting
+    assert "__next_over" in location.catalog().items, "it goes on"
+    location.tick(old)
+    run_sync(following.preparation.tick())
+    assert not following.preparation.waiting
+    take_over(following)
+    assert location.promoted
+
+
 def test_no_version_is_promoted_over_a_view_that_waits_to_be_replaced() -> None:
     """Damage: the promotion takes a replacement away that its author waits for, in silence."""
     location = Location()

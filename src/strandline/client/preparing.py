@@ -67,18 +67,20 @@ class NextVersion:
 
     @property
     def asked(self) -> bool:
-        """Whether `strandline promote` has asked for the promotion."""
-        return bool(self._preparation.version.asked)
+        """Whether `strandline promote` has asked for the promotion, and no view waits to be replaced first."""
+        return bool(self._preparation.version.asked) and not self._preparation.waiting
 
     def promote(self) -> Environment | None:
         """Take the location over, with these views in place of those that they follow; this one is closed then.
 
         The writer before is fenced.  Apply the project next: it makes all items but views.  Returns None, and is not
-        closed, if the promotion was withdrawn meanwhile.
+        closed, if the promotion was withdrawn meanwhile, or waits for a view that is to be replaced first.
 
         Raises `ConfigError` if a view was defined anew meanwhile.
         """
         self._refuse_closed()
+        if self._preparation.waiting:
+            return None
         self._preparation.version.promoted(self._core.catalog)
         try:
             core = self._loop.run(self._preparation.promote())

@@ -59,6 +59,11 @@ class Preparation:
         self.version = Version()
         """What is prepared, as this process saw it last."""
 
+    @property
+    def waiting(self) -> str:
+        """Why no promotion can begin now, by the catalog as last seen: a view waits to be replaced; empty: it can."""
+        return being_replaced(self._core.catalog)
+
     async def tick(self) -> Version:
         """Follow the writer once, and return the version as it is then.
 
@@ -100,7 +105,8 @@ class Preparation:
     async def promote(self) -> Core | None:
         """Take the location over, with these views in place of those that they follow; this one is closed then.
 
-        Returns None, and is not closed, if the promotion was withdrawn before this call could begin it.
+        Returns None, and is not closed, if the promotion was withdrawn before this call could begin it, or cannot begin
+        yet: see `waiting`.
 
         What the views go on from is held until the new generation holds it: until then the writer before may release
         it, and so it may if this process dies, but not within the time of a lease.
@@ -108,6 +114,9 @@ class Preparation:
         Raises `ConfigError` if a view was defined anew meanwhile, or another version was promoted.
         """
         core, asked = self._core, self.version.asked
+        await core.look()
+        if self.waiting:
+            return None
         version = self.version = await core.versions.change(
             lambda found: msgspec.structs.replace(found, begun=asked) if found.asked == asked else found
         )
@@ -260,6 +269,7 @@ async def promotion(core: Core, *, force: bool, timeout_s: float) -> int:
     """Have the next version promoted by the process that prepares it; return the generation that it has begun.
 
     Raises `InvalidUsage` as `ask`; `Unavailable` if it is not promoted within ``timeout_s``: then nothing changes.
+    If a view is replaced meanwhile, it waits for that.
     """
     clock = core.assembly.clock
     await core.look()
@@ -268,10 +278,9 @@ async def promotion(core: Core, *, force: bool, timeout_s: float) -> int:
         if clock.now_ms() >= until:
             withdrawn = await withdraw(core, asked)
             if (await core.catalogs.read()).promoted != asked:
-                raise Unavailable(
-                    f"no process has promoted the next version within {timeout_s:g} s; "
-                    + ("is `strandline run --read-only` running?" if withdrawn else BEGUN)
-                )
+                running = "is `strandline run --read-only` running?" if withdrawn else BEGUN
+                unpromoted = f"no process has promoted the next version within {timeout_s:g} s; {running}"
+                raise Unavailable(being_replaced(core.catalog) or unpromoted)
         else:
             await clock.sleep(POLL_S)
     return core.catalog.epoch
