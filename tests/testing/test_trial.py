@@ -18,7 +18,7 @@ from strandline.algebra.scalar import scalar
 from strandline.compute import step_plans
 from strandline.compute.rules.phase import Window
 from strandline.compute.stage import Stage, delta_plan
-from strandline.errors import DefinitionError, InvalidUsage
+from strandline.errors import CollectionError, DefinitionError, InvalidUsage
 
 pytestmark = pytest.mark.spark
 COUNTED = "SELECT city, count(*) AS n FROM orders GROUP BY city"
@@ -65,6 +65,12 @@ def test_what_is_wrong_about_a_test_is_said(spark: Any) -> None:
         strandline.testing.view(COUNTED, given, expect=[{"city": "Delft"}], spark=spark)
     with pytest.raises(InvalidUsage, match="rows for 2 times, and there are 1"):
         strandline.testing.view(COUNTED, given, expect=[[], []], spark=spark)
+    for diff in (0, 0.5):
+        with pytest.raises(InvalidUsage, match=f"a change of 'orders' has a __diff of {diff}"):
+            strandline.testing.view(COUNTED, given, [{"orders": [DELFT | {"__diff": diff}]}], spark=spark)
+    failing = "SELECT 10 DIV id AS n FROM orders"
+    with pytest.raises(CollectionError, match=re.escape("after change 1 of 1: ")):
+        strandline.testing.view(failing, given, ["INSERT INTO orders VALUES (0, 'Ede')"], spark=spark)
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from strandline.algebra.schema import DIFF, Column, Schema
 from strandline.client import Environment
 from strandline.client import open as opened
 from strandline.controller.language import arguments, statements
-from strandline.errors import DefinitionError, InvalidUsage, Position
+from strandline.errors import CollectionError, DefinitionError, InvalidUsage, Position
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -70,9 +70,13 @@ def view(
                 _apply(env, change)
             env.tick()
             when = f"after change {number} of {len(changes)}" if number else "before any change"
-            if rows is not None:
-                _compare(env, name, rows, when)
-            if not (found := env.verify(name)).ok:
+            try:
+                if rows is not None:
+                    _compare(env, name, rows, when)
+                found = env.verify(name)
+            except CollectionError as error:
+                raise CollectionError(f"{when}: {error}", error.errors, error.since) from error
+            if not found.ok:
                 raise AssertionError(
                     f"{when} {name!r} is not what its query gives when it is computed at once: {found}"
                 )
@@ -113,21 +117,23 @@ def _apply(env: Environment, change: Change) -> None:
         return
     with env.transaction() as together:
         for table, rows in change.items():
-            inserted, deleted = _by_sign(arguments.arrow(rows, table, ()))
+            inserted, deleted = _by_sign(table, arguments.arrow(rows, table, ()))
             if inserted.num_rows:
                 together.insert(table, inserted)
             if deleted.num_rows:
                 together.delete(table, deleted)
 
 
-def _by_sign(rows: pa.Table) -> tuple[pa.Table, pa.Table]:
+def _by_sign(table: str, rows: pa.Table) -> tuple[pa.Table, pa.Table]:
     """Return the rows to insert, and those to delete, each as often as its ``__diff`` says; without one, once."""
     if DIFF not in rows.column_names:
         return rows, rows.slice(0, 0)
-    diffs = [1 if diff is None else int(diff) for diff in rows[DIFF].to_pylist()]
+    diffs = [1 if diff is None else diff for diff in rows[DIFF].to_pylist()]
+    if wrong := [diff for diff in diffs if not diff or diff != int(diff)]:
+        raise InvalidUsage(f"a change of {table!r} has a {DIFF} of {wrong[0]!r}: 1 inserts the row, -1 deletes it")
     plain = rows.drop_columns([DIFF])
-    inserted = [at for at, diff in enumerate(diffs) for _ in range(diff)]
-    deleted = [at for at, diff in enumerate(diffs) for _ in range(-diff)]
+    inserted = [at for at, diff in enumerate(diffs) for _ in range(int(diff))]
+    deleted = [at for at, diff in enumerate(diffs) for _ in range(-int(diff))]
     return plain.take(pa.array(inserted, pa.int64())), plain.take(pa.array(deleted, pa.int64()))
 
 
