@@ -5,10 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from strandline.controller.introspection.definition import definition
 from strandline.controller.introspection.listed import listed
 from strandline.controller.language import statements
+from strandline.controller.language.altering import AddColumns
 from strandline.controller.language.showing import LISTS, Show, Shown
 from strandline.controller.location.catalog import Catalog
 from strandline.controller.location.items import (
@@ -87,6 +89,19 @@ def test_the_statement_that_is_shown_makes_the_item_again(item: Item) -> None:
         assert isinstance(item, SourceTable)
         assert (made.source, made.reference, made.options) == (item.source, item.reference, item.options)
     assert made.name == item.name
+
+
+@pytest.mark.parametrize(
+    "made", [item for item in ITEMS if isinstance(item, Source | SourceTable)], ids=lambda i: i.name
+)
+def test_columns_that_a_source_has_got_are_added_to_it_again(made: Item) -> None:
+    """Damage: the source is made again with all its columns, and each older file of it is undecodable."""
+    assert isinstance(made, Source | SourceTable)
+    item = replace(made, columns=(*made.columns, ("paid", "boolean"), ("a day", "date")), grown=2)
+    created, added = map(statements.parse, statements.split(definition(item)))
+    assert created == statements.parse(definition(made))
+    assert isinstance(added, AddColumns)
+    assert (added.name, added.columns) == (item.name, "paid boolean, `a day` date")
 
 
 def test_each_list_has_the_items_of_its_kind() -> None:

@@ -1,5 +1,6 @@
 """Definition: an item as the statement that would create it again.
 
+The columns that a source has got since come by a second statement: what was read before they came has none of them.
 Options are what the catalog keeps: of a secret, its reference.  A clause of a source comes back as the option that it
 stands for, and the options of a connection stay the connection's.
 """
@@ -32,7 +33,7 @@ _PLAIN: Final = frozenset("abcdefghijklmnopqrstuvwxyz0123456789_")
 
 
 def definition(item: Item) -> str:
-    """Return the statement that creates ``item``, in several lines, without a semicolon.
+    """Return the statement that creates ``item``, in several lines, without a semicolon at the end.
 
     >>> print(definition(IndexItem("by_id", "orders", ("id", "a day"))))
     CREATE INDEX by_id ON orders (id, `a day`)
@@ -42,11 +43,13 @@ def definition(item: Item) -> str:
             return f"CREATE TABLE {named(item.name)} ({columns(item.schema)}){_history(item.keep_history)}"
         case SourceTable():
             options = _options({REFERENCE: item.reference, **item.options})
-            head = f"CREATE TABLE {named(item.name)} ({columns(item.schema)})"
-            return f"{head}\nFROM SOURCE {named(item.source)} {options}{_history(item.keep_history)}"
+            first, later = _in_turn(item, "TABLE")
+            head = f"CREATE TABLE {named(item.name)} ({columns(first)})"
+            return f"{head}\nFROM SOURCE {named(item.source)} {options}{_history(item.keep_history)}{later}"
         case Source():
-            head = f"CREATE SOURCE {named(item.name)}{_instance(item.instance)} ({columns(item.schema)})"
-            return f"{head}\nFROM {item.connector} {_options(item.options)}{_history(item.keep_history)}"
+            first, later = _in_turn(item, "SOURCE")
+            head = f"CREATE SOURCE {named(item.name)}{_instance(item.instance)} ({columns(first)})"
+            return f"{head}\nFROM {item.connector} {_options(item.options)}{_history(item.keep_history)}{later}"
         case SharedSource():
             head = f"CREATE SOURCE {named(item.name)}{_instance(item.instance)}"
             return f"{head}\nFROM {item.connector} {_options(item.options)}"
@@ -70,6 +73,13 @@ def definition(item: Item) -> str:
 def columns(schema: Schema) -> str:
     """Return columns as a statement has them."""
     return ", ".join(f"{named(column.name)} {column.type}" for column in schema)
+
+
+def _in_turn(item: Source | SourceTable, kind: str) -> tuple[Schema, str]:
+    """Return the columns that a source was created with, and the statement for those that it has got since."""
+    made = len(item.schema.columns) - item.grown
+    first, later = Schema(item.schema.columns[:made]), Schema(item.schema.columns[made:])
+    return first, f";\nALTER {kind} {named(item.name)} ADD COLUMNS ({columns(later)})" if later.columns else ""
 
 
 def _binding(bound: BoundTable) -> str:
