@@ -12,12 +12,13 @@ import adbc_driver_flightsql.dbapi as adbc
 import pyarrow as pa
 import pytest
 from pyarrow import flight
+from tests.instance.carriers.test_flight import certificate
 from tests.serving.conftest import SECRET
 
 import strandline
 from strandline.client import Progress, Updates
 from strandline.errors import AsOfError, ConfigError, DefinitionError, InvalidUsage, Unavailable
-from strandline.serving import Door, RemoteEnvironment, Serving
+from strandline.serving import Door, RemoteEnvironment, Serving, serve
 from strandline.serving.desk import Desk
 from strandline.store.secret import Secret
 
@@ -190,6 +191,26 @@ def test_an_address_that_lets_strangers_in_is_refused(door: Door, why: str) -> N
     """Damage: rows cross the network for every listener to read."""
     with pytest.raises(ConfigError, match=why):
         assert door.place
+
+
+def test_what_crosses_a_network_needs_tls_at_both_ends(spark: Any, tmp_path: Path) -> None:
+    """Damage: the token and the rows can be read by everyone between, or go to another server than the one meant."""
+    proof, key = certificate(tmp_path / "server")
+    other, _ = certificate(tmp_path / "other")
+    door = Door("127.0.0.1:0", Secret(SECRET), proof, key)
+    with strandline.open(f"file://{tmp_path}/data", spark=spark) as env, serve(env, door, lambda: None) as serving:
+        address = next(each for each in serving.flight_sql if each.startswith("grpc+tls://"))
+        with strandline.connect(address, token=SECRET, authority=str(proof)) as known:
+            assert known.query("SELECT 1 AS one").collect() == [{"one": 1}]
+        with strandline.connect(address, authority=str(proof)) as stranger, pytest.raises(ConfigError):
+            stranger.status()
+        plain = address.replace("grpc+tls", "grpc+tcp")
+        for place, authority in ((plain, None), (address, str(other)), (address, None)):
+            with strandline.connect(place, token=SECRET, authority=authority) as wrong, pytest.raises(Unavailable):
+                wrong.status()
+    for far in ("192.0.2.1:8815", "db.example:8815"):
+        with pytest.raises(ConfigError, match=f"needs TLS: connect to 'grpc.tls://{far}'"):
+            strandline.connect(f"grpc+tcp://{far}", token=SECRET)
 
 
 def test_garbage_costs_other_clients_nothing(served: Serving, cursor: Any) -> None:

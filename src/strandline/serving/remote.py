@@ -25,6 +25,7 @@ from strandline.compute.rules.explanation import Explanation
 from strandline.controller.language import arguments
 from strandline.controller.location.paths import path_of
 from strandline.errors import ConfigError, StrandlineError
+from strandline.instance.carriers.access import Address
 from strandline.options import resolve_reference
 from strandline.serving import calls
 from strandline.serving.failures import OURS, as_ours
@@ -49,7 +50,7 @@ def connect(where: str, *, token: str | None = None, authority: str | None = Non
         authority: the file (PEM) with the certificates to trust; None: those of this machine.
 
     Raises:
-        ConfigError: no process serves there, or it does not let this one in.
+        ConfigError: no process serves there, it does not let this one in, or others could read what crosses.
         Unavailable: it does not answer.
     """
     place = arguments.text(where, "where to connect")
@@ -58,6 +59,9 @@ def connect(where: str, *, token: str | None = None, authority: str | None = Non
         if found is None or not found.flight_sql:
             raise ConfigError(f"no process serves the location {place!r}: start `strandline run`, or name its address")
         place = found.flight_sql[0]
+    scheme, _, at = place.partition("://")
+    if scheme == "grpc+tcp" and not Address.parse(at.rstrip("/")).loopback:
+        raise ConfigError(f"{at} is not loopback, so the way there needs TLS: connect to 'grpc+tls://{at}'")
     secret = None if token is None else Secret(resolve_reference(token, base=Path()))
     return RemoteEnvironment(place, secret, None if authority is None else Path(authority).read_bytes())
 
