@@ -320,7 +320,7 @@ def test_a_version_that_waited_while_another_was_promoted_is_refused() -> None:
 
 
 def test_a_promotion_waits_for_a_view_that_is_replaced_since_it_was_asked_for() -> None:
-    """Damage: the process that prepares the next version ends, and no process hears of the promotion that was asked for."""
+    """Damage: the process that prepares the next version ends, and the promotion is not made."""
     location = Location()
     old, following = readied(location, ticks=4)
     run_sync(ask(old.core, force=False))

@@ -46,6 +46,26 @@ def test_the_next_opener_finds_the_last_record() -> None:
     asyncio.run(body())
 
 
+def test_what_was_sent_is_known_after_the_log_goes_back() -> None:
+    """Damage: a commit of an earlier session comes late, and the endpoint is taken for one of another history."""
+
+    async def body() -> None:
+        consensus = MemoryConsensus()
+        handle = log(consensus)
+        await handle.open()
+        await handle.write(at(5), {})
+        await handle.write(at(2), {})
+        assert (await log(consensus, "b", 2).open()).sent == 5
+        handle = log(consensus, "c", 3)
+        await handle.open()
+        await handle.write(at(4), {})
+        assert handle.record.sent == 5
+        await handle.write(at(7), {})
+        assert handle.record.sent == 0, "progress says it"
+
+    asyncio.run(body())
+
+
 @pytest.mark.parametrize("epoch", [1, 2])
 def test_an_older_opener_writes_nothing_more(epoch: int) -> None:
     """Damage: a zombie's checkpoint replaces its successor's (law M3)."""

@@ -56,6 +56,11 @@ class Record:
     """How often the log was opened since the task has splits: the epoch of their logs."""
     greatest: Greatest = field(default_factory=dict)
     """The greatest key of each binding that was ever stored, or may have been."""
+    sent: int = 0
+    """Up to where changes may have been sent, if that is beyond ``progress``, which went back to where the endpoint was.
+
+    An endpoint without a fence may still take them from a session of before.
+    """
 
     @property
     def restart(self) -> Checkpoint | None:
@@ -93,6 +98,7 @@ class _Form(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
     layout: tuple[_ShareForm, ...] = ()
     opened: int = 0
     greatest: dict[str, tuple[int | str | None, ...] | None] = {}
+    sent: int = 0
 
 
 _decoder: Final = msgspec.json.Decoder(_Form)
@@ -112,6 +118,7 @@ def encode(record: Record) -> bytes:
         tuple(_ShareForm(each.range.begin, each.range.end, each.log) for each in record.layout),
         record.opened,
         dict(record.greatest),
+        record.sent,
     )
     return msgspec.json.encode(form)
 
@@ -138,7 +145,7 @@ def decode(key: str, body: bytes) -> Record:
         layout = tuple(Share(KeyRange(each.begin, each.end), each.log) for each in form.layout)
     except ValueError as error:
         raise CorruptionError(f"recovery log {key!r}: {error}") from error
-    return Record(form.epoch, form.token, progress, form.state, layout, form.opened, form.greatest)
+    return Record(form.epoch, form.token, progress, form.state, layout, form.opened, form.greatest, form.sent)
 
 
 async def peek(register: Register) -> Record:
@@ -219,7 +226,9 @@ class RecoveryLog:
         await self._register.update(step)
 
     async def _replace(self, changed: Record) -> None:
-        last, new = self.record, replace(changed, token=self._ids.fresh("log"))
+        last, sent = self.record, max(self.record.sent, self.record.progress.sent)
+        behind = sent if sent > changed.progress.sent else 0
+        new = replace(changed, token=self._ids.fresh("log"), sent=behind)
 
         def step(body: bytes | None) -> bytes:
             if _found(self._key, body).token != last.token:

@@ -327,7 +327,7 @@ class Task:
         next write to the log fences.
         """
         logged, endpoint = self._log.record.progress, NOTHING if named is None else named
-        begun = 0 if logged.extent is None else logged.extent.upper
+        begun = max(self._log.record.sent, 0 if logged.extent is None else logged.extent.upper)
         for key in self._spec.state_keys:
             sent = max(begun, logged.checkpoint.of(key) or 0, logged.position.of(key) or 0)
             at = endpoint.of(key) or 0

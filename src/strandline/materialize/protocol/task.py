@@ -326,6 +326,12 @@ class Progress:
     extent: Extent | None = None
 
     @property
+    def sent(self) -> int:
+        """The last time before which changes may have been sent to the endpoint, of any binding."""
+        times = [time for _, time in (*self.checkpoint.times, *self.position.times)]
+        return max([0, *times, *([] if self.extent is None else [self.extent.upper])])
+
+    @property
     def committing(self) -> bool:
         """Whether the log has committed a transaction that the endpoint may not have yet."""
         return self.extent is not None and self.extent.base != self.checkpoint
