@@ -57,7 +57,7 @@ class Record:
     greatest: Greatest = field(default_factory=dict)
     """The greatest key of each binding that was ever stored, or may have been."""
     sent: int = 0
-    """Up to where changes may have been sent, if that is beyond ``progress``, which went back to where the endpoint was.
+    """Up to where changes may have been sent, if beyond ``progress``, which went back to where the endpoint was.
 
     An endpoint without a fence may still take them from a session of before.
     """
