@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import Any, Final, TypeAlias
+from typing import IO, Any, Final, TypeAlias
 
 from strandline.algebra.stored import struct_text
 
@@ -38,6 +38,13 @@ _LOGICAL: Final = {
     ("string", "uuid"): "string",
 }
 """Logical types that readers know, by what they annotate; any other one is what it annotates."""
+
+
+def columns_of_file(opened: IO[bytes]) -> list[tuple[str, str | None]] | None:
+    """Return `columns_of` the schema that an Avro file was written by.  What is no Avro file raises any exception."""
+    import fastavro  # whoever asks for a status needs no Avro, and it takes a tenth of that time
+
+    return columns_of(fastavro.reader(opened).metadata["avro.schema"])
 
 
 def columns_of(text: str, within: str | None = None) -> list[tuple[str, str | None]] | None:

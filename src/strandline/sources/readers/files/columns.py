@@ -18,7 +18,6 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-import fastavro
 import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -185,7 +184,7 @@ def _typed(path: str, form: FileFormat, files: FileDecoder) -> list[tuple[str, s
                 case Encoding.PARQUET:
                     return ParquetSchema(pq.ParquetFile(opened)).columns
                 case Encoding.AVRO:
-                    return avro_columns.columns_of(fastavro.reader(opened).metadata["avro.schema"])
+                    return avro_columns.columns_of_file(opened)
                 case _:
                     decoder = codecs.getincrementaldecoder("utf-8-sig")()
                     first = first_record(decoder.decode(opened.read(sampled.BLOCK_BYTES)), form)

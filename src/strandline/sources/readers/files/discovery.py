@@ -13,7 +13,6 @@ from functools import reduce
 from pathlib import Path
 from typing import Final, Protocol, Self
 
-import fastavro
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -229,8 +228,7 @@ def _looked(path: Path, encoding: Encoding, options: Looked) -> _Sample:
                 return sampled.of_json(lines, whole=len(sample) < sampled.SAMPLE_BYTES)
             case Encoding.AVRO:
                 with path.open("rb") as data:
-                    written = fastavro.reader(data).metadata["avro.schema"]
-                columns = avro_columns.columns_of(written) or []
+                    columns = avro_columns.columns_of_file(data) or []
                 stored = [[arrow(parse(name, kind))] if kind else None for name, kind in columns]
                 return _Typed([name for name, _ in columns], stored)
     except Exception as error:  # damaged bytes make the libraries raise any exception
