@@ -26,7 +26,10 @@ FARTHEST = "local-cluster[2,1,1024], days in one step"
 @pytest.mark.time_limit(900)
 @pytest.mark.parametrize(
     ("days", "names"),
-    [(5, (REFERENCE, FARTHEST)), pytest.param(14, tuple(CONFIGURATIONS), marks=pytest.mark.slow)],
+    [
+        pytest.param(5, (REFERENCE, FARTHEST), marks=pytest.mark.seldom(2)),
+        pytest.param(14, tuple(CONFIGURATIONS), marks=pytest.mark.slow),
+    ],
     ids=["5 days", "14 days"],
 )
 def test_the_views_updates_are_identical_whatever_the_partitioning_and_the_batching(

@@ -255,7 +255,7 @@ def test_random_views_are_what_plain_spark_says_after_every_tick(first: int, pla
     follow(place, first, _seeds(range(first, first + VIEWS)))
 
 
-@pytest.mark.drawn(2)
+@pytest.mark.drawn(3)
 @pytest.mark.parametrize("first", FAILING_QUICK)
 def test_random_views_over_rows_that_fail_are_right_or_have_errors_and_heal(first: int, place: Place) -> None:
     """Else a row that some expression has no value for hides, invents or stops answers, or outlives itself."""
