@@ -6,7 +6,7 @@ distrusted, which is another plan.
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, TypeAlias
 
 from strandline.controller.location import on_error
 from strandline.controller.location.audits import audits_of
@@ -29,6 +29,7 @@ from strandline.controller.location.items import (
 from strandline.controller.location.version import read_by
 from strandline.controller.planning import Definition
 from strandline.controller.retention import policy_of
+from strandline.frontier.refresh import Refresh
 from strandline.instance.commands import (
     Collection,
     Command,
@@ -45,14 +46,18 @@ AUDITS: Final = "strandline.audits"
 """Beside the settings that change answers: another count is another certificate, so what is stored is not trusted."""
 
 
-class Plans:
-    """The plans of views that are known, by the view's shard and query.
+_Key: TypeAlias = tuple[str, str, Refresh | None, bool]
 
-    A name that is used again is another view, and a view that is replaced may keep its shard.
+
+class Plans:
+    """The plans of views that are known, by the view's shard, query and schedule.
+
+    A name that is used again is another view, and a view that is replaced may keep its shard.  The names of stages tell
+    the schedule, and so the creation, which may come to be known after the view was defined.
     """
 
     def __init__(self) -> None:
-        self._known: dict[tuple[str, str, bool], Definition] = {}
+        self._known: dict[_Key, Definition] = {}
 
     def get(self, view: View) -> Definition | None:
         """Return the plan of ``view`` as it is now; None if it was not planned yet."""
@@ -68,8 +73,8 @@ class Plans:
         self._known = {key: known for key, known in self._known.items() if key in there}
 
 
-def _key(view: View) -> tuple[str, str, bool]:
-    return view.shard, view.sql, bool(view.distrusted)
+def _key(view: View) -> _Key:
+    return view.shard, view.sql, view.refresh, bool(view.distrusted)
 
 
 def commands(catalog: Catalog, plans: Plans, config: Config) -> dict[str, tuple[Command, str]]:

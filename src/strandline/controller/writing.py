@@ -319,7 +319,8 @@ class Writing:
     async def _planned(self, view: View) -> View:
         """Plan a view; return it as it is in the catalog from then on: with a shard for each stage of this plan.
 
-        Raises `Unavailable` if it has a schedule, and its inputs can be read at no time yet.
+        Raises `Unavailable` if it has a schedule, and its inputs can be read at no time yet; or if the catalog has it
+        otherwise by now: a change whose outcome was unknown has happened.
         """
         catalog, have, after = self.catalogs.current, self.assembly, view
         if view.refresh is not None and view.awaits_creation:
@@ -335,6 +336,8 @@ class Writing:
         )
         if after != view:  # the version that defined it planned otherwise, or it could not be created then
             await self.catalogs.change(self.epoch, methodcaller("with_changed", view, after))
+            if self.catalogs.current.items.get(view.name.lower(), after) != after:
+                raise Unavailable(f"{view.name!r} is not what it was when it was planned, and is planned again")
         self.plans.put(Definition(after, planned, stages))
         return after
 
