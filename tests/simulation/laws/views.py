@@ -218,20 +218,27 @@ class Observer:
         """Return what cannot follow a tick, and has to say so, though no fault is left.
 
         That is a source of whose messages upstream has lost some before they were durable, all that reads it, and an
-        endpoint that waits for as long as the errors are there that its collection has now.
+        endpoint that waits for as long as the errors are there that its collection has now; and what reads a view
+        before its first refresh.
         """
         catalog = await self.catalog()
+        early = {view.name.lower() for view in catalog.of_kind(View) if await self._unread(view)}
         found = {source.name.lower() for source in catalog.of_kind(Source) if await self._bereft(source)}
         for view in catalog.of_kind(View):
-            if not found.isdisjoint(self._read(view).values()):
+            if not (found | early).isdisjoint(self._read(view).values()):
                 found.add(view.name.lower())
         for item in catalog.of_kind(Materialization):
             for bound in item.bindings:
                 now = await self.collected(catalog.collection(bound.collection))
                 failed = not continues(item) and now is not None and now.failed(now.upper)
-                if bound.collection in found or failed:
+                if bound.collection in found | early or failed:
                     found.add(item.name.lower())
         return found
+
+    async def _unread(self, view: View) -> bool:
+        """Tell whether a view is known up to its first refresh, and so can be read at no time yet."""
+        now = None if view.refresh is None else await self.collected(view)
+        return now is not None and 0 < now.upper <= now.since
 
     async def _bereft(self, item: Source) -> bool:
         """Tell whether upstream has lost messages of a source that are not durable here."""
