@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
 import pytest
 from contents_of import contents
@@ -15,7 +15,7 @@ from strandline.controller.defining.creating import create
 from strandline.controller.language.statements import CreateSource, CreateTable, Drop, parse
 from strandline.controller.location.config import Config, Mode
 from strandline.controller.location.items import View
-from strandline.errors import AsOfError, DefinitionError
+from strandline.errors import AsOfError, DefinitionError, Indeterminate
 from strandline.frontier.antichain import EMPTY, Frontier
 from strandline.frontier.refresh import Refresh
 from strandline.testing.simulation.kernel import run_sync
@@ -102,6 +102,34 @@ def test_a_view_shows_what_a_following_one_showed_at_its_last_refresh(query: str
         assert site.held("timed", time) == site.held("plain", last), n
         assert site.held("timed") == site.held("plain", last)
     assert site.held("timed", first) == site.held("plain", first)
+
+
+def test_a_creation_of_unknown_outcome_that_happened_is_followed_by_the_next_tick(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Damage: the view runs by the plan of before its creation, fails at each tick, and stays empty.
+
+    Found by the world of the whole system (seed 1797200001225).
+    """
+    site = Site()
+    site.define("timed", "REFRESH EVERY '150 minutes'")
+    assert site.schedule("timed").created is None, "it was created at once, so this shows nothing"
+    register = site.core.catalogs._register
+    update = register.update
+
+    async def unreported(change: Any) -> None:
+        await update(change)
+        raise Indeterminate("the answer was lost")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(register, "update", unreported)
+        while site.schedule("timed").created is None:
+            site.tick()
+    site.tick(4)
+    assert site.problems == {}
+    last = site.schedule("timed").before(site.tick() + 1)
+    assert last is not None
+    assert site.held("timed") == site.held("totals", last)
 
 
 def test_a_view_cannot_be_read_before_its_first_refresh_and_what_reads_it_says_so() -> None:
