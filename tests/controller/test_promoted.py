@@ -338,6 +338,26 @@ def test_a_promotion_waits_for_a_view_that_is_replaced_since_it_was_asked_for() 
     assert location.promoted
 
 
+def test_a_promotion_of_what_is_no_longer_prepared_ends_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Damage: `promote` waits for its timeout, and asks whether a process runs that does run."""
+    location = Location()
+    old, following = readied(location, ticks=4)
+    asking = location.open(Mode.READ).core
+    query = TWO["totals"].split(" AS ", 1)[1]
+    slept: list[float] = []
+
+    async def replaced_meanwhile(seconds: float) -> None:
+        slept.append(seconds)
+        if len(slept) == 1:
+            await create(old.core, parse(f"CREATE OR REPLACE MATERIALIZED VIEW totals AS {query}"))  # type: ignore[arg-type]
+            await following.preparation.tick()
+
+    monkeypatch.setattr(location.clock, "sleep", replaced_meanwhile)
+    with pytest.raises(Unavailable, match="has changed since it was asked for"):
+        run_sync(promotion(asking, force=False, timeout_s=60))
+    assert len(slept) < 10
+
+
 def test_no_version_is_promoted_over_a_view_that_waits_to_be_replaced() -> None:
     """Damage: the promotion takes a replacement away that its author waits for, in silence."""
     location = Location()

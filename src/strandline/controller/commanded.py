@@ -6,7 +6,8 @@ distrusted, which is another plan.
 
 from __future__ import annotations
 
-from typing import Final, TypeAlias
+from collections.abc import Hashable
+from typing import Final
 
 from strandline.controller.location import on_error
 from strandline.controller.location.audits import audits_of
@@ -29,7 +30,6 @@ from strandline.controller.location.items import (
 from strandline.controller.location.version import read_by
 from strandline.controller.planning import Definition
 from strandline.controller.retention import policy_of
-from strandline.frontier.refresh import Refresh
 from strandline.instance.commands import (
     Collection,
     Command,
@@ -46,18 +46,15 @@ AUDITS: Final = "strandline.audits"
 """Beside the settings that change answers: another count is another certificate, so what is stored is not trusted."""
 
 
-_Key: TypeAlias = tuple[str, str, Refresh | None, bool]
-
-
 class Plans:
-    """The plans of views that are known, by the view's shard, query and schedule.
+    """The plans of views that are known, by all of a view that its plan, and the shards of its stages, follow from.
 
-    A name that is used again is another view, and a view that is replaced may keep its shard.  The names of stages tell
-    the schedule, and so the creation, which may come to be known after the view was defined.
+    A name that is used again is another view, a view that is replaced may keep its shard and its text, and one with a
+    schedule has other stages once its creation is known.
     """
 
     def __init__(self) -> None:
-        self._known: dict[_Key, Definition] = {}
+        self._known: dict[Hashable, Definition] = {}
 
     def get(self, view: View) -> Definition | None:
         """Return the plan of ``view`` as it is now; None if it was not planned yet."""
@@ -73,8 +70,10 @@ class Plans:
         self._known = {key: known for key, known in self._known.items() if key in there}
 
 
-def _key(view: View) -> _Key:
-    return view.shard, view.sql, view.refresh, bool(view.distrusted)
+def _key(view: View) -> Hashable:
+    seen = tuple(sorted(view.narrowed.items()))
+    stages = tuple(sorted(view.stages.items()))
+    return view.shard, view.sql, view.refresh, bool(view.distrusted), view.imports, view.apart, seen, stages
 
 
 def commands(catalog: Catalog, plans: Plans, config: Config) -> dict[str, tuple[Command, str]]:

@@ -138,7 +138,7 @@ async def _checked(
 ) -> Verification:
     """Compare what a view holds with what it must hold: those rows that are in ``sample``."""
     if sample is not None:
-        planned, _ = define(view.name, view.sql, core.catalog, core.assembly.analyst)
+        planned, _ = define(view.name, view.sql, core.catalog, core.assembly.analyst, narrowed=view.narrowed)
         condition = sample.of(planned.key or view.schema.names)
         rows = Filter(Get("rows", tuple((each, each) for each in view.schema.names)), condition)
         wanted = await core.engine.evaluate(rows, {"rows": wanted}, origin=0)

@@ -79,11 +79,13 @@ class Applied:
 async def apply(core: Core, project: Project, *, whole: bool = True) -> Applied:
     """Create what ``project`` defines and ``core`` lacks; what is there keeps its history for as long as it says now.
 
-    ``whole``: all or nothing of what differs; else what can be applied is, and the rest is `Applied.refused`.
+    ``whole``: the first definition that cannot be applied ends it; else what can be applied is, and the rest is
+    `Applied.refused`.
 
     Raises:
-        DefinitionError: a definition is wrong, or differs from what is there (then nothing was created); not ``whole``:
-            an endpoint is not known, or views read each other in a circle.  It names the file.
+        DefinitionError: a definition differs from what is there (then nothing was created), or is wrong (then what
+            comes before it was); not ``whole``: an endpoint is not known, or views read each other in a circle.  It
+            names the file.
         ConfigError: another project, which is named, has this location; unless the environment has taken it over.
     """
     _refuse_unknown_endpoints(core.assembly.endpoints, project)

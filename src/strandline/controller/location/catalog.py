@@ -253,11 +253,20 @@ def _formatted(catalog: Catalog) -> Catalog:
         wanted.append(FORMAT_OF_LEFT)
     if any(isinstance(item, InstanceItem | IndexItem) for item in catalog.items.values()):
         wanted.append(FORMAT_OF_INSTANCES)
-    if catalog.replaced or any(
-        isinstance(item, Source | SourceTable) and item.grown for item in catalog.items.values()
-    ):
+    if catalog.replaced or any(map(_changes, catalog.items.values())):
         wanted.append(FORMAT_OF_REPLACED)
     return msgspec.structs.replace(catalog, format=max(wanted))
+
+
+def _changes(item: Item) -> bool:
+    """Return whether an item has got columns since, sees fewer than there are, or is to replace another one."""
+    match item:
+        case Source() | SourceTable():
+            return item.grown > 0
+        case View():
+            return bool(item.replaces or item.narrowed or item.apart)
+        case _:
+            return False
 
 
 def shards_of(items: Mapping[str, Item]) -> frozenset[str]:

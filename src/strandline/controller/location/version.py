@@ -138,9 +138,20 @@ def successors(catalog: Catalog) -> list[View]:
     return [item for item in catalog.items.values() if isinstance(item, View) and item.replaces]
 
 
+def asked_for(catalog: Catalog) -> list[View]:
+    """Return the successors that replace a query or a schedule; the others only follow these."""
+    found = []
+    for each in successors(catalog):
+        present = catalog.one(each.replaces, View, "view")
+        follows = each.sql == present.sql and each.schedule == present.schedule
+        if not follows or (present.narrowed and not each.narrowed):
+            found.append(each)
+    return found
+
+
 def being_replaced(catalog: Catalog) -> str:
     """Return why no version can be promoted while views wait to be replaced; empty: none does."""
-    waiting = successors(catalog)
+    waiting = asked_for(catalog)
     if not waiting:
         return ""
     names = ", ".join(repr(catalog.items[each.replaces].name) for each in waiting)

@@ -12,6 +12,7 @@ from strandline.controller.defining.apply import apply
 from strandline.controller.defining.changing import replacing
 from strandline.controller.defining.project.settings import Project
 from strandline.controller.language.statements import Drop
+from strandline.controller.location.version import asked_for
 from strandline.controller.preparing.planned import dropped, planned
 from strandline.errors import DefinitionError, InvalidUsage
 
@@ -43,6 +44,9 @@ async def deploy(
     drops = plan["drops"] if drop else []
     if drops:
         _require_sound(plan, None if isinstance(drop, bool) else drop)
+    names = {each["name"].lower() for each in drops}
+    for view in [each for each in asked_for(core.catalog) if each.replaces in names]:  # it may read what is dropped
+        await replacing.drop(core, Drop("materialized view", view.name, if_exists=True))
     for each in drops:
         await replacing.drop(core, Drop(each["kind"], each["name"], if_exists=True))
     done = await apply(core, project, whole=False)

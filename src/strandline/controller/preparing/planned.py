@@ -26,6 +26,7 @@ from strandline.controller.defining.relocating import relocated
 from strandline.controller.language.statements import CreateView
 from strandline.controller.location.catalog import Catalog, needs
 from strandline.controller.location.items import SUBSCRIBED, Collected, IndexItem, Item, Materialization, View
+from strandline.controller.location.version import others
 from strandline.controller.planning import wanted_view
 from strandline.errors import DefinitionError
 from strandline.instance import live
@@ -77,7 +78,8 @@ async def planned(core: Core, project: Project, counted: Mapping[str, int]) -> t
 def dropped(catalog: Catalog, changes: tuple[Change, ...]) -> list[Item]:
     """Return what a plan drops where that is asked for, each before what it reads; with it, what reads it."""
     roots = {change.name.lower() for change in changes if change.what in {"recreate", "orphan"}}
-    names = {name for root in sorted(roots) for name in catalog.downstream(root)}
+    below = {name for root in sorted(roots) for name in catalog.downstream(root)}
+    names = below & others(catalog).keys()  # what is to replace a view goes with it
     order = TopologicalSorter({name: needs(catalog.items[name]) & names for name in sorted(names)})
     return [catalog.items[name] for name in reversed([*order.static_order()])]
 
@@ -110,13 +112,13 @@ def _change(
                     changed(core, present, defined),
                     _replaced(core, present, joint or drawn_up(core, (statement,))),
                 )
-            if more := more_columns(core, statement, present):
-                named = ", ".join(f"{column.name} {column.type}" for column in more)
-                return Change("alter", kind, present.name, f"it gets {named}", "NULL in the rows that are there")
             if differs := changed(core, present, defined):
                 return Change(
                     "recreate", kind, present.name, f"it was created with {differs}", _recreated(catalog, present)
                 )
+            if more := more_columns(core, statement, present):
+                named = ", ".join(f"{column.name} {column.type}" for column in more)
+                return Change("alter", kind, present.name, f"it gets {named}", "NULL in the rows that are there")
             if anew := ", ".join(set_anew(present, statement)):
                 return Change("alter", kind, present.name, f"it gets {anew}", "nothing is computed anew")
     except DefinitionError as error:
@@ -182,8 +184,8 @@ def _orphans(catalog: Catalog, project: Project) -> Iterator[Change]:
     """Yield what the project does not define."""
     named = {each.statement.name.lower() for each in project.definitions}
     for name, item in catalog.items.items():
-        if name in named or name.startswith(SUBSCRIBED) or (isinstance(item, View) and item.replaces in named):
-            continue
+        if name in named or name.startswith(SUBSCRIBED) or (isinstance(item, View) and item.replaces):
+            continue  # what is to replace a view goes with it
         yield Change("orphan", definitions.called(item), item.name, "the project does not define it", "it goes on")
 
 

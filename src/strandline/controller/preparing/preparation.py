@@ -275,6 +275,9 @@ async def promotion(core: Core, *, force: bool, timeout_s: float) -> int:
     await core.look()
     asked, until = (await ask(core, force=force)).asked, clock.now_ms() + 1000 * timeout_s
     while (await core.catalogs.read()).promoted != asked:  # a generation that the writer before begins is none of it
+        changed = (await core.versions.read()).asked != asked
+        if changed and (await core.catalogs.read()).promoted != asked:
+            raise Unavailable("the next version has changed since it was asked for; look at it, and ask again")
         if clock.now_ms() >= until:
             withdrawn = await withdraw(core, asked)
             if (await core.catalogs.read()).promoted != asked:

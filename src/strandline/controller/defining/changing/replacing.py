@@ -27,7 +27,7 @@ from strandline.controller.language.statements import CreateView, Drop
 from strandline.controller.location.audits import audits_of
 from strandline.controller.location.catalog import Catalog, needs
 from strandline.controller.location.items import IndexItem, Item, Materialization, View
-from strandline.controller.location.version import moves, others, succeeded, successor, successors
+from strandline.controller.location.version import asked_for, moves, others, succeeded, successor
 from strandline.controller.planning import Definition, refuse_itself, stage_shards, wanted_view
 from strandline.errors import DefinitionError
 from strandline.materialize.driver import require_all
@@ -125,12 +125,9 @@ def drawn_up(core: Core, statements: Sequence[CreateView]) -> Replacement:
 def pending(catalog: Catalog) -> dict[str, View]:
     """Return what was asked to replace views, by their names: without the successors that only follow others."""
     found = {}
-    for each in successors(catalog):
-        present = catalog.one(each.replaces, View, "view")
-        follows = each.sql == present.sql and each.schedule == present.schedule
-        if not follows or (present.narrowed and not each.narrowed):
-            view = wanted_view(each.name, each.sql, each.schedule, each.instance)
-            found[each.replaces] = msgspec.structs.replace(view, keep_history=each.keep_history)
+    for each in asked_for(catalog):
+        view = wanted_view(each.name, each.sql, each.schedule, each.instance)
+        found[each.replaces] = msgspec.structs.replace(view, keep_history=each.keep_history)
     return found
 
 

@@ -1,0 +1,80 @@
+"""Replacements whose outcome is not known, that are taken back, or that others still read are followed or refused."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import pytest
+from promoted import ONE, Location, Process, project
+
+from strandline.controller.defining.creating import create
+from strandline.controller.language.statements import parse
+from strandline.controller.location.catalog import Catalog, CatalogStore
+from strandline.controller.preparing.deploying import deploy, deployment
+from strandline.controller.writing import Writing
+from strandline.errors import Indeterminate
+from strandline.testing.simulation.kernel import run_sync
+
+WIDER: Final = "SELECT grp, count(*) AS n, max(amount) AS top FROM {} GROUP BY grp"
+BASE: Final = {name: ONE[name] for name in ("items", "wide", "over")}
+
+
+def run(process: Process, text: str) -> None:
+    """Run a statement that creates."""
+    run_sync(create(process.core, parse(text)))  # type: ignore[arg-type]
+
+
+def test_a_replacement_whose_outcome_was_unknown_is_followed_by_the_next_tick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Damage: what reads the view goes on by its plan of before: it has wrong rows, or fails until a restart."""
+    location = Location()
+    follower = (
+        "CREATE MATERIALIZED VIEW agg AS SELECT n, 10 * c AS c FROM (SELECT n, count(*) AS c FROM wide GROUP BY n)"
+    )
+    process = location.run(BASE | {"agg": follower})
+    for _ in range(3):
+        location.tick(process)
+    run(process, f"CREATE OR REPLACE MATERIALIZED VIEW wide AS {WIDER.format('items')}")
+    change, lost = CatalogStore.change, list[Catalog]()
+
+    async def unreported(self: CatalogStore, epoch: int, edit: Any) -> Catalog:
+        before = self.current
+        found = await change(self, epoch, edit)
+        if found.replaced > before.replaced and not lost:
+            lost.append(before)
+            self.current, self._settled = before, False
+            raise Indeterminate("the answer was lost")
+        return found
+
+    monkeypatch.setattr(CatalogStore, "change", unreported)
+    for _ in range(3):
+        location.tick(process, healthy=False)
+    assert lost
+    assert process.core.health.problems() == {}
+    location.tick(process)
+    assert {column.name for column in process.core.catalog.collection("wide").schema} == {"grp", "n", "top"}
+
+
+def test_what_is_to_replace_a_view_is_no_item_of_a_plan_and_goes_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Damage: a plan names what the author has never made, and its drops are refused half-way."""
+    location = Location()
+    views = {
+        "w": "CREATE MATERIALIZED VIEW w AS SELECT * FROM items WHERE grp > 0",
+        "v": "CREATE MATERIALIZED VIEW v AS SELECT grp, count(*) AS n FROM items GROUP BY grp",
+        "x": "CREATE MATERIALIZED VIEW x AS SELECT * FROM v",
+    }
+    process = location.run({"items": ONE["items"]} | views)
+    for _ in range(3):
+        location.tick(process)
+
+    async def never(_: Writing) -> bool:
+        return False
+
+    monkeypatch.setattr(Writing, "succeed", never)
+    run(process, f"CREATE OR REPLACE MATERIALIZED VIEW v AS {WIDER.format('w')}")
+    location.tick(process, healthy=False)
+    assert "__next_x" in process.core.catalog.items, "nothing follows, so this shows nothing"
+    without = project({"items": ONE["items"]})
+    found = run_sync(deployment(process.core, without, {}))
+    assert sorted(change["name"] for change in found["changes"]) == ["v", "w", "x"]
+    run_sync(deploy(process.core, without, {}, drop=True))
+    assert [*process.core.catalog.items] == ["items"]
