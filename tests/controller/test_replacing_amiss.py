@@ -10,9 +10,11 @@ from promoted import ONE, Location, Process, project
 from strandline.controller.defining.creating import create
 from strandline.controller.language.statements import parse
 from strandline.controller.location.catalog import Catalog, CatalogStore
+from strandline.controller.location.config import Mode
 from strandline.controller.preparing.deploying import deploy, deployment
+from strandline.controller.preparing.preparation import ask
 from strandline.controller.writing import Writing
-from strandline.errors import Indeterminate
+from strandline.errors import ConfigError, Indeterminate, InvalidUsage
 from strandline.testing.simulation.kernel import run_sync
 
 WIDER: Final = "SELECT grp, count(*) AS n, max(amount) AS top FROM {} GROUP BY grp"
@@ -78,3 +80,28 @@ def test_what_is_to_replace_a_view_is_no_item_of_a_plan_and_goes_with_it(monkeyp
     assert sorted(change["name"] for change in found["changes"]) == ["v", "w", "x"]
     run_sync(deploy(process.core, without, {}, drop=True))
     assert [*process.core.catalog.items] == ["items"]
+
+
+@pytest.mark.parametrize(
+    "reader",
+    [
+        "CREATE MATERIALIZED VIEW beside AS SELECT * FROM wide",
+        "CREATE INDEX beside ON wide (n)",
+    ],
+)
+def test_no_version_is_promoted_that_what_reads_its_views_could_not_follow(reader: str) -> None:
+    """Damage: after the promotion a view or an index of someone else fails for ever, and no one was told before."""
+    location = Location()
+    old = location.run({name: BASE[name] for name in ("items", "wide")})
+    run(old, reader)
+    query = "SELECT grp, max(amount) AS top FROM items GROUP BY grp"
+    following = location.prepare({"items": BASE["items"], "wide": f"CREATE MATERIALIZED VIEW wide AS {query}"})
+    for _ in range(4):
+        location.tick(old)
+        run_sync(following.preparation.tick())
+    asking = location.open(Mode.READ).core
+    run_sync(asking.look())
+    with pytest.raises(InvalidUsage, match="'beside' reads 'wide', which has other columns in the next version"):
+        run_sync(ask(asking, force=True))
+    with pytest.raises(ConfigError, match="drop it, or have the project define it"):
+        following.preparation.version.promoted(following.core.catalog)

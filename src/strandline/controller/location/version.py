@@ -19,7 +19,7 @@ import msgspec
 
 from strandline.algebra.schema import SUCCESSOR, quote
 from strandline.controller.location.catalog import Catalog, CatalogStore, shards_of
-from strandline.controller.location.items import Collected, Item, View
+from strandline.controller.location.items import Collected, IndexItem, Item, Materialization, View
 from strandline.errors import ConfigError, DefinitionError
 from strandline.persist.handles.register import Register, decode_json
 from strandline.store.clock import Clock, Ids
@@ -76,13 +76,39 @@ class Version(msgspec.Struct, frozen=True):
         stages = {shard for each in self.views.values() for shard in each.view.stages.values()}
         return frozenset(stages | {each.shard for each in self.views.values() if each.shard}) - shards_of(catalog.items)
 
+    def stranded(self, catalog: Catalog) -> str:
+        """Return why what is no part of this version could not go on after its promotion; empty: all can."""
+        changed = {
+            name: {column.name.lower() for column in each.view.schema}
+            for name, each in self.views.items()
+            if isinstance(present := catalog.items.get(name), View) and present.columns != each.view.columns
+        }
+        for name, item in others(catalog).items():
+            if name in self.views or name in self.later:
+                continue
+            match item:
+                case View(imports=read):
+                    lost = [each for each in read if each in changed]
+                case IndexItem(collection=each, key=key):
+                    lost = [each] if _lacks(changed.get(each), key) else []
+                case Materialization(bindings=bindings):
+                    lost = [each.collection for each in bindings if _lacks(changed.get(each.collection), each.key)]
+                case _:
+                    lost = []
+            if lost:
+                return (
+                    f"{item.name!r} reads {catalog.items[lost[0]].name!r}, which has other columns in the next version; "
+                    "it is no part of that: drop it, or have the project define it as it is to be"
+                )
+        return ""
+
     def promoted(self, catalog: Catalog) -> Catalog:
         """Return the catalog with these views in place of those that they follow; replicas of before are fenced.
 
-        Raises `ConfigError` if one of these was defined anew since, another version was promoted, or a view waits to be
-        replaced.
+        Raises `ConfigError` if one of these was defined anew since, another version was promoted, a view waits to be
+        replaced, or what reads one of these could not go on.
         """
-        if waiting := being_replaced(catalog):
+        if waiting := being_replaced(catalog) or self.stranded(catalog):
             raise ConfigError(waiting)
         if catalog.promoted != self.after:
             raise ConfigError("another version was promoted while this one was prepared; prepare it again")
@@ -101,6 +127,10 @@ class Version(msgspec.Struct, frozen=True):
         promoted = msgspec.structs.replace(catalog, dropped=tuple(sorted({*catalog.dropped, *left})))
         promoted = msgspec.structs.replace(promoted, promoted=self.asked)
         return promoted.with_writes_raised(catalog.epoch + 1)
+
+
+def _lacks(columns: AbstractSet[str] | None, key: Iterable[str]) -> bool:
+    return columns is not None and not columns >= {column.lower() for column in key}
 
 
 class Versions:

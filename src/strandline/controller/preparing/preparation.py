@@ -230,16 +230,16 @@ class Preparation:
 async def ask(core: Core, *, force: bool) -> Version:
     """Ask the process that prepares the next version to promote it; return the version, with the token.
 
-    Raises `InvalidUsage` if nothing is prepared, a view waits to be replaced (`core` must have looked), or one has not
-    caught up; ``force``: it may be behind.
+    Raises `InvalidUsage` if nothing is prepared, a view waits to be replaced (`core` must have looked), what reads one
+    could not go on, or one has not caught up; ``force``: it may be behind.
     """
     waiting = being_replaced(core.catalog)
 
     def change(version: Version) -> Version:
         if not version.views:
             raise InvalidUsage("no next version is prepared; begin one with `strandline run --read-only`")
-        if waiting:
-            raise InvalidUsage(waiting)
+        if why := waiting or version.stranded(core.catalog):
+            raise InvalidUsage(why)
         if version.behind and not force:
             said = "; ".join(f"{name}: {why}" for name, why in sorted(version.behind.items()))
             raise InvalidUsage(f"the next version has not caught up ({said}); wait, or promote it with --force")
