@@ -97,8 +97,8 @@ class Version(msgspec.Struct, frozen=True):
                     lost = []
             if lost:
                 return (
-                    f"{item.name!r} reads {catalog.items[lost[0]].name!r}, which has other columns in the next version; "
-                    "it is no part of that: drop it, or have the project define it as it is to be"
+                    f"{item.name!r} reads {catalog.items[lost[0]].name!r}, which has other columns in what is next: "
+                    "drop it, or have the project define it as it is to be"
                 )
         return ""
 
