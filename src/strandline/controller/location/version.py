@@ -102,8 +102,10 @@ class Version(msgspec.Struct, frozen=True):
                 )
         return ""
 
-    def promoted(self, catalog: Catalog) -> Catalog:
+    def promoted(self, catalog: Catalog, query_from: int = 0) -> Catalog:
         """Return the catalog with these views in place of those that they follow; replicas of before are fenced.
+
+        ``query_from``: the time before which a view that goes on may hold rows of its query of before.
 
         Raises `ConfigError` if one of these was defined anew since, another version was promoted, a view waits to be
         replaced, or what reads one of these could not go on.
@@ -119,9 +121,8 @@ class Version(msgspec.Struct, frozen=True):
                 raise ConfigError(f"{each.view.name!r} was defined anew while its next version was prepared")
             view = each.seen(catalog)
             if isinstance(present, View) and follows:  # its history goes on
-                view = msgspec.structs.replace(
-                    view, begins=present.begins, fence=present.fence, query_from=present.query_from
-                )
+                since = present.query_from if view.sql == present.sql else query_from
+                view = msgspec.structs.replace(view, begins=present.begins, fence=present.fence, query_from=since)
             catalog = catalog.with_item(view)
         left = set(self.left) - shards_of(catalog.items)
         promoted = msgspec.structs.replace(catalog, dropped=tuple(sorted({*catalog.dropped, *left})))

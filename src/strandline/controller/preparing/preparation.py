@@ -11,6 +11,7 @@ is cut off, the process that opens the location next finds either version, whole
 from __future__ import annotations
 
 from contextlib import suppress
+from functools import partial
 from typing import Final
 
 import msgspec
@@ -86,11 +87,15 @@ class Preparation:
 
         They go on from there with the promotion, so this version begins before that and keeps its past from there.
         """
-        followed = [await self._core.readers.of(n) for n, each in self.version.views.items() if each.view.seed]
-        uppers = [(await reader.refresh()).upper for reader in followed]
+        uppers = await self._followed()
         known = [lease.state.upper for lease in self._leases.values()]
         latest = join(upper for upper in known if not upper.empty)
         return meet((latest, *uppers))
+
+    async def _followed(self) -> list[Frontier]:
+        """Return how far the views have come that are followed."""
+        followed = [await self._core.readers.of(n) for n, each in self.version.views.items() if each.view.seed]
+        return [(await reader.refresh()).upper for reader in followed]
 
     async def close(self) -> None:
         """Give up the leases; the shards stay, and the next process goes on from them."""
@@ -117,6 +122,7 @@ class Preparation:
         await core.look()
         if self.waiting:
             return None
+        latest = join(upper for upper in await self._followed() if not upper.empty)
         version = self.version = await core.versions.change(
             lambda found: msgspec.structs.replace(found, begun=asked) if found.asked == asked else found
         )
@@ -126,7 +132,8 @@ class Preparation:
         config = msgspec.structs.replace(core.config, take_over=True)
         try:
             seen = seen_by(self._project)
-            promoted = await Core.open(core.assembly, config, Mode.FULL, version.promoted, seen)
+            after = partial(version.promoted, query_from=max(core.assembly.clock.now_ms(), as_time(latest)))
+            promoted = await Core.open(core.assembly, config, Mode.FULL, after, seen)
         finally:
             await self._let_go()
             await core.close()
