@@ -26,7 +26,7 @@ from strandline.controller.defining.changing.order import behind, mentions
 from strandline.controller.language.statements import CreateView, Drop
 from strandline.controller.location.audits import audits_of
 from strandline.controller.location.catalog import Catalog, needs
-from strandline.controller.location.items import IndexItem, Item, Materialization, View
+from strandline.controller.location.items import SUBSCRIBED, IndexItem, Item, Materialization, View
 from strandline.controller.location.version import asked_for, moves, others, succeeded, successor
 from strandline.controller.planning import Definition, refuse_itself, stage_shards, wanted_view
 from strandline.errors import DefinitionError
@@ -231,9 +231,10 @@ class _Drawing:
             return definitions.drafted(self.core, self.catalog, wanted)
         except DefinitionError as error:
             read = " and ".join(repr(self.catalog.items[each].name) for each in reader.imports if self._moves(each))
-            raise DefinitionError(
-                f"{reader.name!r} reads {read} and could not go on: {error.message}; replace or DROP it first"
-            ) from error
+            who, mend = repr(reader.name), "replace or DROP it first"
+            if reader.name.startswith(SUBSCRIBED):
+                who, mend = f"a subscription to {reader.sql.strip()!r}", "end it first"
+            raise DefinitionError(f"{who} reads {read} and could not go on: {error.message}; {mend}") from error
 
     def _require_columns(self, reader: IndexItem | Materialization, key: tuple[str, ...], name: str) -> None:
         following = self.catalog.items.get(successor(name))
