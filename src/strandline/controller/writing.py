@@ -36,7 +36,7 @@ from strandline.controller.location.items import (
     View,
 )
 from strandline.controller.location.oracle import Oracle
-from strandline.controller.location.version import companies, imported, succeeded
+from strandline.controller.location.version import companies, imported, moves, succeeded
 from strandline.controller.planning import Definition, replanned, stage_shards
 from strandline.controller.retention import Retention
 from strandline.errors import StoreError, Unavailable
@@ -150,6 +150,11 @@ class Writing:
             return False
         following = {name: self.catalogs.current.one(name, View, "view") for name in names}
         known = {name: self.plans.get(view) for name, view in following.items()}
+        for view in following.values():
+            present = self.catalogs.current.one(view.replaces, View, "view")
+            state = self.client.known(present.shard)
+            if state is not None and state.upper.at and not moves(view, self.catalogs.current):
+                self.oracle.passed(state.upper.at)  # a clock ahead, of another process, may have brought it there
         begins = self.oracle.floor  # all that was brought to it holds rows of the queries before, up to it
         placing = False
         async with self.problems.of(CATALOG):

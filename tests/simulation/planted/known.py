@@ -25,6 +25,7 @@ FINDINGS: Final[Mapping[str, frozenset[int]]] = {
     "whole": frozenset({2_011_788, 1_796_640_097_767, 1_796_823_154_348, 1_797_000_000_213, 1_797_200_001_225}),
     "apart": frozenset({91_082, 93_685, 204_811, 301_230, 1_796_738_733_893}),
     "pushed": frozenset({1_796_832_340_500}),
+    "replaced": frozenset({1_797_300_001_710}),
     "wrong": frozenset({80_586, 1_500_001_666}),
 }
 """Seeds that found a bug of ours: each stays among the histories of its campaign."""
