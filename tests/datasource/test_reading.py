@@ -16,6 +16,7 @@ from pyspark.sql import DataFrame, SparkSession
 import strandline
 from strandline.controller.retention import TICKS_BETWEEN
 from strandline.datasource import release, streams
+from strandline.datasource.keeper import keeper
 from strandline.datasource.opened import opened
 from strandline.datasource.options import Place
 from strandline.engine.frames.ddl import schema_of
@@ -173,6 +174,26 @@ def test_a_frame_is_held_until_it_is_collected(place: Served) -> None:
     since = place.state("counted").since.at
     assert since is not None
     assert since > held
+
+
+def test_a_frame_holds_what_it_was_of_and_not_what_has_its_name_since(place: Served) -> None:
+    """Damage: after a view was made anew, its frames hold the new one, and what they read is gone after a while."""
+
+    def beat() -> None:
+        keeper()._loop.run(keeper()._beat())
+
+    view = "CREATE MATERIALIZED VIEW again AS SELECT count(*) AS n FROM t"
+    place.env.execute(view)
+    place.env.tick()
+    frame = place.read("again")
+    beat()
+    assert place.frames("again")
+    place.env.execute("DROP MATERIALIZED VIEW again")
+    place.env.execute(view)
+    place.env.tick()
+    beat()
+    assert place.frames("again") == []
+    del frame
 
 
 def test_a_wrong_read_is_the_sentence_of_a_query(place: Served) -> None:

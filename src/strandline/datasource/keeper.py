@@ -11,11 +11,13 @@ import concurrent.futures.thread as _pools  # noqa: F401  # see `Keeper`
 import threading
 from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import cache, partial
 from typing import Final
 
 from pyspark.sql import DataFrame
 
+from strandline.controller.location.items import Collected
 from strandline.datasource.opened import Door, opened
 from strandline.datasource.options import Asked, Place
 from strandline.engine.frames import held
@@ -27,11 +29,26 @@ from strandline.wiring.loop import LoopThread
 BEATS_S: Final = BEAT_MS / 1000
 
 
+@dataclass(slots=True)
+class _Kept:
+    """What a lease holds: a collection, and the item that it was at the first beat, whatever has its name since."""
+
+    place: Place
+    collection: str
+    item: Collected | None = None
+
+    async def held(self, door: Door) -> Collected:
+        """Return the item."""
+        if self.item is None:
+            self.item = (await door.catalog()).collection(self.collection)
+        return self.item
+
+
 class Keeper:
     """The leases of this process.  Its thread does all that waits for a store."""
 
     def __init__(self) -> None:
-        self._kept: dict[str, tuple[Place, str]] = {}
+        self._kept: dict[str, _Kept] = {}
         self._views: dict[tuple[int, str], DataFrame] = {}
         self._loop = LoopThread()
         self._loop.repeat(SystemClock(), BEATS_S, self._beat)
@@ -40,7 +57,7 @@ class Keeper:
 
     def keep(self, frame: DataFrame, lease: str, asked: Asked) -> DataFrame:
         """Return ``frame`` for a caller: its lease ends when neither it nor a frame derived from it is used."""
-        self._kept[lease] = asked.place, asked.collection
+        self._kept[lease] = _Kept(asked.place, asked.collection)
         return held.hand_out(frame, _usable, partial(self._let_go, lease))
 
     def keep_views(self, frames: Mapping[str, DataFrame]) -> None:
@@ -64,13 +81,13 @@ class Keeper:
     def _end(self, lease: str) -> None:
         kept = self._kept.pop(lease, None)
         if kept is not None:
-            with suppress(StrandlineError), opened(kept[0]) as door:
-                door.run(_ended(door, kept[1], lease))
+            with suppress(StrandlineError), opened(kept.place) as door:
+                door.run(_ended(door, kept, lease))
 
     async def _beat(self) -> None:
-        for lease, (place, collection) in list(self._kept.items()):
-            with suppress(StrandlineError), opened(place) as door:
-                door.run(_beaten(door, collection, lease))
+        for lease, kept in list(self._kept.items()):
+            with suppress(StrandlineError), opened(kept.place) as door:
+                door.run(_beaten(door, kept, lease))
 
 
 @cache
@@ -83,9 +100,9 @@ def _usable() -> None:
     """A frame of ours may always be used: what is gone is an error where it is read."""
 
 
-async def _ended(door: Door, collection: str, lease: str) -> None:
-    await (await door.leased((await door.catalog()).collection(collection), lease)).close()
+async def _ended(door: Door, kept: _Kept, lease: str) -> None:
+    await (await door.leased(await kept.held(door), lease)).close()
 
 
-async def _beaten(door: Door, collection: str, lease: str) -> None:
-    await (await door.leased((await door.catalog()).collection(collection), lease)).beat()
+async def _beaten(door: Door, kept: _Kept, lease: str) -> None:
+    await (await door.leased(await kept.held(door), lease)).beat()
