@@ -274,7 +274,8 @@ def changed(core: Core, present: Item, defined: Defined) -> str:
     match defined.statement, present:
         case CreateTable() as wanted, Table():
             said = core.assembly.analyst.parse_ddl(wanted.columns)
-            return "" if behind(said, present.schema) else _other_columns(said, present)
+            more = behind(said, present.schema) or behind(present.schema, said)  # or ALTER TABLE added them
+            return "" if more else _other_columns(said, present)
         case (CreateConnection(), Connection()) | (CreateInstance(), InstanceItem()):
             return ""
         case CreateIndex() as wanted, IndexItem():

@@ -22,6 +22,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Final, Protocol, TypeAlias
 
 from strandline.errors import CorruptionError, FencedError, InvalidUsage, StoreError, StrandlineError, Unavailable
@@ -125,23 +126,17 @@ class Transactions:
 
         Raises `InvalidUsage` if what the shard holds could not be read under ``schema``, or it has another owner.
         """
-        try:
-            writer = await self._writer(shard, schema, merger)
-        except InvalidUsage:
-            state = self._client.known(shard)
-            if state is None or state.schema == schema or state.owner != self._log.shard:
-                raise
-            await self.forget(shard)  # so that no process opens it by the schema that the log names
-            before = await self._client.writer(shard, self._epoch, schema=state.schema, owner=state.owner)
-            await before.evolve(schema)
-            writer = await self._writer(shard, schema, merger)
+        writer = await self._writer(shard, schema, merger)
+        if writer.state.schema != schema:  # a merge by the schema of before would lose what the new columns hold
+            await writer.evolve(schema)
         await self._log.refresh()  # another process may have unregistered it
         while True:
             state, known = await self._current()
-            if shard in known.shards:
+            if known.shards.get(shard) == schema:
                 break
-            upper = _at(state.upper)
-            await self._append(state, [Record(shard_record(shard, schema), upper, 1)], upper + 1)
+            upper, new = _at(state.upper), Record(shard_record(shard, schema), _at(state.upper), 1)
+            was = [Record(shard_record(shard, known.shards[shard]), upper, -1)] if shard in known.shards else []
+            await self._append(state, [*was, new], upper + 1)
         await self.apply()
         return writer
 
@@ -362,10 +357,16 @@ class Transactions:
     # ---- the data shards ---------------------------------------------------------------------------------------------
 
     async def _writer(self, shard: str, schema: str, merger: Merger | None = None) -> WriteHandle:
+        """Return the writer of a shard, which has ``schema``, or another one if that is changed just now."""
         if shard not in self._writers or merger is not None:
-            self._writers[shard] = await self._client.writer(
-                shard, self._epoch, schema=schema, owner=self._log.shard, merger=merger
-            )
+            opened = partial(self._client.writer, shard, self._epoch, owner=self._log.shard, merger=merger)
+            try:
+                self._writers[shard] = await opened(schema=schema)
+            except InvalidUsage:
+                state = self._client.known(shard)
+                if state is None or state.schema == schema or state.owner != self._log.shard:
+                    raise
+                self._writers[shard] = await opened(schema=state.schema)
         return self._writers[shard]
 
     async def _apply(self, writer: WriteHandle, time: int, staged: Sequence[Staged]) -> None:

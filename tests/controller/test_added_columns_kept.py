@@ -1,0 +1,63 @@
+"""What a column that was added to a table holds stays, however its batches are merged, and in the next process too."""
+
+from __future__ import annotations
+
+import pytest
+from promoted import ONE, Location, project
+from pyspark.sql import SparkSession
+
+import strandline
+from strandline.algebra.schema import Column
+from strandline.controller.defining.apply import apply
+from strandline.controller.defining.changing import tables
+from strandline.controller.language.statements import parse
+from strandline.controller.location.items import Table
+from strandline.controller.preparing.deploying import deployment
+from strandline.persist.shard.evolution import parse_schema
+from strandline.testing.simulation.kernel import run_sync
+
+
+@pytest.mark.parametrize("again", [False, True], ids=["the same process", "the next process"])
+def test_a_shard_has_the_columns_of_its_table_before_a_row_has_values_in_them(*, again: bool) -> None:
+    """Damage: the next merge rewrites the table by its columns of before, and what the new ones hold is lost."""
+    location = Location()
+    process = location.run({"items": ONE["items"]})
+    location.tick(process)
+    statement = parse("ALTER TABLE items ADD COLUMN more INT")
+    run_sync(tables.add_columns(process.core, statement))  # type: ignore[arg-type]
+    if again:
+        location.end(process)
+        process = location.run({"items": ONE["items"].replace(")", ", more INT)")})
+    table = process.core.catalog.one("items", Table, "table")
+    assert Column("more", "int") in table.schema.columns
+    state = process.core.client.known(table.shard)
+    assert state is not None
+    assert parse_schema(state.schema) == table.schema
+    shards = run_sync(process.core.require_writing().transactions.shards())
+    assert shards[table.shard] == table.schema.ddl, "the log opens it by the columns of before"
+
+
+def test_a_project_whose_file_lacks_an_added_column_takes_nothing_back() -> None:
+    """Damage: after one ALTER TABLE by hand the project never starts again, and is told to drop the table."""
+    location = Location()
+    process = location.run({"items": ONE["items"], "wide": ONE["wide"]})
+    location.tick(process)
+    run_sync(tables.add_columns(process.core, parse("ALTER TABLE items ADD COLUMN more INT")))  # type: ignore[arg-type]
+    defined = project({"items": ONE["items"], "wide": ONE["wide"]})
+    assert run_sync(apply(process.core, defined)).refused == ()
+    assert run_sync(deployment(process.core, defined, {}))["changes"] == []
+    assert "more" in process.core.catalog.collection("items").schema.names
+
+
+@pytest.mark.spark
+def test_the_values_of_an_added_column_outlive_the_merges(spark: SparkSession) -> None:
+    """Damage: every value that was written to the column is NULL after a few commits."""
+    with strandline.open("memory://", spark=spark) as env:
+        env.execute("CREATE TABLE t (id INT)")
+        env.insert("t", [{"id": 0}])
+        env.execute("ALTER TABLE t ADD COLUMN k INT")
+        for n in range(8):
+            env.insert("t", [{"id": 100 + n, "k": n}])
+            env.tick()
+        rows = env.query("SELECT id, k FROM t WHERE id >= 100").collect()
+    assert sorted(map(tuple, rows)) == [(100 + n, n) for n in range(8)]
