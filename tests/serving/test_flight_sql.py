@@ -159,6 +159,14 @@ def test_a_subscription_has_every_change_once(remote: RemoteEnvironment, what: s
     assert {n: diff for n, diff in sums.items() if diff} == ({42: 1} if what == "totals" else {40: 1, 2: 1})
 
 
+def test_a_view_that_was_defined_a_moment_ago_is_waited_for(remote: RemoteEnvironment) -> None:
+    """Damage: a script that creates a view and asks for it ends half-way."""
+    remote.execute("CREATE MATERIALIZED VIEW at_once AS SELECT count(*) AS n FROM sales")
+    (row,) = remote.query("SELECT n FROM at_once").collect()
+    assert row["n"] >= 0
+    remote.execute("DROP MATERIALIZED VIEW at_once")
+
+
 def test_no_caller_comes_in_without_the_token(served: Serving) -> None:
     """Damage: every local user reads and writes."""
     socket, address = served.flight_sql

@@ -55,6 +55,7 @@ ERRORS: Final = Schema(
 """
 
 
+NOTHING_YET: Final = "not complete at any time yet: nothing has been read or computed"
 REPLACED_S: Final = 10.0
 """How long a reader waits for the tick that brings views that were replaced to a time of their own."""
 
@@ -179,9 +180,15 @@ async def latest(core: Core, handles: Iterable[ReadHandle], least: int = 0) -> i
 
     Where each of them is a view with a schedule: the last refresh among theirs, for they are known beyond.
 
-    Raises `AsOfError` if one of them is not complete at any time yet, `NotYetError` if one is not at ``least``.
+    Raises `AsOfError` if one of them is not complete at any time yet, `NotYetError` if one is not at ``least``, or is a
+    view without a problem.
     """
     handles = list(handles)
+    for each in handles:  # a view that was defined a moment ago comes with the next tick, unless it has a problem
+        name = each.name.lower()
+        new = each.state.upper.at == 0 and isinstance(core.catalog.find(name), View)
+        if new and name not in core.health.problems() and (await each.refresh()).upper.at == 0:
+            raise NotYetError(f"{each.name!r} is {NOTHING_YET}")
     time = await complete(handles)
     begins = max((each.begins for each in handles), default=0)
     if time < begins:  # a view was replaced a moment ago, and comes to a time of its own with the next tick
@@ -200,7 +207,7 @@ async def complete(handles: Iterable[ReadHandle]) -> int:
     states = {handle.name: await handle.refresh() for handle in handles}
     for name, state in states.items():
         if state.upper.at == 0:
-            raise AsOfError(f"{name!r} is not complete at any time yet: nothing has been read or computed")
+            raise AsOfError(f"{name!r} is {NOTHING_YET}")
         if state.upper <= state.since:
             raise AsOfError(f"{name!r} cannot be read before its first refresh, at {state.since}")
     upper, since = meet(s.upper for s in states.values()), join(s.since for s in states.values())
