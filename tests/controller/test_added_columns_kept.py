@@ -38,7 +38,7 @@ def test_a_shard_has_the_columns_of_its_table_before_a_row_has_values_in_them(*,
 
 
 def test_a_project_whose_file_lacks_an_added_column_takes_nothing_back() -> None:
-    """Damage: after one ALTER TABLE by hand the project never starts again, and is told to drop the table."""
+    """Damage: after one ALTER TABLE by hand the project never starts again, and its author drops the table."""
     location = Location()
     process = location.run({"items": ONE["items"], "wide": ONE["wide"]})
     location.tick(process)
