@@ -103,7 +103,7 @@ def test_no_version_is_promoted_that_what_reads_its_views_could_not_follow(reade
         run_sync(following.preparation.tick())
     asking = location.open(Mode.READ).core
     run_sync(asking.look())
-    with pytest.raises(InvalidUsage, match="'beside' reads 'wide', which has other columns in what is next"):
+    with pytest.raises(InvalidUsage, match="'beside' reads 'wide', whose columns change with the next version"):
         run_sync(ask(asking, force=True))
     with pytest.raises(ConfigError, match="drop it, or have the project define it"):
         following.preparation.version.promoted(following.core.catalog)

@@ -22,6 +22,7 @@ from strandline.datasource.opened import Door, opened
 from strandline.datasource.options import Asked, Place
 from strandline.engine.frames import held
 from strandline.errors import StrandlineError
+from strandline.persist.handles.read import ReadHandle
 from strandline.persist.shard.holds import BEAT_MS
 from strandline.store.system import SystemClock
 from strandline.wiring.loop import LoopThread
@@ -31,17 +32,17 @@ BEATS_S: Final = BEAT_MS / 1000
 
 @dataclass(slots=True)
 class _Kept:
-    """What a lease holds: a collection, and the item that it was at the first beat, whatever has its name since."""
+    """The collection that a lease holds, and its item at the first beat: another one may have the name since."""
 
     place: Place
     collection: str
     item: Collected | None = None
 
-    async def held(self, door: Door) -> Collected:
-        """Return the item."""
+    async def handle(self, door: Door, lease: str) -> ReadHandle:
+        """Return a handle on the item, under ``lease``."""
         if self.item is None:
             self.item = (await door.catalog()).collection(self.collection)
-        return self.item
+        return await door.leased(self.item, lease)
 
 
 class Keeper:
@@ -101,8 +102,8 @@ def _usable() -> None:
 
 
 async def _ended(door: Door, kept: _Kept, lease: str) -> None:
-    await (await door.leased(await kept.held(door), lease)).close()
+    await (await kept.handle(door, lease)).close()
 
 
 async def _beaten(door: Door, kept: _Kept, lease: str) -> None:
-    await (await door.leased(await kept.held(door), lease)).beat()
+    await (await kept.handle(door, lease)).beat()

@@ -128,12 +128,12 @@ def _by_sign(table: str, rows: pa.Table) -> tuple[pa.Table, pa.Table]:
     """Return the rows to insert, and those to delete, each as often as its ``__diff`` says; without one, once."""
     if DIFF not in rows.column_names:
         return rows, rows.slice(0, 0)
-    diffs = [1 if diff is None else diff for diff in rows[DIFF].to_pylist()]
-    if wrong := [diff for diff in diffs if not diff or diff != int(diff)]:
+    given = [1 if diff is None else diff for diff in rows[DIFF].to_pylist()]
+    if wrong := [diff for diff in given if not diff or diff != int(diff)]:
         raise InvalidUsage(f"a change of {table!r} has a {DIFF} of {wrong[0]!r}: 1 inserts the row, -1 deletes it")
-    plain = rows.drop_columns([DIFF])
-    inserted = [at for at, diff in enumerate(diffs) for _ in range(int(diff))]
-    deleted = [at for at, diff in enumerate(diffs) for _ in range(-int(diff))]
+    plain, diffs = rows.drop_columns([DIFF]), [int(diff) for diff in given]
+    inserted = [at for at, diff in enumerate(diffs) for _ in range(diff)]
+    deleted = [at for at, diff in enumerate(diffs) for _ in range(-diff)]
     return plain.take(pa.array(inserted, pa.int64())), plain.take(pa.array(deleted, pa.int64()))
 
 

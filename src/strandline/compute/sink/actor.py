@@ -212,7 +212,7 @@ class Sink:
         """Adopt what others appended, or owe its negation; see `_adopted`.
 
         Before a view's first refresh its shard cannot be read where the sink stands: a merge may have made one time of
-        what is the sink's and what is another's.  Then it asks for an audit, as if it owed too much.
+        the sink's own rows and another writer's.  Then the sink asks for an audit, as if it owed too much.
         """
         state = self.writer.state
         if self.seen or self._adopted(state, None if mine is None else (mine, self.desired)):

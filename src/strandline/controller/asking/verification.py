@@ -16,6 +16,8 @@ from strandline.algebra.scalar import Scalar, call, column, number
 from strandline.algebra.schema import Schema
 from strandline.compute.afresh import Halves, afresh, computed
 from strandline.compute.plan.meaning import meaning
+from strandline.compute.plan.view import PlannedView
+from strandline.compute.stage import Stage
 from strandline.controller.asking.backfill import materialization
 from strandline.controller.asking.reads import complete, latest, multiset, shown_at, snapshot, updates
 from strandline.controller.asking.status import task_progress
@@ -138,12 +140,17 @@ async def _checked(
 ) -> Verification:
     """Compare what a view holds with what it must hold: those rows that are in ``sample``."""
     if sample is not None:
-        planned, _ = define(view.name, view.sql, core.catalog, core.assembly.analyst, narrowed=view.narrowed)
+        planned, _ = _defined(core, view)
         condition = sample.of(planned.key or view.schema.names)
         rows = Filter(Get("rows", tuple((each, each) for each in view.schema.names)), condition)
         wanted = await core.engine.evaluate(rows, {"rows": wanted}, origin=0)
         stored = await core.engine.evaluate(rows, {"rows": stored}, origin=0)
     return await _compare(core, view.name, view.schema, stored, wanted, time)
+
+
+def _defined(core: Core, view: View) -> tuple[PlannedView, tuple[Stage, ...]]:
+    """Plan a view over the columns that its query sees, as if no check had found its plan wrong."""
+    return define(view.name, view.sql, core.catalog, core.assembly.analyst, narrowed=view.narrowed)
 
 
 async def _seen_by(view: View, name: str, core: Core) -> ReadHandle:
@@ -173,7 +180,7 @@ async def _afresh(core: Core, view: View, handles: Mapping[str, ReadHandle], kno
         MissingErrorsError: it must have errors.
     """
     read = {each: Halves(await updates(core, handle, known, Hold(), net=True)) for each, handle in handles.items()}
-    _, stages = define(view.name, view.sql, core.catalog, core.assembly.analyst, narrowed=view.narrowed)
+    _, stages = _defined(core, view)
     found = await afresh(core.engine, stages, read, time=known)
     for errors in found.errors:
         failed = await core.engine.errors(errors)

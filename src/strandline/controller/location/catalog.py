@@ -51,7 +51,7 @@ FORMAT_OF_INSTANCES: Final = 4
 """The first format that knows instances and indexes.  An earlier version would run the items of an instance itself,
 beside the replicas, so a catalog is kept in this one while it has some."""
 FORMAT_OF_REPLACED: Final = 5
-"""The first format that knows views whose query was replaced, and columns that a source has got since it was created.
+"""The first format that knows views whose query is replaced, and columns that a table or a source has got since.
 An earlier version would let a replica of the former query write on, so a catalog stays in it once a view was."""
 assert FORMAT_OF_SHARED < FORMAT_OF_LEFT < FORMAT_OF_INSTANCES < FORMAT_OF_REPLACED <= FORMAT
 I = TypeVar("I", bound=Item)  # noqa: E741 - a kind of item
@@ -253,13 +253,13 @@ def _formatted(catalog: Catalog) -> Catalog:
         wanted.append(FORMAT_OF_LEFT)
     if any(isinstance(item, InstanceItem | IndexItem) for item in catalog.items.values()):
         wanted.append(FORMAT_OF_INSTANCES)
-    if catalog.replaced or any(map(_changes, catalog.items.values())):
+    if catalog.replaced or any(map(_has_changed, catalog.items.values())):
         wanted.append(FORMAT_OF_REPLACED)
     return msgspec.structs.replace(catalog, format=max(wanted))
 
 
-def _changes(item: Item) -> bool:
-    """Return whether an item has got columns since, sees fewer than there are, or is to replace another one."""
+def _has_changed(item: Item) -> bool:
+    """Return whether a source has got columns, or a view is a successor, or has had another query or wider inputs."""
     match item:
         case Source() | SourceTable():
             return item.grown > 0

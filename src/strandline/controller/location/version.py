@@ -77,7 +77,7 @@ class Version(msgspec.Struct, frozen=True):
         return frozenset(stages | {each.shard for each in self.views.values() if each.shard}) - shards_of(catalog.items)
 
     def stranded(self, catalog: Catalog) -> str:
-        """Return why what is no part of this version could not go on after its promotion; empty: all can."""
+        """Return which item outside this version could not go on after its promotion, and why; empty: all can."""
         changed = {
             name: {column.name.lower() for column in each.view.schema}
             for name, each in self.views.items()
@@ -97,7 +97,7 @@ class Version(msgspec.Struct, frozen=True):
                     lost = []
             if lost:
                 return (
-                    f"{item.name!r} reads {catalog.items[lost[0]].name!r}, which has other columns in what is next: "
+                    f"{item.name!r} reads {catalog.items[lost[0]].name!r}, whose columns change with the next version: "
                     "drop it, or have the project define it as it is to be"
                 )
         return ""

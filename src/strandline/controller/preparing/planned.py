@@ -79,7 +79,7 @@ def dropped(catalog: Catalog, changes: tuple[Change, ...]) -> list[Item]:
     """Return what a plan drops where that is asked for, each before what it reads; with it, what reads it."""
     roots = {change.name.lower() for change in changes if change.what in {"recreate", "orphan"}}
     below = {name for root in sorted(roots) for name in catalog.downstream(root)}
-    names = below & others(catalog).keys()  # what is to replace a view goes with it
+    names = below & others(catalog).keys()  # a successor goes with its view
     order = TopologicalSorter({name: needs(catalog.items[name]) & names for name in sorted(names)})
     return [catalog.items[name] for name in reversed([*order.static_order()])]
 
@@ -185,7 +185,7 @@ def _orphans(catalog: Catalog, project: Project) -> Iterator[Change]:
     named = {each.statement.name.lower() for each in project.definitions}
     for name, item in catalog.items.items():
         if name in named or name.startswith(SUBSCRIBED) or (isinstance(item, View) and item.replaces):
-            continue  # what is to replace a view goes with it
+            continue  # a successor goes with its view
         yield Change("orphan", definitions.called(item), item.name, "the project does not define it", "it goes on")
 
 

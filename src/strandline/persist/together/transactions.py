@@ -134,9 +134,11 @@ class Transactions:
             state, known = await self._current()
             if known.shards.get(shard) == schema:
                 break
-            upper, new = _at(state.upper), Record(shard_record(shard, schema), _at(state.upper), 1)
-            was = [Record(shard_record(shard, known.shards[shard]), upper, -1)] if shard in known.shards else []
-            await self._append(state, [*was, new], upper + 1)
+            upper = _at(state.upper)
+            records = [Record(shard_record(shard, schema), upper, 1)]
+            if shard in known.shards:
+                records.append(Record(shard_record(shard, known.shards[shard]), upper, -1))
+            await self._append(state, records, upper + 1)
         await self.apply()
         return writer
 
