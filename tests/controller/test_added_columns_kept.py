@@ -13,6 +13,7 @@ from strandline.controller.defining.changing import tables
 from strandline.controller.language.statements import parse
 from strandline.controller.location.items import Table
 from strandline.controller.preparing.deploying import deployment
+from strandline.errors import DefinitionError
 from strandline.persist.shard.evolution import parse_schema
 from strandline.testing.simulation.kernel import run_sync
 
@@ -47,6 +48,15 @@ def test_a_project_whose_file_lacks_an_added_column_takes_nothing_back() -> None
     assert run_sync(apply(process.core, defined)).refused == ()
     assert run_sync(deployment(process.core, defined, {}))["changes"] == []
     assert "more" in process.core.catalog.collection("items").schema.names
+
+
+def test_a_project_whose_file_lacks_a_column_of_the_creation_is_refused() -> None:
+    """Damage: a column is deleted from the file, nothing says that the table still has it, and its author waits."""
+    location = Location()
+    process = location.run({"items": ONE["items"].replace(")", ", last INT)")})
+    run_sync(tables.add_columns(process.core, parse("ALTER TABLE items ADD COLUMN more INT")))  # type: ignore[arg-type]
+    with pytest.raises(DefinitionError, match="'items' was created with the columns"):
+        run_sync(apply(process.core, project({"items": ONE["items"]})))
 
 
 @pytest.mark.spark

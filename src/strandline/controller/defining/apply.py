@@ -55,6 +55,7 @@ from strandline.controller.location.items import (
     SourceTable,
     Table,
     View,
+    made_with,
 )
 from strandline.controller.location.version import moves, successor
 from strandline.errors import ConfigError, DefinitionError
@@ -274,8 +275,9 @@ def changed(core: Core, present: Item, defined: Defined) -> str:
     match defined.statement, present:
         case CreateTable() as wanted, Table():
             said = core.assembly.analyst.parse_ddl(wanted.columns)
-            more = behind(said, present.schema) or behind(present.schema, said)  # or ALTER TABLE added them
-            return "" if more else _other_columns(said, present)
+            more = behind(said, present.schema) or behind(present.schema, said)
+            whole = len(said.columns) >= len(made_with(present).columns)  # what ALTER TABLE added, it may lack
+            return "" if more and whole else _other_columns(said, present)
         case (CreateConnection(), Connection()) | (CreateInstance(), InstanceItem()):
             return ""
         case CreateIndex() as wanted, IndexItem():

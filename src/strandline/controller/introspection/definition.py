@@ -27,6 +27,7 @@ from strandline.controller.location.items import (
     SourceTable,
     Table,
     View,
+    made_with,
 )
 
 _PLAIN: Final = frozenset("abcdefghijklmnopqrstuvwxyz0123456789_")
@@ -77,8 +78,8 @@ def columns(schema: Schema) -> str:
 
 def _in_turn(item: Source | SourceTable, kind: str) -> tuple[Schema, str]:
     """Return the columns that a source was created with, and the statement for those that it has got since."""
-    made = len(item.schema.columns) - item.grown
-    first, later = Schema(item.schema.columns[:made]), Schema(item.schema.columns[made:])
+    first = made_with(item)
+    later = Schema(item.schema.columns[len(first.columns) :])
     return first, f";\nALTER {kind} {named(item.name)} ADD COLUMNS ({columns(later)})" if later.columns else ""
 
 

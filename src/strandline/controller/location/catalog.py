@@ -34,6 +34,7 @@ from strandline.controller.location.items import (
     SharedSource,
     Source,
     SourceTable,
+    Table,
     View,
     connections_of,
 )
@@ -259,9 +260,9 @@ def _formatted(catalog: Catalog) -> Catalog:
 
 
 def _has_changed(item: Item) -> bool:
-    """Return whether a source has got columns, or a view is a successor, or has had another query or wider inputs."""
+    """Return whether an item got columns, or is a successor, or a view that has had another query or wider inputs."""
     match item:
-        case Source() | SourceTable():
+        case Table() | Source() | SourceTable():
             return item.grown > 0
         case View():
             return bool(item.replaces or item.narrowed or item.apart)

@@ -45,15 +45,19 @@ class _Item(msgspec.Struct, frozen=True, dict=True, tag_field="kind"):
 
 
 class Table(_Item, frozen=True, tag="table"):
-    """A collection written by INSERT, UPDATE and DELETE."""
+    """A collection written by INSERT, UPDATE and DELETE.
+
+    ``grown``: how many columns it has got since it was created, which are its last ones.
+    """
 
     keep_history: str | None = None
+    grown: int = 0
 
 
 class Source(_Item, frozen=True, tag="source"):
     """A collection fed from outside.  ``remap`` and ``progress`` are the reader's own shards.
 
-    ``grown``: how many columns it has got since it was created, which are its last ones.
+    ``grown``: see `Table`.
     """
 
     connector: str
@@ -93,7 +97,7 @@ class SourceTable(_Item, frozen=True, tag="source table"):
     """A collection that a shared source feeds.
 
     ``reference`` is what upstream calls it.  ``source`` is in lower case.  ``options`` are those that every source
-    has; what they do not say, the source's say.  ``grown``: see `Source`.
+    has; what they do not say, the source's say.  ``grown``: see `Table`.
     """
 
     source: str
@@ -248,6 +252,11 @@ Fed: TypeAlias = Source | SourceTable
 Assigned: TypeAlias = Source | SharedSource | View | IndexItem | Materialization
 """What an instance may run."""
 Item: TypeAlias = Kept | Connection | InstanceItem | IndexItem | Materialization
+
+
+def made_with(item: Table | Fed) -> Schema:
+    """Return the columns that a table or a source was created with, without those that it has got since."""
+    return Schema(item.schema.columns[: len(item.schema.columns) - item.grown])
 
 
 def begins_of(item: Collected) -> int:

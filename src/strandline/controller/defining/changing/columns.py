@@ -8,7 +8,7 @@ from strandline.controller.defining import sources
 from strandline.controller.language.clauses import INCLUDE
 from strandline.controller.language.statements import Create, CreateSource, CreateSourceTable, CreateTable
 from strandline.controller.location import on_error
-from strandline.controller.location.items import Fed, Item, SharedSource, Source, SourceTable, Table
+from strandline.controller.location.items import Fed, Item, SharedSource, Source, SourceTable, Table, made_with
 
 
 def more_columns(core: Core, wanted: Create, present: Item) -> tuple[Column, ...]:
@@ -52,7 +52,7 @@ def gained(core: Core, wanted: CreateSource | CreateSourceTable, present: Fed) -
     if on_error.evolves(options):
         return added
     metadata = {text.lower() for name, text in options.items() if name.startswith(INCLUDE)}
-    first = present.schema.columns[: len(present.schema.columns) - present.grown]
+    first = made_with(present)
     ours, theirs = ([c for c in each if c.name.lower() not in metadata] for each in (said, first))
     named = {column.name.lower() for column in said}
     whole = ours[: len(theirs)] == theirs and named.issuperset(column.name.lower() for column in first)

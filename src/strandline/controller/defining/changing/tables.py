@@ -72,10 +72,8 @@ def _widened(catalog: Catalog, *, present: Table | Fed, schema: Schema) -> Catal
     if table.schema == schema:
         return catalog
     lower, columns = table.name.lower(), definitions.columns_of(schema)
-    wider: Table | Fed = msgspec.structs.replace(table, columns=columns)
-    if not isinstance(wider, Table):
-        wider = msgspec.structs.replace(wider, grown=wider.grown + len(columns) - len(table.columns))
-    after = catalog.with_item(wider)
+    grown = table.grown + len(columns) - len(table.columns)
+    after = catalog.with_item(msgspec.structs.replace(table, columns=columns, grown=grown))
     for view in catalog.items.values():
         if isinstance(view, View) and lower in view.imports:
             narrowed = {lower: table.schema.names, **view.narrowed}
