@@ -210,6 +210,29 @@ def test_a_view_can_be_dropped_while_it_is_computed() -> None:
     asyncio.run(body())
 
 
+def test_a_first_result_that_fails_is_a_problem_and_is_tried_once_in_a_tick() -> None:
+    """Damage: it is tried again at once and for ever; the tick does not end, and a processor computes in vain."""
+
+    async def failing(*arguments: Any) -> int:
+        tried.append(1)
+        raise OSError("the disk is full")
+
+    async def body() -> None:
+        async with asyncio.timeout(20), site(HELD["a first result"][0]) as at:
+            at.gate.set()
+            await creating.create(at.core, parse("CREATE MATERIALIZED VIEW fresh AS SELECT grp FROM items"))  # type: ignore[arg-type]
+            (run,) = _views(at.core).runs_of("fresh")
+            run._go = failing
+            for ticks in range(1, 4):
+                await _change(at.core, ticks)
+                await at.core.tick()
+                assert "the disk is full" in at.core.health.problems()["fresh"]
+                assert len(tried) == ticks
+
+    tried: list[int] = []
+    asyncio.run(body())
+
+
 def test_closing_does_not_wait_for_it() -> None:
     """Damage: SIGTERM is answered only once a view is computed that is not wanted any longer."""
 

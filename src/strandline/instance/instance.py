@@ -242,7 +242,9 @@ class Instance:
             if reader is None:
                 raise ConfigError(f"it waits for collection {collection.name!r}, which could not be opened yet")
             self._readers[collection.shard] = reader
-        return self._readers[collection.shard]
+        reader = self._readers[collection.shard]
+        reader.kept, reader.schema = collection.kept, collection.schema  # it may have got columns since
+        return reader
 
     def _watched(self, status: Status) -> None:
         self.watch(status)

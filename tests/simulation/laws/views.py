@@ -44,7 +44,7 @@ from strandline.persist.handles.register import Register
 from strandline.persist.shard.state import ShardState
 from strandline.store.seal import Kind
 from strandline.testing.lists.list_engine import ListEngine, listed
-from worlds.meanings import Row, Wanted, meant
+from worlds.meanings import TABLE, Row, Wanted, meant
 from worlds.outside import FickleUpstream, Place
 
 Collectable: TypeAlias = Table | Source | View
@@ -125,7 +125,7 @@ class Observer:
         self._places = places
         self._catalogs = CatalogStore(Register(KEY, client.clock, client.ids, client.consensus))
         self._catalog_at: int | None = None
-        self._readers: dict[str, ReadHandle] = {}
+        self._readers: dict[tuple[str, Any], ReadHandle] = {}  # by shard and columns
         self._shards: frozenset[str] = frozenset()  # all that were ever an item's
         self._seen: dict[tuple[str, int], Counter[Row]] = {}
         self.attempts: list[Attempt] = []
@@ -160,7 +160,7 @@ class Observer:
             if not isinstance(item, InstanceItem | Materialization):
                 reader = await self._reader(item)
                 if reader is not None:
-                    there[name] = await self._collected(reader, begins_of(item))
+                    there[name] = await self._collected(reader, item)
                     self._same_as_before(item.shard, there[name], exact=not self._mistaken(item))
         for name, item in catalog.items.items():
             match item:
@@ -204,7 +204,7 @@ class Observer:
         for view in (view for view in catalog.of_kind(View) if view.name not in excused):
             reader = await self._reader(view)
             assert reader is not None
-            now = await self._collected(reader)
+            now = await self._collected(reader, view)
             strange = [row for row in now.at(time) if foreign(row)]
             later = any(read.refresh or self._spoilt(read, time) for read in self._read_by(view))
             owed = bool(strange) and now.upper == time + 1 and not self._spoilt(view, time) and not later
@@ -252,7 +252,7 @@ class Observer:
     async def collected(self, item: Collectable) -> Collected | None:
         """Return a collection as it is now; None if it is not there yet."""
         reader = await self._reader(item)
-        return None if reader is None else await self._collected(reader, begins_of(item))
+        return None if reader is None else await self._collected(reader, item)
 
     def answered(
         self, item: Collectable, now: Collected, time: int, rows: Counter[Row] | None, since: int | None
@@ -278,12 +278,13 @@ class Observer:
     # ---- reading -----------------------------------------------------------------------------------------------------
 
     async def _reader(self, item: Any) -> ReadHandle | None:
-        if item.shard not in self._readers:
+        key = item.shard, item.columns
+        if key not in self._readers:
             reader = await self._client.reader(item.shard, item.schema, item.name)
             if reader is None:
                 return None
-            self._readers[item.shard] = reader
-        return self._readers[item.shard]
+            self._readers[key] = reader
+        return self._readers[key]
 
     async def _state(self, reader: ReadHandle) -> ShardState:
         """Return the newest state: a version never changes, so only a new one is fetched."""
@@ -291,17 +292,17 @@ class Observer:
         known = head is not None and head.seqno == reader.state.seqno
         return reader.state if known else await reader.refresh()
 
-    async def _collected(self, reader: ReadHandle, begins: int = 0) -> Collected:
+    async def _collected(self, reader: ReadHandle, item: Collectable) -> Collected:
         state = await self._state(reader)
         since, upper = as_time(state.since), as_time(state.upper)
         found = await self._engine.read(contents(state, reader.schema, 0, upper, advance=since, half=Half.BOTH))
         names, updates, errors = reader.schema.names, [], []
         for row in listed(found).rows:
             if row[ERROR] is None:
-                updates.append((row[TIME], tuple([row[name] for name in names]), row[DIFF]))
+                updates.append((row[TIME], stored(item, tuple([row[name] for name in names])), row[DIFF]))
             else:
                 errors.append((row[TIME], row[ERROR], row[DIFF]))
-        return Collected(max(since, begins), upper, sorted(updates, key=lambda update: update[0]), errors)
+        return Collected(max(since, begins_of(item)), upper, sorted(updates, key=lambda update: update[0]), errors)
 
     def _same_as_before(self, shard: str, now: Collected, *, exact: bool) -> None:
         for time in sorted(now.times | {now.upper - 1}):
@@ -360,7 +361,7 @@ class Observer:
             return  # it was dropped meanwhile
         upstream = self._upstreams[item.options["upstream"]]
         reader = await self._reader(item)
-        now = Collected(0, 0, [], []) if reader is None else await self._collected(reader)
+        now = Collected(0, 0, [], []) if reader is None else await self._collected(reader, item)
         there = _by_partition(now.at(now.upper), now.failures(now.upper))
         lost = [(p, end) for p, end in resume.entries if there.get(p, Counter()) not in upstream.come_to(p)[end:]]
         require("R4", not lost, f"upstream may forget {lost} of {item.name}, and {there} is durable")
@@ -412,10 +413,11 @@ class Observer:
             if not since <= shown < upper:
                 continue
             self.checked += 1
-            held = {i: list(each.at(shown).elements()) for i, each in inputs.items()}
             found, failed = now.at(time), sum(inputs[i].failed(shown) for i in inherited)
+            held = self._held(queries[at], inputs, shown)
             while at + 1 < len(queries) and own(found) != own(Counter(queries[at].meaning(held))):
                 at += 1  # from here on it is a later query
+                held = self._held(queries[at], inputs, shown)
             wanted, errors = Counter(queries[at].meaning(held)), queries[at].errors(held) + failed
             require("K2", now.failed(time) == errors, f"{name} at {time} has {now.failed(time)} errors, not {errors}")
             if found != wanted:
@@ -423,6 +425,10 @@ class Observer:
                 require(
                     "K2", ours == wanted, f"{name} at {time} is {_shown(ours)}; its definition gives {_shown(wanted)}"
                 )
+
+    def _held(self, wanted: Wanted, inputs: Mapping[str, Collected], time: int) -> dict[str, list[Row]]:
+        """Return the rows of a view's inputs at ``time``, as its query knows them."""
+        return {i: list(each.at(time).elements()) for i, each in inputs.items()}
 
     def _read(self, view: View) -> dict[str, str]:
         """Return the names of the items that a view reads, by those in its query."""
@@ -487,6 +493,15 @@ class Observer:
                 raise LawBrokenError(
                     "M2", f"{item.name} at {position} is {_shown(rows)}; {bound.collection} is {_shown(wanted)}"
                 )
+
+
+def stored(item: Collectable, row: Row) -> Row:
+    """Return a row of a collection; that of a table without the NULLs at its end that stand in columns added since."""
+    if not isinstance(item, Table) or len(row) == len(TABLE.columns):
+        return row
+    while len(row) > len(TABLE.columns) and row[-1] is None:
+        row = row[:-1]
+    return row
 
 
 def continues(item: Any) -> bool:

@@ -26,6 +26,7 @@ FINDINGS: Final[Mapping[str, frozenset[int]]] = {
     "apart": frozenset({91_082, 93_685, 204_811, 301_230, 1_796_738_733_893}),
     "pushed": frozenset({1_796_832_340_500}),
     "replaced": frozenset({1_797_300_001_710}),
+    "altered": frozenset({1_796_847_213_094}),
     "wrong": frozenset({80_586, 1_500_001_666}),
 }
 """Seeds that found a bug of ours: each stays among the histories of its campaign."""

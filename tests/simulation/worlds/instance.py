@@ -12,7 +12,8 @@ from functools import cache
 from typing import Any, Final, TypeVar, cast
 
 from laws.broken import LawBrokenError, require
-from laws.views import Attempt, standing
+from laws.views import Attempt, standing, stored
+from strandline.algebra.schema import Schema
 from strandline.controller.asking import reads
 from strandline.controller.core import CATALOG, Core
 from strandline.controller.defining import creating, definitions
@@ -39,7 +40,7 @@ from strandline.persist.together.transactions import SHARD as TRANSACTIONS
 from strandline.testing.lists.list_engine import updates
 from strandline.testing.simulation.places import SimClock
 from strandline.testing.simulation.siblings import SideBySide
-from worlds.meanings import TABLE, Row
+from worlds.meanings import Row, padded
 from worlds.system import LARGE, LONG_S, World
 
 T = TypeVar("T")
@@ -280,7 +281,7 @@ class Instance:
             return
         attempt = Attempt(f"{self.name}.{world.number()}", {})
         for name in sorted(tables)[: 1 + world.choose("tables", 2)]:
-            rows = [self._row() for _ in range(1 + world.choose("rows", 2))]
+            rows = [self._row(tables[name].output.schema) for _ in range(1 + world.choose("rows", 2))]
             gone = self._held(name) if world.choose("delete", 3) == 0 else None
             attempt.rows[name] = [(row, 1) for row in rows] + ([(gone, -1)] if gone else [])
         world.observer.attempts.append(attempt)
@@ -295,9 +296,14 @@ class Instance:
         changes = []
         for name, rows in attempt.rows.items():
             for diff in (1, -1):
-                of = [dict(zip(TABLE.names, row, strict=True)) for row, d in rows if d == diff]
+                schema = tables[name].output.schema
+                of = [
+                    dict(zip(schema.names, padded(row, len(schema.columns)), strict=True))
+                    for row, d in rows
+                    if d == diff
+                ]
                 if of:
-                    frame = updates(TABLE, ({**row, "__time": 0, "__diff": diff} for row in of))
+                    frame = updates(schema, ({**row, "__time": 0, "__diff": diff} for row in of))
                     changes.append(Change(tables[name].output, frame, diff < 0, len(of)))
         for _ in range(3):
             try:
@@ -312,7 +318,8 @@ class Instance:
             world.pending.pop(self.name, None)
             return
 
-    def _row(self) -> Row:
+    def _row(self, schema: Schema) -> Row:
+        """Return a new row of a table that has this schema."""
         world = self.world
         return world.choose("k", 3), world.choose("v", 4), world.number()
 
@@ -380,7 +387,9 @@ class Instance:
         now = await world.observer.collected(item)
         if now is not None and now.since <= time:
             held = (
-                None if rows is None else Counter(tuple(row[n] for n in item.schema.names) for row in rows.to_pylist())
+                None
+                if rows is None
+                else Counter(stored(item, tuple([row[n] for n in item.schema.names])) for row in rows.to_pylist())
             )
             world.observer.answered(item, now, time, held, since)
             world.marks["read: refused" if rows is None else "read"] += 1

@@ -41,6 +41,8 @@ class Wanted:
     key: tuple[str, ...] = ()
     errors: Callable[[Inputs], int] = lambda of: 0
     """How many errors of its own it has besides; its inputs' errors are errors of it too."""
+    width: int = 3
+    """How many columns of a table its meaning knows."""
 
 
 def _sums(rows: Iterable[Row]) -> list[Row]:
@@ -48,6 +50,13 @@ def _sums(rows: Iterable[Row]) -> list[Row]:
     for k, v, _ in rows:
         groups[k].append(v)
     return [(k, len(values), sum(values)) for k, values in groups.items()]
+
+
+def _counted(rows: Iterable[Row]) -> list[Row]:
+    groups = defaultdict(list)
+    for k, v, _, more in rows:
+        groups[k].append((v, more is not None))
+    return [(k, sum(there for _, there in values), sum(v for v, _ in values)) for k, values in groups.items()]
 
 
 def _extremes(rows: Iterable[Row]) -> list[Row]:
@@ -240,12 +249,40 @@ AGAIN: Final[dict[str, tuple[Wanted, ...]]] = {
     ),
 }
 """What views may be replaced by, by name; ``spans`` is not among the others."""
+MORE: Final = Column("more", "int")
+"""What a table may get besides ``k``, ``v`` and ``id``."""
+WIDER: Final[dict[str, tuple[Wanted, ...]]] = {
+    "sums": (
+        Wanted(
+            "SELECT k, count(more) AS n, sum(v) AS s FROM t1 GROUP BY k",
+            ("t1",),
+            lambda of: _counted(of["t1"]),
+            ("k",),
+            width=4,
+        ),
+    ),
+    "linear": (
+        Wanted(
+            "SELECT k, more AS w, id FROM t1",
+            ("t1",),
+            lambda of: [(k, more, id_) for k, _, id_, more in of["t1"]],
+            ("id",),
+            width=4,
+        ),
+    ),
+}
+"""What they may be replaced by once ``t1`` has `MORE`."""
 PREPARED: Final = {"sums": replace(VIEWS["sums"], sql=VIEWS["sums"].sql.replace("FROM t1", "FROM t1 WHERE v > -1"))}
 """What a next version has in their place, where no value is below zero."""
 _MEANT: Final = {
     (name, each.sql): each
     for name in VIEWS.keys() | AGAIN.keys()
-    for each in (*([VIEWS[name]] if name in VIEWS else []), *AGAIN.get(name, ()), *filter(None, [PREPARED.get(name)]))
+    for each in (
+        *([VIEWS[name]] if name in VIEWS else []),
+        *AGAIN.get(name, ()),
+        *WIDER.get(name, ()),
+        *filter(None, [PREPARED.get(name)]),
+    )
 }
 
 
@@ -281,6 +318,11 @@ def queries() -> dict[str, Query]:
     )
 
 
+def padded(row: Row, width: int) -> Row:
+    """Return a row of a table with ``width`` columns: what was written without the last of them has NULL there."""
+    return (*row, *(None,) * width)[:width]
+
+
 def multiset(rows: Iterable[Row]) -> Counter[Row]:
     """Return how often each row is there."""
     return Counter(rows)
@@ -299,12 +341,11 @@ def define(
 ) -> tuple[PlannedView, tuple[Stage, ...]]:
     """Return what `planning.define` does, worked out once for each view over the same schemas."""
     schemas = {
-        key: item.schema
+        key: planning.seen(item.schema, narrowed.get(key))
         for key, item in read_by(name, catalog).items.items()
         if not isinstance(item, InstanceItem | Materialization) and key in meant(name, sql).inputs
     }
     planned, stages = _planned(name, sql, tuple(sorted(schemas.items(), key=lambda pair: pair[0])))
-    assert not narrowed, "no table of a history gets columns"
     return planned, planning.split(planned, name.lower(), refresh, apart) if refresh or apart else stages
 
 

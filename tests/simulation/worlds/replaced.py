@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter, defaultdict
-from collections.abc import Coroutine, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, Final, TypeVar
@@ -83,16 +83,17 @@ class Remembering(Observer):
         if self._spoilt(view, time):
             return False
         catalog = await self.catalog()
-        held = {}
+        inputs = {}
         for name, each in self._read(view).items():
             read = await self.collected(catalog.collection(each))
             if read is None or not read.since <= time < read.upper:
                 return False
-            held[name] = list(read.at(time).elements())
+            inputs[name] = read
         now = await self.collected(view)
         if now is None or not now.since <= time < now.upper:
             return False
-        found, wanted = own(now.at(time)), own(Counter(meant(view.name, view.sql).meaning(held)))
+        query = meant(view.name, view.sql)
+        found, wanted = own(now.at(time)), own(Counter(query.meaning(self._held(query, inputs, time))))
         require(law, found == wanted, f"{view.name} at {time} is {found}, and {view.sql!r} says {wanted}")
         return True
 
@@ -101,12 +102,13 @@ class ReplacedWorld(ApartWorld):
     """One run, in which views get other queries."""
 
     observer: Remembering
+    observing: type[Remembering] = Remembering
 
     def __init__(self, choose: Any, *, calm_after: int) -> None:
         super().__init__(choose, calm_after=calm_after)
         observing = PersistClient(SimClock(self.simulation), SimIds(), self.blob, self.consensus)
         engine = ListEngine(self.blob, self.queries)
-        self.observer = Remembering(observing, engine, self.upstreams, self.places)
+        self.observer = self.observing(observing, engine, self.upstreams, self.places)
         self.consensus.told = self.observer.told
         self.apart: list[Weather] = []
         """What keeps each process of a controller, in the order of their starts, from the stores."""
@@ -164,6 +166,8 @@ class ReplacedWorld(ApartWorld):
 class Replacing(Controller):
     """An environment's program, which has views replaced."""
 
+    queries: Mapping[str, Sequence[Wanted]] = QUERIES
+
     async def _define(self, core: Core) -> None:
         """See `Instance._define`."""
         await super()._define(core)
@@ -211,7 +215,7 @@ class Replacing(Controller):
             world.marks["replacing: unknown"] += 1
 
     def _text(self, view: View) -> str:
-        query = self.world.one_of("query", QUERIES[view.name])
+        query = self.world.one_of("query", self.queries[view.name])
         place = f" IN INSTANCE {view.instance}" if view.instance else ""
         return f"CREATE OR REPLACE MATERIALIZED VIEW {view.name}{place} AS {query.sql}"
 
@@ -284,11 +288,11 @@ def project(world: ApartWorld) -> list[str]:
     return made
 
 
-def play(seed: int) -> ReplacedWorld:
+def play(seed: int, kind: type[ReplacedWorld] = ReplacedWorld) -> ReplacedWorld:
     """Make the history that ``seed`` is, to its end.  What it breaks is raised, with how to make it again."""
     rng = random.Random(seed)
     focus, calm_after = FOCI[int(rng.random() * len(FOCI))], CALM_AFTER[int(rng.random() * 3)]
-    world = ReplacedWorld(Seeded(rng, focus), calm_after=calm_after)
+    world = kind(Seeded(rng, focus), calm_after=calm_after)
     choose = world.choose
     world.choose = world.simulation.choose = lambda label, n: CHOSEN[label] if label in CHOSEN else choose(label, n)
     try:
@@ -297,6 +301,6 @@ def play(seed: int) -> ReplacedWorld:
         world.simulation.spawn("mend", lambda _: world.mend())
         world.run()
     except Exception as error:
-        error.add_note(f"replay this history: worlds.replaced.play({seed})")
+        error.add_note(f"replay this history: worlds.{world.__module__.rpartition('.')[2]}.play({seed})")
         raise
     return world

@@ -131,7 +131,7 @@ class Views:
                 waiting.enter_context(self._problems.waiting(view))
             stood = run.sink.writer.state.upper, run.sink.desired
             report = await tick(have.client, have.engine, [run], self._upper, have.together)
-        if (run.sink.writer.state.upper, run.sink.desired) == stood:
+        if run.name in report.failed or (run.sink.writer.state.upper, run.sink.desired) == stood:
             self._stuck.add(run.name)
         self._learn([run], report)
         self._waves.wake()
