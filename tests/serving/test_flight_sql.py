@@ -164,7 +164,10 @@ def test_a_view_that_was_defined_a_moment_ago_is_waited_for(remote: RemoteEnviro
     remote.execute("CREATE MATERIALIZED VIEW at_once AS SELECT count(*) AS n FROM sales")
     (row,) = remote.query("SELECT n FROM at_once").collect()
     assert row["n"] >= 0
+    remote.execute("CREATE MATERIALIZED VIEW by_city AS SELECT city, count(*) AS n FROM sales GROUP BY city")
+    assert remote.peek("by_city", {"city": "Ghent"}).num_rows == 1
     remote.execute("DROP MATERIALIZED VIEW at_once")
+    remote.execute("DROP MATERIALIZED VIEW by_city")
 
 
 def test_no_caller_comes_in_without_the_token(served: Serving) -> None:

@@ -177,7 +177,7 @@ def _collection(desk: Desk, arguments: Arguments) -> Any:
 
 
 def _peek(desk: Desk, arguments: Arguments) -> Any:
-    return rows_text(desk.env.peek(**arguments))
+    return rows_text(desk.peek(**arguments))
 
 
 _CALLS: Final[Mapping[str, Callable[[Desk, Arguments], Any]]] = {

@@ -19,7 +19,8 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Any, Final, TypeAlias
+from functools import partial
+from typing import Any, Final, TypeAlias, TypeVar
 
 import pyarrow as pa
 from sqlglot import exp
@@ -37,6 +38,8 @@ from strandline.serving.kept import Held, Kept
 from strandline.serving.parameters import identifier
 from strandline.serving.traffic.counting import CHANGE, QUERY, Traffic, one_statement
 from strandline.store.clock import Clock, Ids
+
+T = TypeVar("T")
 
 QUERIES_MAX: Final = 8
 """So many queries are computed at a time; others wait for their turn."""
@@ -260,14 +263,27 @@ class Desk:
             cancel()
         return cancel is not None
 
+    def peek(self, **arguments: Any) -> pa.Table:
+        """See `Environment.peek`; a view that was defined a moment ago is waited for."""
+        return self._once_there(partial(self.env.peek, **arguments))
+
     def _caught_up(self, text: str, as_of: int | None, cancel: Cancel) -> tuple[pa.Table, int | None]:
-        least, begun = self._acknowledged if as_of is None else 0, self._clock.now_ms()
-        while True:
+        least = self._acknowledged if as_of is None else 0
+
+        def answer() -> tuple[pa.Table, int | None]:
             if cancel.called:
                 raise cancel.error()
+            with self.traffic.step("answer"):
+                return self.env.answer(text, as_of, least, cancel=cancel, bytes_max=RESULT_BYTES_MAX)
+
+        return self._once_there(answer)
+
+    def _once_there(self, ask: Callable[[], T]) -> T:
+        """Ask until what is read is at the time that is asked for, or that takes too long."""
+        begun = self._clock.now_ms()
+        while True:
             try:
-                with self.traffic.step("answer"):
-                    return self.env.answer(text, as_of, least, cancel=cancel, bytes_max=RESULT_BYTES_MAX)
+                return ask()
             except NotYetError as error:
                 with self.traffic.step("wait"):
                     self._wait(error, begun)
