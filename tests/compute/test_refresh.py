@@ -60,6 +60,7 @@ def refreshed(seed: int) -> int:
     return compared
 
 
+@pytest.mark.drawn(2)
 @pytest.mark.parametrize("seeds", [range(first, first + 10) for first in range(0, 60, 10)], ids=str)
 def test_a_view_holds_what_its_inputs_came_to_at_its_last_refresh(seeds: range) -> None:
     """Damage: a view shows a change before its time, or not at it, or rows of two times at once."""

@@ -44,6 +44,7 @@ def change(env: Environment, n: int) -> None:
         env.execute(f"INSERT INTO u VALUES ('{'abc'[n % 3]}', {n})")
 
 
+@pytest.mark.seldom(2)
 def test_views_of_every_kind_show_their_last_refresh(place: Place, tmp_path: Path) -> None:
     """Damage: some kind of state is brought on by windows of one time only, or an endpoint is ahead of its view."""
     target = tmp_path / "target.duckdb"

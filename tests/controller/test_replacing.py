@@ -449,6 +449,7 @@ def kind_at(core: Core, time: int, query: str) -> str:
     return kind
 
 
+@pytest.mark.drawn(3)
 @pytest.mark.parametrize("query", QUERIES)
 @pytest.mark.parametrize("how", HOW)
 def test_wherever_a_replacement_is_cut_off_readers_see_one_query_or_the_other(how: str, query: str) -> None:

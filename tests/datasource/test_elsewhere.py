@@ -53,6 +53,7 @@ class Application:
         self._log.close()
 
 
+@pytest.mark.seldom(2)
 def test_two_applications_read_what_a_query_reads_while_views_change(spark: SparkSession, tmp_path: Path) -> None:
     """Damage: executors on another machine cannot read at all, or read rows that the view never had at that time."""
     location = str(tmp_path / "data")

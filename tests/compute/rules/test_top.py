@@ -61,6 +61,7 @@ def holds(sql: str, seeds: Iterable[int] = SEEDS, change: Callable[[Node], Node]
     return True
 
 
+@pytest.mark.drawn(3)
 @pytest.mark.parametrize("shape", SHAPES)
 def test_the_first_rows_are_those_of_the_whole_query_at_every_time(shape: str) -> None:
     """Damage: a row that comes up is missed, or one that left stays."""

@@ -462,6 +462,7 @@ def widened_with(site: Site, cut: Cut, texts: dict[str, str], steps: Callable[[P
     return there
 
 
+@pytest.mark.drawn(3)
 @pytest.mark.parametrize("how", ["before", "after", "lost"])
 @pytest.mark.parametrize("by_itself", [False, True])
 def test_wherever_it_is_cut_off_sources_go_on_and_have_all_their_rows(

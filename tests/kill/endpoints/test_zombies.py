@@ -114,6 +114,7 @@ def haunt(haunted: Haunted, points: Iterator[int], record_property: Any) -> None
     record_property("FIGURE", f"zombies_{kind}_held:{len(haunted.held)} {len(haunted.met)} - info")
 
 
+@pytest.mark.drawn(3)
 @pytest.mark.parametrize("place", KINDS, indirect=True)
 def test_a_zombie_commits_nothing_and_says_that_it_was_fenced(
     place: Place, runtimes: Nursery, tmp_path: Path, record_property: Any

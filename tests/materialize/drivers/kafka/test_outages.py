@@ -49,6 +49,7 @@ async def caught_up(world: PushWorld) -> None:
     world.check(world.upper)
 
 
+@pytest.mark.drawn(3)
 @pytest.mark.parametrize("kills", [1, pytest.param(5, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("moment", ["before it is asked to commit", "while it commits", "after it has committed"])
 def test_a_broker_that_is_killed_loses_nothing_and_repeats_nothing(
