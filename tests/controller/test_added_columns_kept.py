@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
-from promoted import ONE, Location, project
+from promoted import ONE, Location, held, project
 from pyspark.sql import SparkSession
 
 import strandline
-from strandline.algebra.schema import Column
+from strandline.algebra.schema import Column, Schema
 from strandline.controller.defining.apply import apply
 from strandline.controller.defining.changing import tables
 from strandline.controller.language.statements import parse
 from strandline.controller.location.items import Table
 from strandline.controller.preparing.deploying import deployment
-from strandline.errors import DefinitionError
+from strandline.errors import DefinitionError, Unavailable
+from strandline.instance.tables import Change
 from strandline.persist.shard.evolution import parse_schema
+from strandline.testing.lists.list_engine import updates
 from strandline.testing.simulation.kernel import run_sync
 
 
@@ -57,6 +61,23 @@ def test_a_project_whose_file_lacks_a_column_of_the_creation_is_refused() -> Non
     run_sync(tables.add_columns(process.core, parse("ALTER TABLE items ADD COLUMN more INT")))  # type: ignore[arg-type]
     with pytest.raises(DefinitionError, match="'items' was created with the columns"):
         run_sync(apply(process.core, project({"items": ONE["items"]})))
+
+
+def test_what_a_table_cannot_hold_yet_is_refused_and_not_left_out() -> None:
+    """Damage: a row is acknowledged, and its value in a column that was just added is gone."""
+    location = Location()
+    process = location.run({"items": ONE["items"], "t": "CREATE TABLE t (k INT)"})
+    location.tick(process)
+    core = process.core
+    wider = Schema((Column("k", "int"), Column("more", "int")))
+    widened = partial(tables._widened, present=core.catalog.one("t", Table, "table"), schema=wider)
+    run_sync(core.catalogs.change(core.require_writing().epoch, widened))  # and this process could not follow
+    rows = updates(wider, [{"k": 1, "more": 7, "__time": 0, "__diff": 1}])
+    with pytest.raises(Unavailable, match="not open with all its columns yet"):
+        run_sync(core.commit([Change(core.table("t"), rows, False, 1)], None))
+    location.tick(process)
+    run_sync(core.commit([Change(core.table("t"), rows, False, 1)], None))
+    assert run_sync(held(core, "t", location.tick(process))) == {(1, 7): 1}
 
 
 @pytest.mark.spark

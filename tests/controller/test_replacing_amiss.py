@@ -9,10 +9,13 @@ from promoted import ONE, TWO, Location, Process, project
 
 from strandline.controller.asking import verification
 from strandline.controller.asking.verification import verify
+from strandline.controller.defining.altering import alter
 from strandline.controller.defining.creating import create
 from strandline.controller.language.statements import parse
 from strandline.controller.location.catalog import Catalog, CatalogStore
 from strandline.controller.location.config import Mode
+from strandline.controller.location.items import View
+from strandline.controller.location.version import asked_for
 from strandline.controller.preparing.deploying import deploy, deployment
 from strandline.controller.preparing.preparation import ask
 from strandline.controller.writing import Writing
@@ -127,3 +130,55 @@ def test_what_a_promoted_view_held_before_is_not_verified_by_its_new_query(monke
         run_sync(verify(promoted, "totals", before))
     location.tick(following)
     assert run_sync(verify(promoted, "totals", None)).ok
+
+
+def test_a_replacement_waits_on_when_what_it_reads_gets_columns() -> None:
+    """Damage: what was asked for is taken back without a word by the next replacement of another view."""
+    location = Location()
+    process = location.run(
+        {
+            "items": ONE["items"],
+            "t": "CREATE TABLE t (k INT)",
+            "v": "CREATE MATERIALIZED VIEW v AS SELECT * FROM t",
+            "o": "CREATE MATERIALIZED VIEW o AS SELECT grp FROM items",
+        }
+    )
+    location.tick(process)
+    run_sync(alter(process.core, parse("ALTER TABLE t ADD COLUMN more INT")))  # type: ignore[arg-type]
+    location.tick(process)
+    run(process, "CREATE OR REPLACE MATERIALIZED VIEW v AS SELECT * FROM t")
+    run_sync(alter(process.core, parse("ALTER TABLE t ADD COLUMN last INT")))  # type: ignore[arg-type]
+    assert [each.replaces for each in asked_for(process.core.catalog)] == ["v"]
+    run(process, "CREATE OR REPLACE MATERIALIZED VIEW o AS SELECT id FROM items")
+    for _ in range(3):
+        location.tick(process)
+    assert process.core.catalog.collection("v").schema.names == ("k", "more")
+    assert process.core.catalog.collection("o").schema.names == ("id",)
+
+
+def test_a_view_that_is_not_known_to_be_there_shares_its_stages_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Damage: two views have one stage in two shards; one of them waits for ever for the one that is not written.
+
+    Found by the world of the whole system (seed 2018075).
+    """
+    location = Location()
+    process = location.run({"items": ONE["items"]})
+    location.tick(process)
+    register = process.core.catalogs._register
+    update = register.update
+
+    async def unreported(change: Any) -> None:
+        monkeypatch.undo()
+        await update(change)
+        raise Indeterminate("the answer was lost")
+
+    query = "SELECT grp, count(*) AS n FROM items GROUP BY grp"
+    monkeypatch.setattr(register, "update", unreported)
+    with pytest.raises(Indeterminate):
+        run(process, f"CREATE MATERIALIZED VIEW sums AS {query}")
+    run(process, f"CREATE MATERIALIZED VIEW likewise AS {query}")
+    for _ in range(2):
+        location.tick(process)
+    views = process.core.catalog.of_kind(View)
+    assert {view.name for view in views} == {"sums", "likewise"}
+    assert len({str(view.stages) for view in views}) == 1

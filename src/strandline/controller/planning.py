@@ -11,6 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
+import msgspec
+
 from strandline.algebra.schema import Schema
 from strandline.compute.plan.scalars.analyst import Analyst
 from strandline.compute.plan.sql.dialect import parse, position_of, relations
@@ -95,9 +97,25 @@ def stage_shards(
     Only views of the same ``instance`` share a stage: else two of them would write to its shard.  ``before``: those in
     which stages are that no view has, by name.
     """
-    views = [item for item in catalog.items.values() if isinstance(item, View) and item.instance == instance]
-    known = {name: shard for view in views for name, shard in view.stages.items()}
+    known = _shards_of_stages(catalog, instance)
     return {stage.name: known.get(stage.name) or before.get(stage.name) or ids.fresh("s") for stage in stages[:-1]}
+
+
+def sharing(view: View, catalog: Catalog) -> View:
+    """Return a view that is to come into the catalog, with the shards in which others there have stages of it.
+
+    A view of which this process did not know when it planned may be one of them.
+    """
+    known = _shards_of_stages(catalog, view.instance)
+    shared: View = msgspec.structs.replace(
+        view, stages={name: known.get(name, shard) for name, shard in view.stages.items()}
+    )
+    return shared
+
+
+def _shards_of_stages(catalog: Catalog, instance: str) -> dict[str, str]:
+    views = [item for item in catalog.items.values() if isinstance(item, View) and item.instance == instance]
+    return {name: shard for view in views for name, shard in view.stages.items()}
 
 
 def refuse_itself(name: str, sql: str) -> None:

@@ -104,8 +104,9 @@ class Readers:
         return reader
 
     def _as_it_is(self, reader: ReadHandle, item: Collected) -> ReadHandle:
-        """Have a handle read what its item is now: it may have got columns since, or be kept for longer."""
-        reader.schema, reader.kept, reader.begins = item.schema, self.kept(item), begins_of(item)
+        """Have a handle read what its item is now: it may have columns, a name or a policy that are new."""
+        reader.name, reader.schema = item.name, item.schema
+        reader.kept, reader.begins = self.kept(item), begins_of(item)
         return reader
 
     def kept(self, item: Collected) -> str:

@@ -37,7 +37,7 @@ from strandline.controller.location.items import (
 )
 from strandline.controller.location.oracle import Oracle
 from strandline.controller.location.version import companies, imported, moves, succeeded
-from strandline.controller.planning import Definition, replanned, stage_shards
+from strandline.controller.planning import Definition, replanned, sharing, stage_shards
 from strandline.controller.retention import Retention
 from strandline.errors import StoreError, Unavailable
 from strandline.frontier.antichain import Frontier, as_time, join, meet
@@ -340,7 +340,7 @@ class Writing:
             after, stages=shards, imports=imported(view.name.lower(), planned.imports, catalog)
         )
         if after != view:  # the version that defined it planned otherwise, or it could not be created then
-            await self.catalogs.change(self.epoch, methodcaller("with_changed", view, after))
+            await self.catalogs.change(self.epoch, lambda now: now.with_changed(view, sharing(after, now)))
             if self.catalogs.current.items.get(view.name.lower(), after) != after:
                 raise Unavailable(f"{view.name!r} is not what it was when it was planned, and is planned again")
         self.plans.put(Definition(after, planned, stages))

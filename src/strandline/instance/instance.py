@@ -125,7 +125,7 @@ class Instance:
         read = {each.shard: each for command in commands.values() for each in inputs_of(command)}
         self._readers = {shard: reader for shard, reader in self._readers.items() if shard in read}
         for shard, reader in self._readers.items():
-            reader.kept, reader.schema = read[shard].kept, read[shard].schema  # these may have changed since
+            _as_it_is(reader, read[shard])
 
     async def start(self, name: str, command: Command) -> None:
         """Open an item under this epoch, unless it is open; end it first if it was commanded otherwise.
@@ -242,9 +242,7 @@ class Instance:
             if reader is None:
                 raise ConfigError(f"it waits for collection {collection.name!r}, which could not be opened yet")
             self._readers[collection.shard] = reader
-        reader = self._readers[collection.shard]
-        reader.kept, reader.schema = collection.kept, collection.schema  # it may have got columns since
-        return reader
+        return _as_it_is(self._readers[collection.shard], collection)
 
     def _watched(self, status: Status) -> None:
         self.watch(status)
@@ -483,3 +481,9 @@ def unopened(name: str) -> ConfigError:
         f"collection {name!r} is defined, and no process has opened it for writing yet: start `strandline run`; if it "
         "runs, `strandline status` says what keeps it from opening it"
     )
+
+
+def _as_it_is(reader: ReadHandle, collection: Collection) -> ReadHandle:
+    """Have a handle read what its collection is now: it may have got columns or another name since."""
+    reader.name, reader.kept, reader.schema = collection.name, collection.kept, collection.schema
+    return reader

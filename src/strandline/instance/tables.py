@@ -18,7 +18,7 @@ from typing import Protocol
 import pyarrow as pa
 
 from strandline.algebra.schema import DIFF
-from strandline.errors import InvalidUsage
+from strandline.errors import InvalidUsage, Unavailable
 from strandline.instance.commands import Collection
 from strandline.persist.handles.contents import Rows, StageRequest
 from strandline.persist.handles.read import ReadHandle
@@ -92,6 +92,7 @@ async def commit(
 
     Raises:
         InvalidUsage: a row to delete or a table is not there, or the token came too late (then nothing is committed).
+        Unavailable: a table is not open with all the columns of a change yet; nothing is committed, try again.
         FencedError: a newer environment has taken over.
         Indeterminate: it may have happened; call again with the same token.
     """
@@ -141,6 +142,11 @@ class _Draft:
         table = self.tables.get(change.table.shard)
         if table is None:
             raise InvalidUsage(f"table {change.table.name!r} was dropped; nothing was changed")
+        if not {*change.table.schema.names} <= {*table.output.schema.names}:  # what these hold would be lost
+            raise Unavailable(
+                f"table {change.table.name!r} is not open with all its columns yet, which the next tick does; "
+                "nothing was changed, try again"
+            )
         if isinstance(change, Change):
             return _Found(table, change.frame, change.deletes, change.rows)
         return _Found(table, await change.read(as_of), change.deletes, None)

@@ -11,11 +11,12 @@ import pyarrow as pa
 import pytest
 from promoted import Cut, Location, Process, held
 
-from strandline.bench.environment import ITEMS, _items
+from strandline.bench.environment import ITEMS, _define, _items, over_lists
 from strandline.controller.core import Core
 from strandline.controller.defining import altering
 from strandline.controller.defining.creating import create
 from strandline.controller.language.statements import parse
+from strandline.controller.location.config import Config, Mode
 from strandline.controller.location.items import Table, View
 from strandline.errors import DefinitionError
 from strandline.instance.tables import Change
@@ -130,6 +131,31 @@ def test_a_table_that_nothing_reads_gets_another_name_and_keeps_its_rows() -> No
     table = process.core.catalog.one("sketches", Table, "table")
     assert (table.name, table.shard, table.keep_history) == ("Sketches", shard, "2 hours")
     assert process.core.catalog.find("drafts") is None
+
+
+def test_what_was_read_before_it_was_renamed_is_read_and_followed_by_its_new_name() -> None:
+    """Damage: a snapshot is of another table that has the name of before; or an endpoint stands still for ever."""
+    location, process = begun()
+    execute(process, "CREATE TABLE drafts (id INT)")
+    location.tick(process)
+    for ask in (process.core.readers.of, process.core.readers.holding):
+        run_sync(ask("drafts"))
+    running = process.core.require_writing().instance
+    (shard,) = [shard for shard, each in running._readers.items() if each.name == "drafts"]
+    execute(process, "ALTER TABLE drafts RENAME TO sketches")
+    location.tick(process)
+    for ask in (process.core.readers.of, process.core.readers.holding):
+        assert run_sync(ask("sketches")).name == "sketches"
+    assert running._readers[shard].name == "sketches"
+
+
+def test_no_table_is_renamed_to_what_the_errors_of_a_source_are_called() -> None:
+    """Damage: a query of the errors reads a table of users."""
+    core = run_sync(Core.open(over_lists().assembly, Config(), Mode.FULL))
+    run_sync(_define(core))  # with a source of events
+    run_sync(create(core, parse("CREATE TABLE drafts (id INT)")))  # type: ignore[arg-type]
+    with pytest.raises(DefinitionError, match="the errors of source 'events' are read under it"):
+        run_sync(altering.alter(core, parse("ALTER TABLE drafts RENAME TO events_errors")))  # type: ignore[arg-type]
 
 
 def widened_with(cut: Cut) -> bool:

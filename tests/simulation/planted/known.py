@@ -22,7 +22,9 @@ FATES: Final = "fates of "
 """Before the name of a campaign: the seeds that met what may become of a call."""
 FINDINGS: Final[Mapping[str, frozenset[int]]] = {
     "persist": frozenset({210, 2_099}),
-    "whole": frozenset({2_011_788, 1_796_640_097_767, 1_796_823_154_348, 1_797_000_000_213, 1_797_200_001_225}),
+    "whole": frozenset(
+        {2_011_788, 2_018_075, 1_796_640_097_767, 1_796_823_154_348, 1_797_000_000_213, 1_797_200_001_225}
+    ),
     "apart": frozenset({91_082, 93_685, 204_811, 301_230, 1_796_738_733_893}),
     "pushed": frozenset({1_796_832_340_500}),
     "replaced": frozenset({1_797_300_001_710}),

@@ -49,7 +49,15 @@ from strandline.controller.location.items import (
     View,
 )
 from strandline.controller.location.version import imported, read_by, require_settled
-from strandline.controller.planning import Definition, refuse_itself, replanned, seen, stage_shards, wanted_view
+from strandline.controller.planning import (
+    Definition,
+    refuse_itself,
+    replanned,
+    seen,
+    sharing,
+    stage_shards,
+    wanted_view,
+)
 from strandline.errors import DefinitionError
 from strandline.frontier.refresh import Refresh
 from strandline.instance import live
@@ -286,8 +294,12 @@ def keeping(item: C, statement: Kept) -> C:
 async def add(core: Core, item: Item) -> None:
     """Put ``item`` into the catalog, and open it."""
     writing = core.require_writing()
-    await core.catalogs.change(writing.epoch, lambda catalog: catalog.with_item(item))
-    await writing.start(item)
+
+    def added(catalog: Catalog) -> Catalog:
+        return catalog.with_item(sharing(item, catalog) if isinstance(item, View) else item)
+
+    await core.catalogs.change(writing.epoch, added)
+    await writing.start(core.catalog.items[item.name.lower()])
 
 
 def taken(core: Core, statement: statements.Create, kind: type | UnionType) -> bool:
@@ -299,15 +311,15 @@ def taken(core: Core, statement: statements.Create, kind: type | UnionType) -> b
             raise DefinitionError(f"{name!r} cannot be a name: names that start with '__' are reserved")
         present = core.catalog.find(name)
         if present is None:
-            _refuse_name_of_errors(core, name, kind)
+            refuse_name_of_errors(core, name, kind)
             return False
         if statement.if_not_exists and isinstance(present, kind):
             return True
         raise DefinitionError(f"there is {a(present)} {present.name!r} already; drop it first")
 
 
-def _refuse_name_of_errors(core: Core, name: str, kind: type | UnionType) -> None:
-    """A source's errors are read under a name of their own: no other item can have it."""
+def refuse_name_of_errors(core: Core, name: str, kind: type | UnionType) -> None:
+    """Raise `DefinitionError` for a name under which a source's errors are read: no other item can have it."""
     lower = name.lower()
     source = core.catalog.find(lower.removesuffix(ERRORS_SUFFIX)) if lower.endswith(ERRORS_SUFFIX) else None
     if isinstance(source, Fed):

@@ -175,7 +175,12 @@ def asked_for(catalog: Catalog) -> list[View]:
     for each in successors(catalog):
         present = catalog.one(each.replaces, View, "view")
         follows = each.sql == present.sql and each.schedule == present.schedule
-        if not follows or (present.narrowed and not each.narrowed):
+        wider = any(
+            each.narrowed.get(read) != names
+            for read, names in present.narrowed.items()
+            if not each.narrowed or successor(read) not in catalog.items  # else it reads what is to replace that
+        )
+        if not follows or wider:
             found.append(each)
     return found
 

@@ -127,7 +127,7 @@ def pending(catalog: Catalog) -> dict[str, View]:
     found = {}
     for each in asked_for(catalog):
         view = wanted_view(each.name, each.sql, each.schedule, each.instance)
-        found[each.replaces] = msgspec.structs.replace(view, keep_history=each.keep_history)
+        found[each.replaces] = msgspec.structs.replace(view, keep_history=each.keep_history, narrowed=each.narrowed)
     return found
 
 

@@ -116,6 +116,7 @@ async def rename(core: Core, statement: Rename) -> None:
         other = core.catalog.find(statement.to)
         if other is not None and other is not present:
             raise DefinitionError(f"there is {definitions.a(other)} {other.name!r} already")
+        definitions.refuse_name_of_errors(core, statement.to, Table)
     renamed = msgspec.structs.replace(present, name=statement.to)
     await core.catalogs.change(writing.epoch, lambda catalog: _renamed(catalog, present.name, renamed))
     await writing.reconcile()
