@@ -54,6 +54,19 @@ def test_a_project_whose_file_lacks_an_added_column_takes_nothing_back() -> None
     assert "more" in process.core.catalog.collection("items").schema.names
 
 
+def test_a_file_may_add_a_column_where_a_statement_has_added_another_and_write_names_in_any_case() -> None:
+    """Damage: the project never starts again; what it advises is to drop the table, with its rows."""
+    location = Location()
+    process = location.run({"t": "CREATE TABLE t (id INT, k INT)"})
+    run_sync(tables.add_columns(process.core, parse("ALTER TABLE t ADD COLUMN c0 STRING")))  # type: ignore[arg-type]
+    defined = project({"t": "CREATE TABLE t (ID INT, k INT, p INT)"})
+    assert [each["what"] for each in run_sync(deployment(process.core, defined, {}))["changes"]] == ["alter"]
+    run_sync(apply(process.core, defined))
+    assert process.core.catalog.collection("t").schema.names == ("id", "k", "c0", "p")
+    with pytest.raises(DefinitionError, match="'t' was created with the columns"):
+        run_sync(apply(process.core, project({"t": "CREATE TABLE t (id INT, k BIGINT)"})))
+
+
 def test_a_project_whose_file_lacks_a_column_of_the_creation_is_refused() -> None:
     """Damage: a column is deleted from the file, nothing says that the table still has it, and its author waits."""
     location = Location()

@@ -13,6 +13,7 @@ from contents_of import contents
 from strandline.bench.environment import ITEMS, TICK_MS, VIEWS, Place, _change, over_lists
 from strandline.compute import stage
 from strandline.controller.core import Core
+from strandline.controller.defining import relocating
 from strandline.controller.defining.apply import apply
 from strandline.controller.defining.project.settings import Defined, Project
 from strandline.controller.language.statements import parse
@@ -240,6 +241,24 @@ def test_what_cannot_be_promoted_is_refused(name: str, text: str, said: str) -> 
     preparation = site.prepare(project(**{name: text}))
     with pytest.raises(DefinitionError, match=said):
         run_sync(preparation.tick())
+
+
+def test_the_location_is_the_next_projects_from_the_promotion_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Damage: the process that promotes is killed, and neither project can be run: another one has the location."""
+    monkeypatch.setattr(relocating, "shares_location", lambda root, project: True)  # the first one is still there
+    site = Site()
+    run_sync(apply(site.writer, replace(project(), root=Path("/now"))))
+    wanted = replace(project(totals=changed(SUMS)), root=Path("/next"))
+    preparation = site.prepare(wanted)
+    run_sync(preparation.tick())
+    for _ in range(3):
+        site.tick()
+        run_sync(preparation.tick())
+    run_sync(ask(site.writer, force=True))
+    run_sync(preparation.tick())
+    promoted = run_sync(preparation.promote())
+    assert promoted is not None
+    assert promoted.catalog.root == "/next"
 
 
 def test_a_location_without_a_first_version_has_no_next_one() -> None:

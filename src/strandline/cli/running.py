@@ -109,8 +109,10 @@ def going_on(
         env.overdue(report.overdue)
         report.beginnings = env.beginnings
         try:
-            applied = env.apply(project)
+            applied = env.apply(project, whole=promoted is None)  # if this process ended now, none would write
             report.applied(applied.created, applied.replaced)
+            for why in applied.refused:
+                report.say("not applied", what=why)
             following = Following(project, report.say, applied.later)
             report.follow, report.waits = partial(following.look, env), partial(following.waits, env)
             if wanted.once:

@@ -20,7 +20,7 @@ from strandline.algebra.schema import Schema
 from strandline.controller.core import Core
 from strandline.controller.defining import definitions, instances, sources
 from strandline.controller.defining.changing import tables
-from strandline.controller.defining.changing.columns import behind, gained, more_columns
+from strandline.controller.defining.changing.columns import gained, more_columns
 from strandline.controller.defining.changing.order import in_order, read_by, sorted_out
 from strandline.controller.defining.changing.replacing import meaning, replace_views, same_query
 from strandline.controller.defining.creating import create
@@ -55,7 +55,6 @@ from strandline.controller.location.items import (
     SourceTable,
     Table,
     View,
-    made_with,
 )
 from strandline.controller.location.version import moves, successor
 from strandline.errors import ConfigError, DefinitionError
@@ -275,9 +274,7 @@ def changed(core: Core, present: Item, defined: Defined) -> str:
     match defined.statement, present:
         case CreateTable() as wanted, Table():
             said = core.assembly.analyst.parse_ddl(wanted.columns)
-            more = behind(said, present.schema) or behind(present.schema, said)
-            whole = len(said.columns) >= len(made_with(present).columns)  # what ALTER TABLE added, it may lack
-            return "" if more and whole else _other_columns(said, present)
+            return _other_columns(said, present) if gained(core, wanted, present) is None else ""
         case (CreateConnection(), Connection()) | (CreateInstance(), InstanceItem()):
             return ""
         case CreateIndex() as wanted, IndexItem():

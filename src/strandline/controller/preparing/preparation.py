@@ -11,14 +11,14 @@ is cut off, the process that opens the location next finds either version, whole
 from __future__ import annotations
 
 from contextlib import suppress
-from functools import partial
 from typing import Final
 
 import msgspec
 
 from strandline.controller.core import Core
 from strandline.controller.defining.project.settings import Project
-from strandline.controller.defining.relocating import seen_by
+from strandline.controller.defining.relocating import relocated, seen_by
+from strandline.controller.location.catalog import Catalog
 from strandline.controller.location.config import Mode
 from strandline.controller.location.items import Item
 from strandline.controller.location.version import Version, being_replaced
@@ -132,7 +132,11 @@ class Preparation:
         config = msgspec.structs.replace(core.config, take_over=True)
         try:
             seen = seen_by(self._project)
-            after = partial(version.promoted, query_from=max(core.assembly.clock.now_ms(), as_time(latest)))
+            query_from = max(core.assembly.clock.now_ms(), as_time(latest))
+
+            def after(catalog: Catalog) -> Catalog:  # the location is this project's from the same write on
+                return relocated(self._project, version.promoted(catalog, query_from), adopts=True)
+
             promoted = await Core.open(core.assembly, config, Mode.FULL, after, seen)
         finally:
             await self._let_go()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from strandline.algebra.schema import Column, Schema
 from strandline.controller.core import Core
 from strandline.controller.defining import sources
@@ -12,48 +14,45 @@ from strandline.controller.location.items import Fed, Item, SharedSource, Source
 
 
 def more_columns(core: Core, wanted: Create, present: Item) -> tuple[Column, ...]:
-    """Return the columns that a definition has besides those that are there; none if it differs otherwise.
-
-    Those of a table are behind all that it has.
-    """
+    """Return the columns that a definition has besides those that are there; none if it differs otherwise."""
     match wanted, present:
-        case CreateTable(), Table():
-            return behind(core.assembly.analyst.parse_ddl(wanted.columns), present.schema)
-        case CreateSource(), Source():
-            return gained(core, wanted, present) or ()
-        case CreateSourceTable(), SourceTable():
+        case CreateTable() | CreateSource() | CreateSourceTable(), Table() | Source() | SourceTable():
             return gained(core, wanted, present) or ()
         case _:
             return ()
 
 
-def behind(wanted: Schema, there: Schema) -> tuple[Column, ...]:
-    """Return the columns that ``wanted`` has behind all those that are there; none if it does not begin with these."""
-    begin, added = wanted.columns[: len(there.columns)], wanted.columns[len(there.columns) :]
-    return added if begin == there.columns else ()
+def gained(
+    core: Core, wanted: CreateTable | CreateSource | CreateSourceTable, present: Table | Fed
+) -> tuple[Column, ...] | None:
+    """Return the columns that a table or a source lacks of its definition; None if it differs otherwise.
 
-
-def gained(core: Core, wanted: CreateSource | CreateSourceTable, present: Fed) -> tuple[Column, ...] | None:
-    """Return the columns that a source, or its table, lacks of its definition; None if it differs otherwise.
-
-    One that gets columns by itself may have others besides, in any order, and each may have those that it was given
-    since it was created.  Columns of metadata stand where they were when the source was created.
+    It may have those that it was given since it was created, which the definition need not say, nor in their order.
+    A source that gets columns by itself may have any others besides.  Columns of metadata stand where they were when
+    the source was created.  Names are compared without case.
     """
-    if isinstance(wanted, CreateSource):
-        said, options = sources.schema_of(core, wanted) or Schema(()), wanted.options
-    else:
-        said = core.assembly.analyst.parse_ddl(wanted.columns)
-        source = core.catalog.one(wanted.source, SharedSource, "source")
-        options = {**core.catalog.source_options(source), **wanted.options}
-    there = {column.name.lower(): column for column in present.schema}
+    said, options = _said(core, wanted)
+    there = {column.name.lower(): column.type for column in present.schema}
     added = tuple(column for column in said if column.name.lower() not in there)
-    if any(there.get(column.name.lower(), column) != column for column in said):
+    if any(there.get(column.name.lower(), column.type) != column.type for column in said):
         return None
     if on_error.evolves(options):
         return added
     metadata = {text.lower() for name, text in options.items() if name.startswith(INCLUDE)}
-    first = made_with(present)
-    ours, theirs = ([c for c in each if c.name.lower() not in metadata] for each in (said, first))
-    named = {column.name.lower() for column in said}
-    whole = ours[: len(theirs)] == theirs and named.issuperset(column.name.lower() for column in first)
-    return added if whole else None
+    first = [column.name.lower() for column in made_with(present)]
+    named = [column.name.lower() for column in said]
+    ours, theirs = ([name for name in each if name not in metadata] for each in (named, first))
+    return added if ours[: len(theirs)] == theirs and set(first) <= set(named) else None
+
+
+def _said(core: Core, wanted: CreateTable | CreateSource | CreateSourceTable) -> tuple[Schema, Mapping[str, str]]:
+    """Return the columns that a definition says, and the options."""
+    match wanted:
+        case CreateTable():
+            return core.assembly.analyst.parse_ddl(wanted.columns), {}
+        case CreateSource():
+            return sources.schema_of(core, wanted) or Schema(()), wanted.options
+        case CreateSourceTable():
+            source = core.catalog.one(wanted.source, SharedSource, "source")
+            options = {**core.catalog.source_options(source), **wanted.options}
+            return core.assembly.analyst.parse_ddl(wanted.columns), options
