@@ -140,6 +140,16 @@ def ended_with_the_first_export(self: Wanted, export: str) -> None:
         self.drop(each.id)
 
 
+_end = Wanted.end
+
+
+@mistake(Wanted, "end")
+def kept_because_it_is_equal(self: Wanted, export: str) -> None:
+    """Forget that something was stopped once it is created again."""
+    _end(self, export)
+    self.stopped.clear()
+
+
 @mistake(replica_module.Replica, "_left")
 async def alone_for_good(self: Replica, connection: Connection) -> None:
     """Go on with what only one may run, though another one may begin it."""

@@ -206,6 +206,45 @@ def test_a_double_create_changes_nothing_and_another_one_begins_anew() -> None:
     )
 
 
+def test_what_is_stopped_and_started_again_is_opened_anew_even_if_both_are_heard_at_once() -> None:
+    """Damage: a source that is retried, or has a new password, goes on with the reader that is stuck."""
+    play(
+        """
+        * items 1: +a,5
+        a> Hello 1
+        a> CreateInstance
+        a> Create by_grp: INDEX ON items as_of=1
+        a> Begin by_grp
+        a> InitializationComplete
+        a> Advance 1 turn=1
+        a< Welcome r1
+        a< Reconciled created=1
+        a< Frontiers by_grp=2; needs items=1; advanced 1
+        * a is cut
+        b> Hello 1
+        b> CreateInstance
+        b> Create by_grp
+        b> Begin by_grp
+        b> InitializationComplete
+        b< Welcome r1
+        b< Reconciled reused=1
+        b< Frontiers by_grp=2; needs items=1
+
+        # Nothing is brought to a time before the next Advance: so it shows that the index holds nothing yet.
+        b> AllowCompaction by_grp []
+        b> Create by_grp
+        b> Begin by_grp
+        b< Frontiers by_grp=0; needs items=[]
+
+        b> Advance 1 turn=1
+        b< Frontiers by_grp=2; needs items=1; advanced 1
+
+        b> Peek p by_grp grp=a at 1
+        b< PeekResponse p [["a", 5]]
+        """,
+    )
+
+
 def test_an_unknown_id_costs_nothing() -> None:
     """Damage: a command that came late ends the replica; or it counts for what is created later."""
     play(

@@ -73,6 +73,8 @@ class Wanted:
     scheduled: set[str] = field(default_factory=set)
     writing: set[str] = field(default_factory=set)
     ended: set[str] = field(default_factory=set)
+    stopped: set[str] = field(default_factory=set)
+    """What has ended since the last turn: if it is created again, it is opened anew, though it be equal."""
 
     def create(self, created: Create) -> None:
         """Have something run, in the place of what had its id."""
@@ -93,6 +95,7 @@ class Wanted:
                 self.ended.add(export)
                 if self.ended.issuperset(each.exports):
                     self.drop(each.id)
+                    self.stopped.add(each.id)
 
 
 @dataclass(eq=False)
@@ -353,8 +356,10 @@ class Replica:
         if instance is None:
             return
         for each, runs in list(self._runs.items()):
-            if self._wanted.created.get(each) != runs or not self._may_run(runs):
+            stopped = each in self._wanted.stopped
+            if stopped or self._wanted.created.get(each) != runs or not self._may_run(runs):
                 await self._stop(each)
+        self._wanted.stopped.clear()
         for each in [each for each in self._wanted.created if each not in self._runs or not instance.runs(each)]:
             if self._may_run(self._wanted.created[each]):
                 await self._begin(instance, self._wanted.created[each])
