@@ -206,6 +206,29 @@ def test_only_what_is_new_is_read() -> None:
         assert looked_up(found, 2) == {(3, "x", 3): 1, (3, "y", 3): 1}
 
 
+WIDENED = Schema((*SCHEMA.columns, Column("w", "int")))
+RETYPED = Schema((Column("k", "bigint"), *SCHEMA.columns[1:]))
+
+
+@pytest.mark.parametrize("other", [WIDENED, RETYPED])
+def test_a_past_with_other_columns_is_left_to_a_scan(other: Schema) -> None:
+    """Damage: once a table has a new column, a query of the past, or a stage that lags, fails with a KeyError."""
+    collection = Collection()
+    for time in range(2):
+        collection.append(time, [((1, "x", time), 1)])
+    one = key_table(("k",), {(1,)})
+    with ThreadPoolExecutor(1) as workers:
+        arranged = Arrangements(collection.tables, workers)
+        for upper in (1, 2):
+            assert arranged.lookup(collection.old(upper), ("k",), [one], nulls=False) is not None
+        reads, lags = collection.reads, replace(collection.old(1), schema=other)
+        assert arranged.lookup(lags, ("k",), [one], nulls=False) is None
+        assert arranged.between(lags, "v", [pa.table({"v": pa.array([0]), TIME: [0], DIFF: [1]})]) is None
+        found = arranged.lookup(collection.old(2), ("k",), [one], nulls=False)
+        assert looked_up(found, 2) == {(1, "x", 0): 1, (1, "x", 1): 1}
+        assert collection.reads == reads, "what is in memory stays for those who read it"
+
+
 def test_after_many_ticks_there_are_few_runs_and_each_row_was_merged_a_few_times(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

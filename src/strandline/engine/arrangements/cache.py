@@ -83,11 +83,7 @@ class Arrangements:
     """Looks up rows of collections by key.  Safe to call from several threads."""
 
     def __init__(
-        self,
-        tables: Callable[[Contents], Iterable[pa.Table]],
-        workers: Executor,
-        *,
-        budget: int | None = None,
+        self, tables: Callable[[Contents], Iterable[pa.Table]], workers: Executor, *, budget: int | None = None
     ) -> None:
         """``tables`` reads contents, table by table; ``workers`` carries out what takes long."""
         self._tables = tables
@@ -192,6 +188,8 @@ class Arrangements:
         known = slot.arranged
         if known is None or (known.upper <= old.upper and not _continues(old, known)):
             known = self._made(slot, old, by)
+        elif known.upper > old.upper and not _has_columns(known, old.schema):
+            known = None  # it stays, for those who read what it holds
         elif known.upper < old.upper:
             change = pa.concat_tables(self._read(old, known.upper))
             slot.arranged = known = known.extended(change, old.upper, compact=slot.work is None)
