@@ -7,7 +7,7 @@ import itertools
 import math
 import random
 from collections import Counter
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from decimal import Decimal
 from typing import Any
 
@@ -227,6 +227,32 @@ def test_a_past_with_other_columns_is_left_to_a_scan(other: Schema) -> None:
         found = arranged.lookup(collection.old(2), ("k",), [one], nulls=False)
         assert looked_up(found, 2) == {(1, "x", 0): 1, (1, "x", 1): 1}
         assert collection.reads == reads, "what is in memory stays for those who read it"
+
+
+class Late(ThreadPoolExecutor):
+    """Work in it is done once its thread has been found at work twice."""
+
+    def submit(self, call: Any, *args: Any, **kwargs: Any) -> Future[Any]:
+        work: Future[Any] = Future()
+        work.set_result(call(*args, **kwargs))
+        looks = iter([False, False])
+        work.done = lambda: next(looks, True)  # type: ignore[method-assign]
+        return work
+
+
+def test_what_is_done_while_a_look_up_looks_is_of_the_time_that_was_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Damage: a look-up misses what came while a large collection was being arranged: a view is wrong for good."""
+    monkeypatch.setattr(cache, "HERE_ROWS_MAX", 0)
+    collection = Collection()
+    one = key_table(("k",), {(1,)})
+    with Late(1) as workers:
+        arranged, found = Arrangements(collection.tables, workers), []
+        for time in range(4):
+            collection.append(time, [((1, "x", time), 1)])
+            found.append(arranged.lookup(collection.old(time + 1), ("k",), [one], nulls=False))
+            if found[-1] is not None:
+                assert looked_up(found[-1], time + 1) == {(1, "x", n): 1 for n in range(time + 1)}
+        assert found[-1] is not None
 
 
 def test_after_many_ticks_there_are_few_runs_and_each_row_was_merged_a_few_times(

@@ -217,6 +217,8 @@ class Arrangements:
             return None
         if slot.arranged is not None:
             slot.forget()
+        elif slot.work is not None:
+            return None  # it is made of another time, perhaps: a later look-up brings it on
         schema = pa.schema([inline.update_schema(old.schema).field(name) for name in [*old.schema.names, DIFF]])
         make = partial(arrangement, schema, self._read(old, 0), old.upper, by)
         self._begin(slot, 0, make, here=old.rows <= HERE_ROWS_MAX)
