@@ -20,7 +20,15 @@ from strandline.cli import running
 from strandline.cli.running import FINISHING, Report, Stop, Wanted, _ticks, run, until_stopped
 from strandline.cli.terminal.exits import Exit
 from strandline.cli.terminal.output import Output
-from strandline.errors import ConfigError, CorruptionError, Determinate, Indeterminate, StrandlineError, Unavailable
+from strandline.errors import (
+    ConfigError,
+    CorruptionError,
+    Determinate,
+    FencedError,
+    Indeterminate,
+    StrandlineError,
+    Unavailable,
+)
 
 
 class Ticking:
@@ -89,7 +97,7 @@ class Opening:
                 refused_by_the_jvm()
             except ConnectionRefusedError as error:
                 raise ConfigError("Spark does not answer") from error
-        return SimpleNamespace(created=(), replaced=(), later=())
+        return SimpleNamespace(created=(), replaced=(), later=(), refused=())
 
 
 @pytest.mark.parametrize("phase", ["open", "apply", "tick"])
@@ -108,6 +116,28 @@ def test_a_run_ends_as_documented_if_the_signal_ended_spark_first(
     monkeypatch.setattr(running, "SIGNAL_SECONDS_MAX", 0.1)
     with pytest.raises(ConfigError):  # no signal has asked it to end
         run(cast("Any", Opening(phase, signalled=False)), project, wanted, Output(json=True))
+
+
+def test_after_a_promotion_what_cannot_be_applied_is_said_and_the_rest_goes_on(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Damage: one wrong file ends the process that has just fenced the one before, and none writes."""
+    asked: list[bool] = []
+
+    def apply(_: object, *, whole: bool) -> SimpleNamespace:
+        asked.append(whole)
+        return SimpleNamespace(created=(), replaced=(), later=(), refused=("m.yml: 'b' has no key",))
+
+    def tick(**_: object) -> int:
+        raise FencedError("enough of it")
+
+    env = SimpleNamespace(watch=print, overdue=print, beginnings=tuple, apply=apply, tick=tick, written_by=str)
+    wanted = Wanted(once=True, until=None, take_over=False, tick_ms=1)
+    project = cast("Any", SimpleNamespace(root=tmp_path, resolved=None))
+    for promoted in (0.0, None):
+        assert running.going_on(cast("Any", env), project, wanted, Output(json=True), Stop(), promoted) is Exit.FENCED
+    assert asked == [False, True]
+    assert "m.yml: 'b' has no key" in capsys.readouterr().err
 
 
 def test_columns_that_came_by_themselves_are_said_once(capsys: pytest.CaptureFixture[str]) -> None:
