@@ -13,6 +13,7 @@ from strandline.frontier.antichain import Frontier, as_time
 from strandline.instance.instance import unopened
 from strandline.persist.client import PersistClient
 from strandline.persist.handles.read import ReadHandle
+from strandline.persist.shard.holds import given_up
 
 
 class Readers:
@@ -75,13 +76,20 @@ class Readers:
             await reader.close()
 
     async def beat(self) -> None:
-        """Renew the leases of the readers that hold something, and release the past that none of them may read."""
+        """Renew the leases of the readers that hold something, and release the past that none of them may read.
+
+        A lease on a shard that was given up ends, once nothing that it holds is being read: else it would keep for ever
+        what was dropped, here or by another process.
+        """
         for reader in list(self._following):
             with suppress(StrandlineError):  # one that has lost its lease meets that when it goes on
                 await reader.beat()
         for shard, reader in list(self._held.items()):
             try:
                 await _beat(reader)
+                if given_up(reader.state) and not reader.needed:
+                    del self._held[shard]
+                    await reader.close()
             except AsOfError:
                 self._held.pop(shard, None)
             except StrandlineError:

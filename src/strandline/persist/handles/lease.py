@@ -31,6 +31,11 @@ class Lease:
         self._out: Counter[int] = Counter()  # versions whose contents were handed out and not given back
         self.since = MINIMUM
 
+    @property
+    def needed(self) -> bool:
+        """Whether contents were handed out that were not given back yet."""
+        return bool(self._out)
+
     async def register(self) -> Frontier:
         """Register the lease, or find it registered; return the since that it holds."""
         now = self._clock.now_ms()

@@ -82,6 +82,11 @@ class ReadHandle:
         """The counters of this reader's process."""
         return self._machine.metrics
 
+    @property
+    def needed(self) -> bool:
+        """Whether something that this handle handed out was not given back yet, or a listen is under way."""
+        return bool(self._listening) or (self._lease is not None and self._lease.needed)
+
     async def refresh(self) -> ShardState:
         """Fetch and return the newest state."""
         await self._beat_if_due()
