@@ -161,6 +161,22 @@ def test_nothing_that_others_read_is_written() -> None:
     site.tick()
 
 
+def test_what_is_no_longer_read_is_no_longer_held() -> None:
+    """Damage: a table is kept with its whole past, or after it was dropped, by a process that read it once."""
+    site = Site()
+    wanted = project(totals=changed(SUMS))
+    preparation = site.prepare(wanted)
+    run_sync(preparation.tick())
+    shard = site.writer.catalog.collection("items").shard
+    run_sync(site.writer.client.look(shard))
+    assert site.state("items").leased
+    run_sync(apply(site.writer, wanted))
+    site.tick()
+    run_sync(preparation.tick())
+    run_sync(site.writer.client.look(shard))
+    assert (preparation.version.views, site.state("items").leased) == ({}, {})
+
+
 def test_a_version_that_was_cut_off_goes_on_where_it_was() -> None:
     """Damage: a process that prepares for an hour begins anew when it is restarted."""
     site = Site()

@@ -10,6 +10,7 @@ is cut off, the process that opens the location next finds either version, whole
 
 from __future__ import annotations
 
+from collections.abc import Set as AbstractSet
 from contextlib import suppress
 from typing import Final
 
@@ -27,6 +28,7 @@ from strandline.controller.retention import HISTORY
 from strandline.errors import AsOfError, ConfigError, InvalidUsage, StoreError, StrandlineError, Unavailable
 from strandline.frontier.antichain import MINIMUM, Frontier, as_time, join, meet
 from strandline.instance.beginnings import HYDRATING
+from strandline.instance.commands import Collection
 from strandline.instance.instance import Instance, unopened
 from strandline.instance.problems import Problems
 from strandline.persist.handles.read import ReadHandle
@@ -100,12 +102,12 @@ class Preparation:
     async def close(self) -> None:
         """Give up the leases; the shards stay, and the next process goes on from them."""
         await self._instance.close()
-        await self._let_go()
+        await self._let_go(self._leases.keys())
 
-    async def _let_go(self) -> None:
+    async def _let_go(self, shards: AbstractSet[str]) -> None:
         with suppress(StrandlineError):  # a lease ends by itself
-            for lease in self._leases.values():
-                await lease.close()
+            for shard in sorted(shards):
+                await self._leases.pop(shard).close()
 
     async def promote(self) -> Core | None:
         """Take the location over, with these views in place of those that they follow; this one is closed then.
@@ -139,7 +141,7 @@ class Preparation:
 
             promoted = await Core.open(core.assembly, config, Mode.FULL, after, seen)
         finally:
-            await self._let_go()
+            await self._let_go(self._leases.keys())
             await core.close()
         with suppress(StoreError, Unavailable):  # the catalog has it, so it is next no longer
             await settle(promoted, version)
@@ -171,12 +173,12 @@ class Preparation:
             async with self._problems.of(name):
                 await self._instance.start(name, command)
                 self._problems.note(name, "")
+        await self._let_go(self._leases.keys() - _read_by(found).keys())
         self._items = dict(catalog.items)
 
     async def _read(self, found: Overlay) -> None:
         """Hold what the views read, before anything is computed of it."""
-        read = {each.shard: each for command in found.commands.values() for each in command.inputs.values()}
-        for shard, collection in sorted(read.items()):
+        for shard, collection in sorted(_read_by(found).items()):
             if shard not in self._leases:
                 lease = await self._core.client.leased_reader(shard, collection.schema, collection.name)
                 if lease is None:
@@ -236,6 +238,11 @@ class Preparation:
         if told.behind != behind and told.epoch == self._epoch:
             told = await self._core.versions.change(lambda version: msgspec.structs.replace(version, behind=behind))
         self.version = told
+
+
+def _read_by(found: Overlay) -> dict[str, Collection]:
+    """Return what the views of an overlay read, by shard."""
+    return {each.shard: each for command in found.commands.values() for each in command.inputs.values()}
 
 
 async def ask(core: Core, *, force: bool) -> Version:
