@@ -19,7 +19,7 @@ from strandline.compute.plan.sql.dialect import parse, position_of, relations
 from strandline.compute.plan.view import PlannedView, plan_view
 from strandline.compute.stage import Stage, split
 from strandline.controller.location.catalog import Catalog
-from strandline.controller.location.items import Collected, View
+from strandline.controller.location.items import Collected, Item, View
 from strandline.controller.location.version import read_by
 from strandline.errors import DefinitionError
 from strandline.frontier.refresh import Refresh
@@ -101,16 +101,15 @@ def stage_shards(
     return {stage.name: known.get(stage.name) or before.get(stage.name) or ids.fresh("s") for stage in stages[:-1]}
 
 
-def sharing(view: View, catalog: Catalog) -> View:
-    """Return a view that is to come into the catalog, with the shards in which others there have stages of it.
+def sharing(item: Item, catalog: Catalog) -> Item:
+    """Return what is to come into the catalog: a view with the shards in which others there have stages of it.
 
     A view of which this process did not know when it planned may be one of them.
     """
-    known = _shards_of_stages(catalog, view.instance)
-    shared: View = msgspec.structs.replace(
-        view, stages={name: known.get(name, shard) for name, shard in view.stages.items()}
-    )
-    return shared
+    if not isinstance(item, View):
+        return item
+    known = _shards_of_stages(catalog, item.instance)
+    return msgspec.structs.replace(item, stages={name: known.get(name, shard) for name, shard in item.stages.items()})
 
 
 def _shards_of_stages(catalog: Catalog, instance: str) -> dict[str, str]:

@@ -294,11 +294,7 @@ def keeping(item: C, statement: Kept) -> C:
 async def add(core: Core, item: Item) -> None:
     """Put ``item`` into the catalog, and open it."""
     writing = core.require_writing()
-
-    def added(catalog: Catalog) -> Catalog:
-        return catalog.with_item(sharing(item, catalog) if isinstance(item, View) else item)
-
-    await core.catalogs.change(writing.epoch, added)
+    await core.catalogs.change(writing.epoch, lambda catalog: catalog.with_item(sharing(item, catalog)))
     await writing.start(core.catalog.items[item.name.lower()])
 
 
