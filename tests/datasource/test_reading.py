@@ -289,6 +289,31 @@ def test_a_stream_gives_the_contents_and_then_each_change_once(
     assert streams(place.location) == {}
 
 
+def test_a_stream_that_is_started_again_over_more_columns_is_refused(place: Served, tmp_path: Path) -> None:
+    """Damage: rows are withdrawn that were never given, and what was written to a new column never comes."""
+    place.env.execute("CREATE TABLE grown (k INT)")
+    place.env.execute("INSERT INTO grown VALUES (1)")
+    place.env.tick()
+    found: list[Any] = []
+
+    def run(**options: str) -> None:
+        reader = place.spark.readStream.format("strandline").options(location=place.location, collection="grown")
+        kept = reader.options(**options).load().writeStream.option("checkpointLocation", str(tmp_path))
+        sink = kept.foreachBatch(lambda batch, _: found.extend(batch.drop("__time").collect()))
+        sink.trigger(availableNow=True).start().awaitTermination()
+
+    run()
+    place.env.execute("ALTER TABLE grown ADD COLUMN note STRING")
+    place.env.execute("INSERT INTO grown VALUES (2, 'b')")
+    place.env.tick()
+    with pytest.raises(PySparkException, match="`note` string came, and what was written there before"):
+        run()
+    run(columns="k")
+    assert sorted(found) == [(1, 1), (2, 1)]
+    for hold in streams(place.location)["grown"]:
+        release(place.location, hold)
+
+
 def test_options_of_a_frame_are_refused_for_a_stream_and_the_other_way(place: Served) -> None:
     """Damage: a stream that was to begin in the past begins now, without a word."""
     reader = place.spark.readStream.format("strandline").options(location=place.location, collection="v", upper="9")

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import starmap
 from typing import Final
 
 import msgspec.structs
 
-from strandline.algebra.schema import DIFF, TIME, Schema
+from strandline.algebra.schema import DIFF, TIME, Column, ddl_of
 from strandline.controller.asking import reads
 from strandline.controller.location.catalog import Catalog
 from strandline.controller.location.items import Collected
@@ -62,10 +63,15 @@ class Pinned:
         return Look(self.item.shard, self.item.schema, self.names, times=self.lower is not None)
 
     @property
+    def columns(self) -> dict[str, str]:
+        """The types of the columns that are read, by name."""
+        types = {column.name: column.type for column in self.item.schema}
+        return {name: types[name] for name in self.names}
+
+    @property
     def ddl(self) -> str:
         """The frame's schema."""
-        columns = {column.name: column for column in self.item.schema}
-        own = Schema(tuple(columns[name] for name in self.names)).ddl
+        own = ddl_of(starmap(Column, self.columns.items()))
         return own if self.lower is None else f"{own}, {TIME} bigint, {DIFF} bigint"
 
 

@@ -1,8 +1,12 @@
 """Reading a stream: the contents at its start, and then every change, each once, across restarts.
 
 Spark keeps an offset in the stream's checkpoint: which collection (its shard) is read, the name of the stream's hold,
-the time of the snapshot that it began with, and before which time all is read.  A batch is what lies between two
-offsets.  It is a function of them alone, so a batch that Spark makes again after a kill has the same rows.
+the time of the snapshot that it began with, before which time all is read, and with which columns.  A batch is what
+lies between two offsets.  It is a function of them alone, so a batch that Spark makes again after a kill has the same
+rows.
+
+A stream that runs keeps its columns.  One that goes on from a checkpoint must have those of its offset: with a column
+more it would withdraw rows as it never gave them, and values that were written before would never come.
 
 The hold is a critical reader: no clock drops it, and it keeps the changes readable that Spark has not committed.  Its
 name is durable in the checkpoint before the hold is made (in `partitions`), so each hold belongs to a checkpoint;
@@ -24,6 +28,7 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadLimit, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
+from strandline.algebra.schema import Column, ddl_of
 from strandline.datasource.batch import as_partitions, read
 from strandline.datasource.opened import EPOCH, Door, opened
 from strandline.datasource.pinned import Pinned, newest
@@ -40,13 +45,18 @@ from strandline.persist.handles.since import SinceHandle
 HOLD: Final = "spark-stream"
 
 
-class Offset(msgspec.Struct, frozen=True):
-    """How far a stream has read.  ``upper`` 0: nothing yet, the contents at ``start`` come first."""
+class Offset(msgspec.Struct, frozen=True, omit_defaults=True):
+    """How far a stream has read.  ``upper`` 0: nothing yet, the contents at ``start`` come first.
+
+    ``columns``: with which columns all before ``upper`` was given, their types by name; none: the offset is of a
+    version that did not write them.  Such an offset is written as it was read: Spark compares texts.
+    """
 
     shard: str
     hold: str
     start: int
     upper: int
+    columns: dict[str, str] = msgspec.field(default_factory=dict)
 
     @property
     def needed(self) -> int:
@@ -73,30 +83,35 @@ class Stream:
         handle.release(await handle.snapshot(time, timeout_s=0))
         if not self._pinned.forgiven:
             await error_half.refuse(self._door.counting, handle, time)
-        return Offset(self._pinned.item.shard, self._door.stores.ids.fresh(HOLD), time, 0)
+        return Offset(self._pinned.item.shard, self._door.stores.ids.fresh(HOLD), time, 0, self._pinned.columns)
 
     async def reached(self, offset: Offset, most: int = TIME_MAX) -> Offset:
         """Return where the next batch from ``offset`` ends, at ``most`` or before; the same offset: nothing came.
 
-        Raises `DefinitionError` if the collection was dropped, or dropped and created again.
+        Raises `DefinitionError` if the collection was dropped, or dropped and created again, or other columns were
+        given before ``offset`` than are read now.
         """
         await self._refuse_another(offset)
+        columns = self._pinned.columns
         if not offset.upper:
-            return msgspec.structs.replace(offset, upper=offset.start + 1)
+            return msgspec.structs.replace(offset, upper=offset.start + 1, columns=columns)
+        self._refuse_other_columns(offset)
         handle = await self._door.plain(self._pinned.item)
         upper = min(as_time((await handle.refresh()).upper), most)
         window = contents_of(handle.state, handle.schema, offset.upper, upper, advance=offset.upper)
         came = upper > offset.upper and window.rows
-        return msgspec.structs.replace(offset, upper=upper) if came else offset
+        return msgspec.structs.replace(offset, upper=upper, columns=columns) if came else offset
 
     async def shares(self, start: Offset, end: Offset) -> list[Share]:
         """Return what the tasks of a batch give; from here on the stream's hold keeps what it reads.
 
-        Raises `AsOfError` if the changes are no longer known, `CollectionError` if there are errors among these times.
+        Raises `AsOfError` if the changes are no longer known, `CollectionError` if there are errors among these times,
+        and `DefinitionError` as `reached`.
         """
         # Spark keeps no initial offset: after a kill it asks for another one, and only the end says what was begun.
         start = msgspec.structs.replace(end, upper=start.upper)
         await self._refuse_another(start)
+        self._refuse_other_columns(end)  # also if nothing is committed: the sink may have the batch already
         await (await self._held(start)).downgrade(Frontier(start.needed))
         handle = await self._door.plain(self._pinned.item)
         if not self._pinned.forgiven:
@@ -145,6 +160,27 @@ class Stream:
         raise DefinitionError(
             f"{self._pinned.item.name!r}, which this stream reads, {what}, so its changes from {offset.upper} on are "
             "not there; begin a new stream, with another checkpoint"
+        )
+
+    def _refuse_other_columns(self, offset: Offset) -> None:
+        """Raise `DefinitionError` if other columns were given before ``offset`` than are read now, in any order.
+
+        The hold stays: with the columns of before the stream can go on.
+        """
+        before, now = offset.columns, self._pinned.columns
+        if not before or before == now:
+            return
+        changes = []
+        if came := ddl_of(Column(*each) for each in now.items() if each not in before.items()):
+            changes.append(
+                f"{came} came, and what was written there before {offset.upper} is not in what the stream has given"
+            )
+        if left := ddl_of(Column(*each) for each in before.items() if each not in now.items()):
+            changes.append(f"{left} left, and what the stream has given with it would be withdrawn without it")
+        raise DefinitionError(
+            f"the columns that this stream reads of {self._pinned.item.name!r} are not those of before: "
+            f"{'; '.join(changes)}; begin a new stream, with another checkpoint, or choose the columns of before: "
+            f".option('columns', {','.join(before)!r})"
         )
 
     async def _let_go(self, offset: Offset) -> None:
