@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from strandline.algebra.excerpt import Excerpt
 from strandline.controller.language import statements, unsupported
+from strandline.controller.language.altering import AddColumns
 from strandline.controller.language.statements import (
     Assignment,
     Bind,
@@ -376,15 +377,57 @@ def test_every_statement_that_is_refused_by_name_gets_to_its_refusal(word: str) 
         ("a INT, FOREIGN KEY (a) REFERENCES u (b)", "FOREIGN KEY", 24),
     ],
 )
-@pytest.mark.parametrize("kind", ["TABLE", "SOURCE"])
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "CREATE TABLE t ({}) USING files",
+        "CREATE SOURCE t ({}) USING files",
+        "ALTER TABLE t ADD COLUMN {}",
+        "ALTER TABLE t ADD COLUMNS ({})",
+        "ALTER SOURCE t ADD COLUMN {}",
+    ],
+)
 def test_a_constraint_that_nothing_would_check_is_refused_by_name(
-    kind: str, columns: str, refused: str, column: int
+    statement: str, columns: str, refused: str, column: int
 ) -> None:
     """Else a NULL gets into a column that its author believes to have none."""
     with pytest.raises(DefinitionError, match=f"^{refused} is not supported: nothing would check it") as error:
-        parse(f"CREATE {kind} t ({columns}) USING files")
+        parse(statement.format(columns))
 
-    assert error.value.position == at(column + len(kind) - len("TABLE"))
+    assert error.value.position == at(column + statement.index("{}") - len("CREATE TABLE t ("))
+
+
+@pytest.mark.parametrize(
+    ("added", "refused", "column"),
+    [
+        ("COLUMN a INT FIRST", "FIRST", 32),
+        ("COLUMN a INT AFTER b", "AFTER", 32),
+        ("COLUMNS (a INT COMMENT 'x' AFTER b)", "AFTER", 46),
+        ("COLUMN IF NOT EXISTS a INT", "ADD COLUMN IF NOT EXISTS", 26),
+        ("COLUMNS IF NOT EXISTS (a INT)", "ADD COLUMN IF NOT EXISTS", 27),
+    ],
+)
+def test_what_add_column_cannot_do_is_refused_by_name(added: str, refused: str, column: int) -> None:
+    """Damage: a column that is to stand first stands last, or an error names what is not wrong."""
+    with pytest.raises(DefinitionError, match=f"^{refused} is not supported; ") as error:
+        parse(f"ALTER TABLE t ADD {added}")
+
+    assert error.value.position == at(column)
+
+
+@pytest.mark.parametrize(
+    ("added", "columns"),
+    [
+        ("COLUMN z INT", "z INT"),
+        ("COLUMN first STRUCT<after: INT, `x`: ARRAY<INT>> COMMENT 'FIRST'", None),
+        ("COLUMN if DECIMAL(10, 2), b INT", None),
+        ("COLUMNS (a INT, `b c` MAP<INT, INT>)", "a INT, `b c` MAP<INT, INT>"),
+    ],
+)
+def test_add_column_takes_what_create_table_takes(added: str, columns: str | None) -> None:
+    """Damage: a column whose name or type has a word of the grammar in it cannot be added."""
+    text = added.removeprefix("COLUMN ") if columns is None else columns
+    assert parse(f"ALTER TABLE t ADD {added}") == AddColumns("t", text)
 
 
 @pytest.mark.parametrize(

@@ -101,13 +101,15 @@ def _source(cursor: Cursor) -> AddColumns | AlterSource:
 
 
 def _added(cursor: Cursor, at: Position, name: str, kind: Of) -> AddColumns | None:
-    if cursor.accept("ADD", "COLUMN"):
-        column = cursor.rest("a column and its type")
-        return AddColumns(name, column.text, column.start, kind, at=at)
-    if cursor.accept("ADD", "COLUMNS"):
-        columns = cursor.columns()
-        return AddColumns(name, columns.text, columns.start, kind, at=at)
-    return None
+    bare = cursor.accept("ADD", "COLUMN")
+    if not bare and not cursor.accept("ADD", "COLUMNS"):
+        return None
+    if (cursor.peek(), cursor.peek(1), cursor.peek(2)) == ("IF", "NOT", "EXISTS"):
+        raise cursor.unsupported("ADD COLUMN IF NOT EXISTS", "a column that is there already is refused")
+    if bare and cursor.done:
+        raise cursor.fail("a column and its type")
+    columns = cursor.bare_columns() if bare else cursor.columns()
+    return AddColumns(name, columns.text, columns.start, kind, at=at)
 
 
 def _table(cursor: Cursor) -> AddColumns | AlterSource | Rename | KeepHistory:

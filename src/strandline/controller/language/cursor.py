@@ -27,6 +27,8 @@ _CLOSING: Final = {"(": ")", "<": ">"}
 _CONSTRAINTS: Final = frozenset(
     ("PRIMARY KEY", "UNIQUE", "CHECK", "DEFAULT", "REFERENCES", "FOREIGN KEY", "GENERATED", "CONSTRAINT", "MASK")
 )
+_PLACES: Final = frozenset(("FIRST", "AFTER"))
+"""What says where a column is to stand."""
 
 
 def tokens_of(text: str) -> list[Token]:
@@ -182,8 +184,16 @@ class Cursor(Faithful.Parser):
         return Excerpt(self._find_sql(begin, self._prev), position(self.sql, begin.start))
 
     def columns(self) -> Excerpt:
-        """Take ``(name type, …)``: Spark reads the types.  A constraint, which nothing would check, is refused."""
+        """Take ``(name type, …)``: Spark reads the types.  What would not be kept, as a constraint, is refused."""
         self.take("(")
+        found = self.bare_columns()
+        if self.done:
+            raise self.fail("')'")
+        self.take(")")
+        return found
+
+    def bare_columns(self) -> Excerpt:
+        """Take ``name type, …``, as `columns` between its brackets."""
         begin = self._curr
         while True:
             if self.peek() == "CONSTRAINT" or self._table_constraint:
@@ -191,10 +201,7 @@ class Cursor(Faithful.Parser):
             self.only_name("a column")
             self._type()
             if not self.accept(","):
-                break
-        last = self._prev
-        self.take(")")
-        return Excerpt(self._find_sql(begin, last), position(self.sql, begin.start))
+                return Excerpt(self._find_sql(begin, self._prev), position(self.sql, begin.start))
 
     @property
     def _table_constraint(self) -> bool:
@@ -204,21 +211,26 @@ class Cursor(Faithful.Parser):
     def _type(self) -> None:
         """Take the definition of one column."""
         closing: list[str] = []
-        if self.peek() in {",", ")"}:
+        if self._ends():
             raise self.fail("a type")
-        while closing or self.peek() not in {",", ")"}:
+        while closing or not self._ends():
             if self.done:
-                raise self.fail(repr(closing[-1]) if closing else "')'")
+                raise self.fail(repr(closing[-1]))
             word = self.peek()
             if word == "NOT" and self.peek(1) == "NULL":
                 raise self._not_kept("NOT NULL")
             if word in _CONSTRAINTS and not closing:
                 raise self._not_kept(word)
+            if word in _PLACES and not closing:
+                raise self.unsupported(word, "columns stand in the order in which they are written, new ones behind")
             if word in _CLOSING:
                 closing.append(_CLOSING[word])
             elif closing and word == closing[-1]:
                 closing.pop()
             self._advance()
+
+    def _ends(self) -> bool:
+        return self.done or self.peek() in {",", ")"}
 
     def _not_kept(self, what: str) -> DefinitionError:
         return DefinitionError(f"{what} is not supported: nothing would check it; leave it out", self.position)
