@@ -17,6 +17,9 @@ from strandline.client import Environment
 from strandline.client.access import Access
 from strandline.client.subscribing import Event, Progress, Subscription, Updates
 from strandline.controller.core import Core
+from strandline.controller.defining import definitions
+from strandline.controller.defining.creating import create
+from strandline.controller.language.statements import Drop, parse
 from strandline.controller.location.config import Config, Mode
 from strandline.controller.location.items import SUBSCRIBED
 from strandline.errors import AsOfError, DefinitionError, InvalidUsage
@@ -148,6 +151,86 @@ def test_it_ends_where_it_is_to_end() -> None:
                 await (await Subscription.open(core, "totals", last, last)).next()
             with pytest.raises(AsOfError):
                 await (await Subscription.open(core, "totals", first - 1, None)).next()
+
+    asyncio.run(body())
+
+
+async def ending(subscription: Subscription) -> AsyncIterator[Event]:
+    """Yield what comes until nothing more does."""
+    while (event := await subscription.next()) is not None:
+        yield event
+
+
+@pytest.mark.parametrize("until", [None, 2**40])
+@pytest.mark.parametrize("mode", [Mode.FULL, Mode.READ])
+@pytest.mark.parametrize(
+    ("again", "said"),
+    [
+        ("", "'w' was dropped: this subscription has every update of it"),
+        ("CREATE TABLE w (b INT)", "'w' was dropped and created again: .*subscribe again"),
+        (
+            "CREATE MATERIALIZED VIEW w AS SELECT id FROM items",
+            "'w' was .*dropped and created again: .*subscribe again",
+        ),
+    ],
+)
+def test_what_is_dropped_ends_with_an_error(again: str, said: str, mode: Mode, until: int | None) -> None:
+    """Damage: a consumer takes DROP for the end of all changes, and its copy for complete."""
+
+    async def body() -> None:
+        async with site() as (core, place):
+            await create(core, parse("CREATE TABLE w (a INT)"))  # type: ignore[arg-type]
+            time = await tick(core, place, 0)
+            beside = core if mode is Mode.FULL else await Core.open(core.assembly, Config(), mode)
+            subscription, kept = await Subscription.open(beside, "w", None, until and time + until), Kept()
+            while kept.upper != time + 1:
+                kept.take(await subscription.next())  # type: ignore[arg-type]
+            await definitions.drop(core, Drop("table", "w", if_exists=False))
+            if again:
+                await create(core, parse(again))  # type: ignore[arg-type]
+            with pytest.raises(AsOfError, match=said):
+                async for event in ending(subscription):
+                    kept.take(event)
+                    assert kept.upper is not None, "it is not complete for ever"
+            assert kept.upper is not None
+            assert kept.upper < time + 2**40
+            await subscription.close()
+            if beside is not core:
+                await beside.close()
+
+    asyncio.run(body())
+
+
+def test_the_view_of_a_query_that_a_successor_drops_ends_with_an_error() -> None:
+    """Damage: after a take-over, a consumer in the process before takes what has come for all that will."""
+
+    async def body() -> None:
+        async with site() as (core, place):
+            await tick(core, place, 0)
+            subscription = await Subscription.open(core, ROWS, None, None)
+            await tick(core, place, 1)
+            await subscription.next()
+            successor = await Core.open(core.assembly, Config(take_over=True), Mode.FULL)
+            with pytest.raises(AsOfError, match="the view of this query was dropped"):
+                async for _ in ending(subscription):
+                    pass
+            await successor.close()
+
+    asyncio.run(body())
+
+
+def test_a_view_after_its_last_refresh_ends_without_one() -> None:
+    """Damage: a program that waits for the last refresh takes it for a failure."""
+
+    async def body() -> None:
+        async with site() as (core, place):
+            await tick(core, place, 0)
+            await create(core, parse(f"CREATE MATERIALIZED VIEW once REFRESH AT CREATION AS {ROWS}"))  # type: ignore[arg-type]
+            for n in range(1, 4):
+                await tick(core, place, n)
+            subscription = await Subscription.open(core, "once", None, None)
+            assert [event async for event in ending(subscription)][-1] == Progress(None)
+            await subscription.close()
 
     asyncio.run(body())
 

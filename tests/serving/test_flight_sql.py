@@ -159,6 +159,16 @@ def test_a_subscription_has_every_change_once(remote: RemoteEnvironment, what: s
     assert {n: diff for n, diff in sums.items() if diff} == ({42: 1} if what == "totals" else {40: 1, 2: 1})
 
 
+def test_a_subscription_to_what_is_dropped_fails(remote: RemoteEnvironment) -> None:
+    """Damage: a client that copies a table over the network takes DROP for the end of its changes."""
+    remote.execute("CREATE TABLE gone (a INT)")
+    with closing(remote.subscribe("gone")) as events:
+        assert isinstance(next(events), Progress)
+        remote.execute("DROP TABLE gone")
+        with pytest.raises(AsOfError, match="'gone' was dropped: this subscription has every update of it"):
+            assert Progress(None) not in list(events)
+
+
 def test_a_view_that_was_defined_a_moment_ago_is_waited_for(remote: RemoteEnvironment) -> None:
     """Damage: a script that creates a view and asks for it ends half-way."""
     remote.execute("CREATE MATERIALIZED VIEW at_once AS SELECT count(*) AS n FROM sales")

@@ -25,7 +25,7 @@ from strandline.controller.core import Core
 from strandline.controller.defining import definitions
 from strandline.controller.introspection import naming
 from strandline.controller.location.config import Mode
-from strandline.controller.location.items import SUBSCRIBED, Collected
+from strandline.controller.location.items import SUBSCRIBED, Collected, View
 from strandline.errors import AsOfError, InvalidUsage
 from strandline.frontier.antichain import Frontier, as_time, meet
 from strandline.persist.handles.contents import Contents
@@ -72,7 +72,8 @@ class Subscription:
         It only reads, so other calls may be made meanwhile.
 
         Raises:
-            AsOfError: it cannot be read at ``as_of``; or the lease was lost, because this process stood still for long.
+            AsOfError: it cannot be read at ``as_of``; it was dropped or replaced, and all its updates have come; or the
+                lease was lost, because this process stood still for long.
             CollectionError: the collection has errors at a time whose updates are to come next.
         """
         async with self._turn:
@@ -91,8 +92,9 @@ class Subscription:
             as_of = await reads.latest(self._core, [reader])
         if until is not None and until <= as_of:
             raise InvalidUsage(f"a subscription from {as_of} on cannot end at {until}")
-        async for event in self._read(await reader.snapshot(as_of, timeout_s=0), as_of, Frontier(as_of + 1)):
-            yield event
+        async for rows in self._updates(await reader.snapshot(as_of, timeout_s=0), as_of, Frontier(as_of + 1)):
+            yield rows
+        yield Progress(as_of + 1)
         async with aclosing(reader.listen(as_of)) as windows:
             lower = as_of + 1
             while until is None or lower < until:
@@ -100,32 +102,45 @@ class Subscription:
                 if window is None or reached is None:
                     return
                 upper = reached if until is None else meet((reached, Frontier(until)))
-                async for event in self._read(replace(window, upper=as_time(upper)), lower, upper):
-                    yield event
+                async for rows in self._updates(replace(window, upper=as_time(upper)), lower, upper):
+                    yield rows
+                if reached.empty:
+                    await self._refuse_gone()
+                yield Progress(upper.at)
                 if upper.empty:
-                    await self._refuse_replaced()
                     return
                 lower = as_time(upper)
                 await reader.downgrade_since(Frontier(lower - 1))
 
-    async def _refuse_replaced(self) -> None:
-        """Raise `AsOfError` if the collection was closed because a view was replaced, which goes on in another one."""
-        await self._core.look()
-        item = self._core.catalog.find(self._reader.name)
-        if isinstance(item, Collected) and item.shard != self._reader.state.shard:
-            raise AsOfError(
-                f"{item.name!r} was replaced by a query with other columns or another schedule: this subscription has "
-                "every update of the one before; subscribe again"
-            )
+    async def _refuse_gone(self) -> None:
+        """Raise `AsOfError` if the collection was closed because it was dropped or replaced.
 
-    async def _read(self, window: Contents, lower: int, upper: Frontier) -> AsyncGenerator[Event, None]:
-        """Yield the updates in a window, and that they are all."""
+        The catalog says so before the shard is closed; the one that is known here may be older.
+        """
+        catalog, name = await self._core.catalogs.newest(), self._reader.name
+        items = [item for item in catalog.items.values() if isinstance(item, Collected)]
+        if self._reader.state.shard in {item.shard for item in items}:
+            return
+        what = "the view of this query" if name.startswith(SUBSCRIBED) else repr(name)
+        has_all = "this subscription has every update of the one before; subscribe again"
+        match catalog.find(name):
+            case View():
+                raise AsOfError(
+                    f"{what} was replaced by a query with other columns or another schedule, or dropped and created "
+                    f"again: {has_all}"
+                )
+            case None:
+                raise AsOfError(f"{what} was dropped: this subscription has every update of it, and nothing more comes")
+            case _:
+                raise AsOfError(f"{what} was dropped and created again: {has_all}")
+
+    async def _updates(self, window: Contents, lower: int, upper: Frontier) -> AsyncGenerator[Updates, None]:
+        """Yield the updates in a window."""
         await reads.refuse_changes(self._core, self._reader, lower, as_time(upper))
         async with aclosing(self._core.engine.net(window, times=True)) as batches:
             async for rows in batches:
                 yield Updates(rows)
         self._reader.release(window)
-        yield Progress(upper.at)
 
 
 class Events(Iterator[Event]):

@@ -330,10 +330,14 @@ class CatalogStore:
 
     async def read(self) -> Catalog:
         """Fetch the newest catalog; if it is the same as before, it is the same object."""
-        found = self._decoded(await self._register.read())
+        found = await self.newest()
         if found != self.current:
             self.current = found
         return self.current
+
+    async def newest(self) -> Catalog:
+        """Return the newest catalog, and leave the current one as it is: a change may be under way here."""
+        return self._decoded(await self._register.read())
 
     async def settle(self, epoch: int) -> None:
         """Learn what became of a change whose outcome was unknown; where every one is known, do nothing.
