@@ -302,6 +302,28 @@ def test_what_was_swept_can_never_be_appended(place):
     assert isinstance(run_sync(writer.compare_and_append([staged], Frontier(1), Frontier(2))), UpperMismatch)
 
 
+def test_what_only_a_damaged_rollup_showed_is_spared_for_the_grace_period(place):
+    """Damage: `fsck --apply` deletes the parts that a reader without a hold got a moment ago (found by a seed)."""
+    writer = busy(place, 1, rollup_every=10**6, grace_ms=None)
+    staged = place.stage("s", 1, 2, [["k", 1, 1]], inline=0, prefix=writer.stage_prefix())
+    run_sync(writer.compare_and_append([staged], Frontier(1), Frontier(2)))
+    (part,) = [part.key for part in staged.parts]
+    place.clock.now += 2 * LEAKED_AFTER_MS
+    append(place, writer, 2)
+    (first,) = place.state().rollups
+    assert run_sync(run_sync(place.client(place.engine).compactor("s")).whole()) == Merged()
+    run_sync(place.writer()._machine.roll_up())
+    place.objects[first.key] = b"damaged"
+    spared = collector(place, grace_ms=DELETION_GRACE_MS)
+    run_sync(spared.collect())
+    assert run_sync(spared.sweep()) == [part]
+    assert part in place.objects
+    assert run_sync(spared.sweep()) == [], "it is on a list"
+    place.clock.now += DELETION_GRACE_MS
+    run_sync(spared.collect())
+    assert part not in place.objects
+
+
 def test_a_rollup_that_lost_its_race_is_swept(place):
     """Damage: each crash while a rollup is named leaks a copy of the state."""
     writer = busy(place, 20)

@@ -21,7 +21,7 @@ SEEDS_FILE: Final = Path(__file__).with_name("seeds.json")
 FATES: Final = "fates of "
 """Before the name of a campaign: the seeds that met what may become of a call."""
 FINDINGS: Final[Mapping[str, frozenset[int]]] = {
-    "persist": frozenset({210, 2_099}),
+    "persist": frozenset({210, 2_099, 1_019_697}),
     "whole": frozenset(
         {2_011_788, 2_018_075, 1_796_640_097_767, 1_796_823_154_348, 1_797_000_000_213, 1_797_200_001_225}
     ),

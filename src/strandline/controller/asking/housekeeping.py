@@ -72,7 +72,7 @@ async def inspect(core: Core, name: str) -> dict[str, Any]:
 
 
 async def check(core: Core, *, apply: bool) -> dict[str, Any]:
-    """Return the faults of the location's objects; ``apply``: also remove leaked objects.
+    """Return the faults of the location's objects; ``apply``: also give up leaked objects.
 
     Raises `InvalidUsage` if an independent environment is to ``apply`` anything, as all of these do.
     """

@@ -135,11 +135,7 @@ class Collector:
         dropped = await self._change(partial(drop_rollups, before=kept.seqno))
         dead = await self._dead(kept)
         parts = sorted({*dead.parts, *(await self._unnamed() if tombstone else ())})
-        deleted = doomed = 0
-        if self._grace_ms and parts:
-            doomed = await self._doom(parts)
-        else:
-            deleted = await self._delete(parts)
+        deleted, doomed = await self._let_go(parts)
         gone = {rollup.seqno: rollup for rollup in (*dead.rollups, *dropped)}
         for seqno in sorted(gone, reverse=True):
             await self._blob.delete(gone[seqno].key)
@@ -190,6 +186,9 @@ class Collector:
     async def sweep(self, held: Held | None = None) -> list[str]:
         """Delete objects that were leaked long ago, and return their keys.
 
+        A part may have leaked just now, if the rollup that showed which versions named it is damaged: so with
+        `grace_ms`, parts are put on a list, and the first collection after that time deletes them.
+
         Once the mark is chosen, this calls ``held`` for the parts that other durable objects name, such as a
         transaction that is committed and not applied (`fsck.held_by_transactions`).
 
@@ -200,7 +199,9 @@ class Collector:
             await self._machine.commit(partial(mark_swept, before_ms=mark))
         named = await self.named()  # an append that came before the mark is visible by now
         leaked = [key for key in keys if key not in named]
-        await self._delete(leaked)
+        parts = [key for key in leaked if key.startswith(parts_prefix(self._machine.shard))]
+        await self._let_go(parts)
+        await self._delete(key for key in leaked if key not in parts)
         return leaked
 
     async def leaked(self, held: Collection[str] | None = None) -> list[str]:
@@ -299,6 +300,12 @@ class Collector:
                 return found
 
     # ---- deleting ----------------------------------------------------------------------------------------------------
+
+    async def _let_go(self, parts: Sequence[str]) -> tuple[int, int]:
+        """Delete parts, or put them on a list while a reader without a hold may need them; count both."""
+        if self._grace_ms and parts:
+            return 0, await self._doom(parts)
+        return await self._delete(parts), 0
 
     async def _delete(self, keys: Iterable[str]) -> int:
         count = sum([await self._blob.delete(key) for key in keys])
