@@ -16,7 +16,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from strandline.algebra.schema import Schema
 from strandline.controller.core import Core
 from strandline.controller.defining import definitions, instances, sources
 from strandline.controller.defining.changing import tables
@@ -273,8 +272,7 @@ def changed(core: Core, present: Item, defined: Defined) -> str:
 
     match defined.statement, present:
         case CreateTable() as wanted, Table():
-            said = core.assembly.analyst.parse_ddl(wanted.columns)
-            return _other_columns(said, present) if gained(core, wanted, present) is None else ""
+            return _other_columns(core, wanted, present)
         case (CreateConnection(), Connection()) | (CreateInstance(), InstanceItem()):
             return ""
         case CreateIndex() as wanted, IndexItem():
@@ -290,14 +288,13 @@ def changed(core: Core, present: Item, defined: Defined) -> str:
             schema = sources.schema_of(core, wanted)
             if schema is None or isinstance(present, SharedSource):
                 return "" if schema is None and isinstance(present, SharedSource) else "columns, or without them"
-            return _other_columns(schema, present) if gained(core, wanted, present) is None else ""
+            return _other_columns(core, wanted, present)
         case CreateSourceTable() as wanted, SourceTable():
             if (wanted.source.lower(), wanted.reference) != (present.source, present.reference):
                 return f"the reference {present.reference!r} of source {present.source!r}"
             if lasting(wanted.options) != lasting(present.options):
                 return f"the options {_listed(present.options)}"
-            said = core.assembly.analyst.parse_ddl(wanted.columns)
-            return _other_columns(said, present) if gained(core, wanted, present) is None else ""
+            return _other_columns(core, wanted, present)
         case CreateView() as view, View():
             return _other_instance(view.instance, present) or _other_query(core, view, present)
         case CreateMaterialization() as wanted, Materialization():
@@ -324,8 +321,8 @@ def _other_query(core: Core, wanted: CreateView, present: View) -> str:
     return "another query" if meaning(wanted.query) != meaning(there.sql) else f"REFRESH {there.refresh or 'ON COMMIT'}"
 
 
-def _other_columns(wanted: Schema, present: Collected) -> str:
-    return "" if wanted == present.schema else f"the columns ({present.schema.ddl})"
+def _other_columns(core: Core, wanted: CreateTable | CreateSource | CreateSourceTable, present: Table | Fed) -> str:
+    return "" if gained(core, wanted, present) is not None else f"the columns ({present.schema.ddl})"
 
 
 def _other_bindings(present: Materialization, wanted: CreateMaterialization) -> str:

@@ -199,9 +199,9 @@ class Collector:
             await self._machine.commit(partial(mark_swept, before_ms=mark))
         named = await self.named()  # an append that came before the mark is visible by now
         leaked = [key for key in keys if key not in named]
-        parts = [key for key in leaked if key.startswith(parts_prefix(self._machine.shard))]
-        await self._let_go(parts)
-        await self._delete(key for key in leaked if key not in parts)
+        prefix = parts_prefix(self._machine.shard)
+        await self._let_go([key for key in leaked if key.startswith(prefix)])
+        await self._delete(key for key in leaked if not key.startswith(prefix))
         return leaked
 
     async def leaked(self, held: Collection[str] | None = None) -> list[str]:
