@@ -1,6 +1,6 @@
 # Every target sets up what it needs (tools/setup): nothing else has to be typed on a fresh machine.
 .DEFAULT_GOAL := help
-.PHONY: help demo test check bench docs long sim mutants figures lock clean
+.PHONY: help demo test check bench docs long sim fresh mutants figures lock clean
 
 help:  ## this list
 	@sed -nE 's/^([a-z]+):.*## (.*)/make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 16
@@ -25,6 +25,9 @@ long:  ## the tests that take too long for CI
 
 sim:  ## the simulation; one run again: make sim SEED=7; more of them: make sim N=100000
 	@STRANDLINE_SIM_SEED=$(SEED) STRANDLINE_SIM_RUNS=$(N) tools/setup --no-jdk python tools/stages.py simulation planted
+
+fresh:  ## new histories of all worlds, in one process: make fresh N=4000; one again: make fresh WORLD=apart SEED=7 N=1
+	@PYTHONPATH=tests/simulation:tests/servers tools/setup --no-jdk python -m worlds.fresh $(or $(N),1000) $(if $(SEED),--seed $(SEED)) $(if $(WORLD),--world $(WORLD))
 
 mutants:  ## mistakes planted one by one, and those that no test notices: make mutants N=50 ROOM=persist SEED=7
 	@tools/setup python tools/mutants.py $(if $(N),--n $(N)) $(if $(ROOM),--room $(ROOM)) $(if $(SEED),--seed $(SEED))

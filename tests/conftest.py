@@ -9,16 +9,18 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import spark_cluster
 from hypothesis import HealthCheck, settings
 from interpreted import JAVA_OPTIONS
 from pyspark.sql import SparkSession
 
 import iceberg_server as iceberg
 import kafka_server as kafka
+import mariadb_server as mariadb
 import postgres_server as postgres
 import redis_server as redis
 import s3_server as s3
-from strandline.engine.session import kafka_jars
+from strandline.engine.session import kafka_jars, start
 from strandline.engine.session.start import build
 
 pytest_plugins = ("time_limits",)
@@ -28,7 +30,6 @@ os.environ["SPARK_SUBMIT_OPTS"] = JAVA_OPTIONS
 
 # The assertions of the contracts show their values, as those of a test module do.  Several rooms import them.
 pytest.register_assert_rewrite("strandline.testing.contracts")
-
 
 # What an example takes says something of the machine's other work, and nothing of the code.
 settings.register_profile("noisy", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -89,6 +90,31 @@ def iceberg_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[iceberg
         pytest.skip("the jars of an Iceberg catalog are not here (`tools/setup --servers` fetches them)")
     with iceberg.running(tmp_path_factory.mktemp("iceberg"), jars) as server:
         yield server
+
+
+@pytest.fixture(scope="session")
+def mariadb_server() -> Iterator[mariadb.MariaDBServer]:
+    """A MariaDB that the tests share; each makes a database of its own."""
+    if not mariadb.programs():
+        pytest.skip("MariaDB is not installed (as root, `tools/setup --servers` installs it)")
+    directory = Path(tempfile.mkdtemp(prefix="strandline-mariadb-"))  # pytest's own are closed to the server's user
+    server = mariadb.make(directory)
+    server.start()
+    yield server
+    server.stop()
+    shutil.rmtree(directory)
+
+
+@pytest.fixture(scope="session")
+def cluster() -> Iterator[spark_cluster.SparkCluster]:
+    """A Spark cluster whose executors share nothing with the driver's machine."""
+    lack = spark_cluster.lacking()
+    if lack is not None:
+        pytest.skip(f"no cluster can be started here: {lack}")
+    java = start.java_path(os.environ)
+    assert java is not None, "the tests have a JDK"
+    with spark_cluster.running(java) as made:
+        yield made
 
 
 @pytest.fixture

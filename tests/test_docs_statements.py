@@ -119,7 +119,7 @@ def test_the_examples_of_the_page_run_as_they_stand(
         customers = [(1, "Leiden"), (3, "Bern")]
         views = [("daily", "following"), ("sales", "following")]
         assert answers == [[("Bern", 1), ("Leiden", 1)], [(1,)], [("Bern",)], [(1,), (2,)], customers, views]
-        assert shown[Shown.COLUMNS] == [("id", "int"), ("city", "string")]
+        assert shown[Shown.COLUMNS] == [("id", "int", None), ("city", "string", None)]
         assert shown[Shown.PLAN][0] == ("imports: customers, orders",)
         assert statements.parse(shown[Shown.CREATE][0][1]).query == "SELECT city, amount FROM sales"
         assert isinstance(updates[0], Updates)

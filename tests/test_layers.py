@@ -53,7 +53,7 @@ FLOOR = {room: number for number, rooms in enumerate(FLOORS) for room in rooms}
 INNER = {
     "persist": (("notices",), ("shard",), ("handles",), ("upkeep",), ("client",), ("together",), ("fsck",)),
     "store": (
-        ("beside", "clock", "consensus", "keys", "seal", "secret", "blob"),
+        ("beside", "clock", "consensus", "keys", "postgres_forms", "seal", "secret", "blob"),
         ("blob_kinds", "consensus_kinds", "memory", "system", "unreliable"),
     ),
     "materialize": (
@@ -72,12 +72,14 @@ INNER = {
         ("delta", "duckdb", "files", "iceberg", "kafka", "mariadb", "postgres", "redis", "sqlite", "webhook"),
     ),
     "engine": (
-        ("session", "frames"),
+        ("session",),
+        ("frames",),
+        ("asked",),
         ("arrangements", "sql"),
         ("parts",),
         ("prepared",),
         ("files",),
-        ("messages",),
+        ("messages", "union"),
         ("early", "spark"),
     ),
     "controller": (
@@ -119,7 +121,7 @@ INNER = {
         ("explain", "tick"),
     ),
     "compute.plan": (
-        ("key", "sql"),
+        ("asked", "key", "sql"),
         ("keys",),
         ("scalars",),
         ("aggregate", "bounds", "folds", "grouping_sets", "matching", "meaning"),

@@ -1,8 +1,8 @@
-"""What tests cost: the seconds by which they are dealt to processes, and those of the last run here.
+"""What tests cost: the seconds by which they are dealt to processes and drawn, and those of the last run here.
 
-`COSTS_FILE` is committed, and written anew by ``python tools/stages.py --record`` on a quiet machine; a stage that is
-not run keeps what it had.  `LAST_RUN` has every test and every process, after each run; ``--figures`` shows the most
-expensive ones.
+`COSTS_FILE` is committed, and written anew by ``python tools/stages.py --record`` on a quiet machine; a stage and a
+test that is not run keeps what it had.  `LAST_RUN` has every test and every process, after each run; ``--figures``
+shows the most expensive ones.
 
 Warning: `stages.py`, a pytest plugin, imports this; it must import nothing but the standard library.
 """
@@ -16,7 +16,10 @@ from typing import Final
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 COSTS_FILE: Final = ROOT / "tools" / "seconds.json"
-"""Stage → file (or test) → seconds, when it was last recorded."""
+"""Stage → file (or test) → seconds, when it was last recorded; and `TESTS` → test → seconds, of those that are long."""
+TESTS: Final = "tests"
+LONG_S: Final = 2.0
+"""A test that takes longer is recorded by itself."""
 LAST_RUN: Final = ROOT / "build" / "seconds.json"
 
 Costs = dict[str, dict[str, float]]
@@ -27,12 +30,16 @@ def recorded() -> Costs:
     return _read(COSTS_FILE)
 
 
-def record(costs: Mapping[str, Mapping[str, float]]) -> None:
-    """Write down what the files of some stages took; files that they no longer have are forgotten."""
-    rounded = {
-        stage: {file: round(seconds, 1) for file, seconds in files.items()} for stage, files in costs.items() if files
-    }
-    COSTS_FILE.write_text(json.dumps(recorded() | rounded, indent=1, sort_keys=True) + "\n")
+def record(costs: Mapping[str, Mapping[str, float]], tests: Mapping[str, float]) -> None:
+    """Write down what the files of some stages took, and their tests.
+
+    Files that a stage no longer has are forgotten, and tests that no longer take long.
+    """
+    held = recorded()
+    long = {test: seconds for test, seconds in (held.get(TESTS, {}) | dict(tests)).items() if seconds > LONG_S}
+    found = {TESTS: long} | {stage: dict(files) for stage, files in costs.items() if files}
+    rounded = {what: {name: round(seconds, 1) for name, seconds in each.items()} for what, each in found.items()}
+    COSTS_FILE.write_text(json.dumps(held | rounded, indent=1, sort_keys=True) + "\n")
 
 
 def remember(tests: Mapping[str, float], processes: Mapping[str, float]) -> None:

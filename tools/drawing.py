@@ -1,9 +1,10 @@
 """Which long tests, and which of their cases, `make test` runs: a share of them, drawn anew in each run.
 
 A test marked ``drawn(n)`` has many cases that are much alike.  One in ``n`` of them, and one at least, runs in its
-stage; the others belong to `long` in that run.  A test marked ``seldom(n)`` is of a size, of a benchmark, or one of
-many on Spark that each take long: it runs in one run of ``n``, and belongs to `long` in the others.  A seed decides,
-which the runner prints and takes (``--draw``).  Without a seed, as when pytest is called by hand, all run.
+stage; the others belong to `long` in that run.  Another test that takes long (`costs.py`) runs in one run of so many,
+by what it took when that was last recorded: so a run has the same length, however many tests there are that take long.
+A seed decides, which the runner prints and takes (``--draw``).  Without a seed, as when pytest is called by hand, all
+run.
 
 Warning: `stages.py`, a pytest plugin, imports this; it must import nothing but the standard library.
 """
@@ -12,6 +13,11 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Iterable
+from math import ceil
+from typing import Final
+
+SELDOM: Final = 8
+"""Every test runs in one run of so many at least."""
 
 
 def left_out(cases: Iterable[tuple[str, str, int]], seed: int) -> frozenset[str]:
@@ -33,6 +39,15 @@ def left_out(cases: Iterable[tuple[str, str, int]], seed: int) -> frozenset[str]
         first = zlib.crc32(f"{seed} {test}".encode()) % min(one_in, len(names))
         out |= {name for position, name in enumerate(sorted(names)) if position % one_in != first}
     return frozenset(out)
+
+
+def one_in(seconds: float, share_s: float) -> int:
+    """Return in one run of how many a test runs that takes ``seconds``, so that it takes ``share_s`` of each.
+
+    >>> [one_in(seconds, 10) for seconds in (0, 10, 11, 31, 10_000)]
+    [1, 1, 2, 4, 8]
+    """
+    return max(1, min(SELDOM, ceil(seconds / share_s)))
 
 
 def put_off(tests: Iterable[tuple[str, int]], seed: int) -> frozenset[str]:

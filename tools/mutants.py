@@ -54,8 +54,8 @@ ROOMS: Final[dict[str, tuple[str, ...]]] = {
     "sources/envelopes": _READERS,
     **dict.fromkeys([f"sources/readers/{each}" for each in ("kafka", "postgres", "delta", "iceberg")], _READERS),
     "materialize": ("tests/materialize", "tests/instance"),
-    "instance": ("tests/instance", "tests/controller"),
-    "controller": ("tests/controller", "tests/cli"),
+    "instance": ("tests/instance", "tests/controller", "tests/client"),
+    "controller": ("tests/controller", "tests/client", "tests/cli"),
 }
 """A room (a path below the package) → where the tests stand that ought to notice a mistake in it."""
 _PERSIST: Final = ("tests/simulation/test_persist.py", "tests/simulation/test_streams.py")

@@ -34,6 +34,10 @@ EXITS: Final = {
     Exit.DIFFERENCE: "`verify` found a difference, or `fsck` found damage that a read can meet.",
     Exit.FENCED: "Another process has taken over the location, so this one has ended.",
     Exit.STANDS_STILL: "`status` shows something that stands still: it has a problem, which the output names.",
+    Exit.NO_EXECUTORS: (
+        "Jobs have waited too long for executors of the Spark cluster, or its master no longer knows the application; "
+        "start it again."
+    ),
 }
 
 CALLED: Final = "The names of `strandline`: they may grow, and do not change."

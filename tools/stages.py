@@ -10,7 +10,7 @@ one.
 collects the tests first, so a test that is collected and then neither passed, failed nor was skipped makes the run
 fail: nothing is lost silently, and every skip is printed with its name and reason.
 
-Of tests with many cases that are much alike, and of those of sizes and benchmarks, a share is drawn (`drawing.py`).
+Of tests with many cases that are much alike, and of those that take long, a share is drawn (`drawing.py`).
 
 A test that its process dies of has failed, by its name; the others of the stage are run again.  How long a test may
 take: `time_limits.py`.
@@ -32,7 +32,7 @@ Warning: this file is also a pytest plugin (``-p stages``); it must import nothi
     python tools/stages.py                    all stages but `long` (what `make test` runs)
     python tools/stages.py unit spark         these stages
     python tools/stages.py --figures damage   print only the reliability figures that the tests recorded
-    python tools/stages.py --record           and write down what each file took, by which the next run deals
+    python tools/stages.py --record           and write down what they took, by which the next run deals and draws
 
 A test records a figure with ``record_property("FIGURE", "name value goal pass|miss|info")``.  A miss makes the run
 fail; `info` is for a speed, which depends on what else the machine does: its reader judges it.
@@ -76,6 +76,7 @@ STAGES: Final = {
     "views": "random views beside plain Spark",
     "servers": "tests against real servers",
     "kills": "real processes killed at random moments",
+    "cluster": "a Spark cluster whose executors share nothing with the driver",
     "demo": "a slice of the main job",
     "damage": "corruption and fuzz",
     "long": "what takes too long for CI",
@@ -87,6 +88,7 @@ STAGE_BY_MARKER: Final = {
     "slow": "long",
     "demo": "demo",
     "kill": "kills",
+    "cluster": "cluster",
     "server": "servers",
     "views": "views",
     "spark": "spark",
@@ -110,11 +112,25 @@ CHECK_COMMANDS: Final = (
     ("mypy",),
 )
 
+SHARE_S: Final = {"unit": 2.0, "spark": 2.0, "servers": 4.0, "kills": 30.0}
+"""A test of these stages that takes longer runs in fewer runs (`one_in` in `drawing.py`): on average, so long of each.
+
+The other stages hold laws and planted bugs, which every run tries, or what has no shorter form.
+"""
+
 COMPUTING: Final = 2
 """How many processes run at a time that need a processor each."""
-WAITING: Final = frozenset({"servers", "kills"})
+WAITING: Final = frozenset({"servers", "kills", "cluster"})
 """Stages that mostly wait, for servers and the clock: one process of theirs runs beside the others."""
-COST_S: Final = {"simulation": 10.0, "spark": 1.2, "views": 110.0, "servers": 3.0, "kills": 45.0, "demo": 45.0}
+COST_S: Final = {
+    "simulation": 10.0,
+    "spark": 1.2,
+    "views": 110.0,
+    "servers": 3.0,
+    "kills": 45.0,
+    "cluster": 20.0,
+    "demo": 45.0,
+}
 """What a test of a stage is taken to cost whose file was never recorded; of another stage, `OTHER_COST_S`."""
 OTHER_COST_S: Final = 0.2
 PART_S: Final = 700.0
@@ -190,11 +206,25 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 def left_out(items: Sequence[pytest.Item], seed: int) -> frozenset[str]:
     """Return the tests that ``seed`` does not draw."""
-    alike = [(item, mark) for item in items if (mark := item.get_closest_marker("drawn"))]
-    long = [(item, mark) for item in items if (mark := item.get_closest_marker("seldom"))]
-    return drawing.left_out(
-        [(item.nodeid.split("[")[0], item.nodeid, mark.args[0]) for item, mark in alike], seed
-    ) | drawing.put_off([(item.nodeid, mark.args[0]) for item, mark in long], seed)
+    alike, others, known = [], [], costs.recorded().get(costs.TESTS, {})
+    for item in items:
+        if mark := item.get_closest_marker("drawn"):
+            alike.append((item.nodeid.split("[")[0], item.nodeid, mark.args[0]))
+        elif (seconds := known.get(reported_name(item.nodeid))) and (share_s := SHARE_S.get(stage_of_item(item))):
+            others.append((item.nodeid, drawing.one_in(seconds, share_s)))
+    return drawing.left_out(alike, seed) | drawing.put_off(others, seed)
+
+
+def reported_name(nodeid: str) -> str:
+    """Return the name by which a JUnit report has a test, and so what is recorded of it.
+
+    >>> reported_name("tests/tools/test_stages.py::TestC::test_d[e/f::g]")
+    'tests.tools.test_stages.TestC::test_d[e/f::g]'
+    """
+    address, bracket, case = nodeid.partition("[")
+    path, *names = address.split("::")
+    *classes, test = names or [""]
+    return f"{'.'.join([path.removesuffix('.py').replace('/', '.'), *classes])}::{test}{bracket}{case}"
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -493,7 +523,9 @@ def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="tools/stages.py", description="Run the tests stage by stage.")
     parser.add_argument("stages", nargs="*", metavar="STAGE", help=" ".join(STAGES))
     parser.add_argument("--figures", action="store_true", help="print only the figures, and what was most expensive")
-    parser.add_argument("--record", action="store_true", help="write down what each file took (tools/seconds.json)")
+    parser.add_argument(
+        "--record", action="store_true", help="write down what files and tests took (tools/seconds.json)"
+    )
     parser.add_argument(
         "--draw", type=int, metavar="SEED", help="run the cases that this seed draws, as a run printed it"
     )
@@ -519,7 +551,7 @@ def main(arguments: list[str]) -> int:
         total.add(tally)
     costs.remember(total.seconds, total.processes)
     if options.record:
-        costs.record({stage: tally.costs for stage, tally in tallies.items()})
+        costs.record({stage: tally.costs for stage, tally in tallies.items()}, total.seconds)
     print(*total.figures, sep="\n", end="\n" if total.figures else "")
     if options.figures:
         print(*costs.most_expensive(EXPENSIVE), sep="\n")

@@ -40,6 +40,7 @@ LIMITS_S: Final = {
     "views": 600,
     "servers": 180,
     "kills": 600,
+    "cluster": 600,
     "demo": 900,
     "damage": 600,
     "long": 5_400,

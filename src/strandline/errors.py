@@ -6,7 +6,8 @@
     │   └── Indeterminate       it may have happened or may still happen: look before you retry
     ├── InvalidUsage            the calling code is wrong: fix the call
     ├── ConfigError             the machine or the configuration is wrong: the operator must act
-    │   └── NothingStored       the location or its consensus is not there yet
+    │   ├── NothingStored       the location or its consensus is not there yet
+    │   └── ExecutorsGone       Spark has no executor and gets none: start the process again, or mend the cluster
     ├── DefinitionError         the SQL of a definition is wrong: its author must fix it (has a position if known)
     │   └── RepeatedColumn      two of its columns have one name
     ├── AsOfError               the time asked for cannot be read: ask for another one
@@ -18,6 +19,10 @@
     ├── ProtocolViolation       a driver or runtime sent what the protocol forbids: a bug on that side
     ├── Stopped                 the client was stopped: open another one
     └── Unavailable             a dependency does not answer in time: retry later
+        ├── Unsettled           what failed may be a dependency, or a row: see which, or retry later
+        ├── NoExecutor          jobs were cancelled that waited for executors: retry when there is one
+        ├── Silent              a process is there and does not answer
+        └── Disconnected        the connection to a process broke
 
 An expected outcome (a compare-and-set that lost, an upper that moved) is a value, never one of these.  All of them can
 be pickled, because they cross Spark's processes.  ``Determinate`` is an allowlist: any call that is not known to have
@@ -26,6 +31,7 @@ failed is ``Indeterminate``.
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -52,6 +58,10 @@ class InvalidUsage(StrandlineError):
 
 class ConfigError(StrandlineError):
     """The configuration or the machine does not allow this; the message names the setting or the missing thing."""
+
+
+class ExecutorsGone(ConfigError):
+    """Spark has had no executor for as long as the configuration allows; the supervisor of this process restarts it."""
 
 
 class NothingStored(ConfigError):
@@ -150,6 +160,21 @@ class Unavailable(StrandlineError):
     """A dependency did not answer before the deadline; nothing acknowledged is lost, try again later."""
 
 
+class NoExecutor(Unavailable):
+    """Spark has no executor, so the jobs of this call were cancelled; nothing was changed, try again later."""
+
+
+class Unsettled(Unavailable):
+    """Spark failed, and says neither that a store or the machine did nor that an expression has no value for a row.
+
+    Where rows can be tried apart, that decides it.
+    """
+
+
+class Silent(Unavailable):
+    """A process is there and does not answer: it is stopped, or its machine is too busy; try again later."""
+
+
 class Disconnected(Unavailable):
     """The connection to another process was cut, or cannot be made; what was under way may or may not have arrived."""
 
@@ -171,3 +196,8 @@ def reason(error: BaseException) -> str:
         return str(error) or type(error).__name__
     first = next(iter(str(error).splitlines()), "")
     return f"unexpected {type(error).__name__}: {first}" if first else f"unexpected {type(error).__name__}"
+
+
+def is_full(error: OSError) -> bool:
+    """Return whether a call failed because there was no space for it, on the disk or within a quota."""
+    return error.errno in {errno.ENOSPC, errno.EDQUOT}

@@ -47,10 +47,11 @@ def no_extras(_: object) -> Sequence[str]:
 
 def missing(extra: str) -> tuple[str, ...]:
     """Return the modules of ``extra`` that this Python cannot import."""
-    return tuple(module for module in MODULES[extra] if not _there(module))
+    return tuple(module for module in MODULES[extra] if not there(module))
 
 
-def _there(module: str) -> bool:
+def there(module: str) -> bool:
+    """Tell whether this Python can import ``module``, without doing so."""
     try:
         return find_spec(module) is not None
     except ModuleNotFoundError:  # nor is the package that it is in

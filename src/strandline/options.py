@@ -205,6 +205,14 @@ def refusal_of_secrets(texts: Mapping[str, str]) -> str:
     return ""
 
 
+def file_text(path: Path) -> str:
+    """Return the text of a file that someone wrote by hand, without the byte-order mark that editors of Windows write.
+
+    Lines end with a line feed, whichever way they end in the file.  Raises `OSError` or `UnicodeDecodeError`.
+    """
+    return path.read_text(encoding="utf-8-sig")
+
+
 def resolve_reference(text: str, *, base: Path) -> str:
     """Return what a text stands for: ``env:NAME`` and ``file:PATH`` are looked up, anything else is itself.
 
@@ -218,7 +226,7 @@ def resolve_reference(text: str, *, base: Path) -> str:
             return os.environ[rest]
         case "file" if not rest.startswith("//"):
             try:
-                return (base / rest).read_text(encoding="utf-8").strip()
+                return file_text(base / rest).strip()
             except (OSError, UnicodeDecodeError) as error:
                 raise ConfigError(f"the configuration refers to the file {rest!r}, which cannot be read") from error
         case _:

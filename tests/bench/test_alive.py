@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-@pytest.mark.seldom(4)
 @pytest.mark.spark
 def test_views_are_followed_beside_what_is_late(spark: SparkSession, tmp_path: Path) -> None:
     """Damage: an endpoint or an upstream that does not answer makes every view late, and no figure shows it."""

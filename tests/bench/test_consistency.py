@@ -19,7 +19,6 @@ def test_wrong_versions_are_counted() -> None:
     assert share_of([0, 5, 0, -7]) == {"versions": 4, "violations": 2, "share": 0.5, "off_by": 7}
 
 
-@pytest.mark.seldom(4)
 @pytest.mark.spark
 def test_ours_is_zero_in_every_version(spark: SparkSession, tmp_path: Path) -> None:
     """Damage: a reader sees money that no account has."""

@@ -53,7 +53,6 @@ def test_very_many_ticks_cost_what_few_cost(spark: SparkSession, tmp_path: Path,
     record_property("FIGURE", f"environment mint_ms {found['mint_ms']} 0.2 info")
 
 
-@pytest.mark.seldom(4)
 @pytest.mark.spark
 def test_both_places_are_measured(spark: SparkSession, tmp_path: Path) -> None:
     """Damage: the figures of one engine are reported as those of the other."""
@@ -67,7 +66,6 @@ def test_both_places_are_measured(spark: SparkSession, tmp_path: Path) -> None:
 AMPLIFICATION_MAX = 10
 
 
-@pytest.mark.seldom(4)
 @pytest.mark.spark
 def test_what_is_written_is_a_few_times_the_changes(spark: SparkSession, tmp_path: Path) -> None:
     """Damage: disks wear out and fill up by what ticks write again and again, or by arrangements."""

@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-@pytest.mark.seldom(4)
 @pytest.mark.kill
 @pytest.mark.time_limit(600)
 def test_kills_are_measured_and_lose_nothing(spark: SparkSession, tmp_path: Path) -> None:

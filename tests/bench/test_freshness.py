@@ -26,7 +26,6 @@ def test_a_feed_writes_every_row_once_and_knows_when(tmp_path: Path) -> None:
     assert feed.durable == sorted(feed.durable)
 
 
-@pytest.mark.seldom(4)
 @pytest.mark.spark
 def test_both_sides_are_measured(spark: SparkSession, tmp_path: Path) -> None:
     """Damage: the ratio is one of nothing, or of rows that never came."""

@@ -12,7 +12,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-@pytest.mark.seldom(4)
 @pytest.mark.kill
 @pytest.mark.time_limit(400)
 def test_an_environment_with_nothing_to_do_starts_no_job_and_seldom_writes(tmp_path: Path) -> None:

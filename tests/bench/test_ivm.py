@@ -131,7 +131,6 @@ def test_views_that_are_not_there_are_refused(views: str, capsys) -> None:
     assert "there is no view" in capsys.readouterr().err
 
 
-@pytest.mark.seldom(4)
 @pytest.mark.spark
 def test_views_are_equal_to_plain_spark_after_every_change(spark: SparkSession, tmp_path: Path) -> None:
     """Damage: TPC-H-derived views are wrong, or the figures are those of wrong answers."""

@@ -93,7 +93,6 @@ def test_a_pipeline_of_a_view_that_is_not_measured_alone_is_refused(arguments: l
     assert "is not among the views measured alone" in " ".join(capsys.readouterr().err.split())
 
 
-@pytest.mark.seldom(4)
 @pytest.mark.spark
 def test_a_pipeline_follows_every_change(spark: SparkSession, tmp_path: Path) -> None:
     """Damage: the pipeline is measured over old rows, or as it does nothing."""

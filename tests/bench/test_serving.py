@@ -45,7 +45,6 @@ def shell(project: Path) -> Other:
     return command
 
 
-@pytest.mark.seldom(2)
 def test_what_clients_were_told_is_there_whatever_the_others_do(spark: Any, tmp_path: Path) -> None:
     """Damage: a client that is killed, stalls or sends garbage costs another one its rows."""
     found = measure_serving(spark, tmp_path / "location", seconds=16, others={"adbc": adbc})

@@ -26,6 +26,15 @@ def test_a_driver_says_what_it_takes(capsys: pytest.CaptureFixture[str]) -> None
     assert '"path"' in capsys.readouterr().out
 
 
+@pytest.mark.parametrize(("called", "kind"), [("Parquet", "files"), ("csv", "files"), ("PostgreSQL", "postgres")])
+def test_an_endpoint_is_found_by_the_name_that_the_documents_use(
+    called: str, kind: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Damage: a reader of the documents asks for Parquet, and gets the answer that there is no such endpoint."""
+    assert main(["driver", "spec", called, "--json"]) == Exit.OK
+    assert json.loads(capsys.readouterr().out)["endpoint"] == kind
+
+
 def test_an_endpoint_that_is_not_known_is_named(capsys: pytest.CaptureFixture[str]) -> None:
     """Damage: a typing error prints a traceback."""
     assert main(["driver", "spec", "duckbd"]) != Exit.OK

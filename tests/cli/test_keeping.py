@@ -19,7 +19,7 @@ from strandline.store.blob_kinds.file import FileBlob
 from strandline.store.consensus_kinds.sqlite import SQLiteConsensus
 from strandline.store.system import SystemClock, SystemIds
 
-pytestmark = [pytest.mark.spark, pytest.mark.seldom(2)]
+pytestmark = pytest.mark.spark
 
 INSERTS = 12
 DAY_MS = 24 * 60 * 60 * 1000

@@ -91,7 +91,6 @@ def until_ready(asking: Place) -> dict[str, Any]:
     raise AssertionError(status["next"])
 
 
-@pytest.mark.seldom(2)
 def test_a_changed_view_takes_over_under_load_and_the_version_before_ends(tmp_path, runs, spark, capsys) -> None:
     """Damage: a deployment is an outage, or readers see both versions, or neither, or the endpoint has both."""
     location = tmp_path / "data"
@@ -130,7 +129,6 @@ def test_a_changed_view_takes_over_under_load_and_the_version_before_ends(tmp_pa
     assert Place(one, spark, capsys).run("run", "--once").status == 1, "the version before came back"
 
 
-@pytest.mark.seldom(2)
 def test_the_version_before_is_killed_while_it_is_replaced_and_the_new_one_once_it_has_said_so(
     tmp_path, runs, spark, capsys
 ) -> None:

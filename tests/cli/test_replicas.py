@@ -117,7 +117,6 @@ def counted(status: dict[str, Any], what: str) -> list[int]:
     return [status["collections"][name]["sink"][what] for name in VIEWS]
 
 
-@pytest.mark.seldom(2)
 def test_each_controller_that_succeeds_a_killed_one_finds_everything_running(site, asking) -> None:
     """Damage: a crash of the controller computes every view anew, or leaves views that stand still."""
     before = asking.status()
@@ -163,7 +162,6 @@ def test_either_of_two_replicas_may_go_and_come_back(site, asking) -> None:
     asking.verify()
 
 
-@pytest.mark.seldom(2)
 def test_a_replica_whose_spark_has_ended_ends(site, asking) -> None:
     """Damage: the system kills a JVM that takes too much memory, and its replica is connected, and does nothing."""
     replica = site.processes["b"]

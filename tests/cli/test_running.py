@@ -24,6 +24,7 @@ from strandline.errors import (
     ConfigError,
     CorruptionError,
     Determinate,
+    ExecutorsGone,
     FencedError,
     Indeterminate,
     StrandlineError,
@@ -191,6 +192,22 @@ def test_a_supervisor_gets_no_line_about_keys() -> None:
 
     assert until_stopped(terminated, said.append) is Exit.OK
     assert said == []
+
+
+@pytest.mark.parametrize("asked", [True, False])
+def test_a_process_that_was_told_to_end_ends_well_also_without_executors(asked: bool) -> None:
+    """Damage: a service that was stopped is marked as failed; or one that must be started again as well ended."""
+
+    def waits(stop: Stop) -> Exit:
+        if asked:
+            signal.raise_signal(signal.SIGTERM)
+        raise ExecutorsGone("Spark has had no executor for long")
+
+    if asked:
+        assert until_stopped(waits, print) is Exit.OK
+    else:
+        with pytest.raises(ExecutorsGone):
+            until_stopped(waits, print)
 
 
 def test_a_long_first_tick_is_a_line_for_each_reason_and_not_for_each_item() -> None:

@@ -10,11 +10,15 @@ from typing import Any, Final
 import pytest
 
 import strandline
+from strandline.algebra.excerpt import Excerpt
 from strandline.algebra.schema import Column
 from strandline.client import Environment
 from strandline.controller.language import literals
+from strandline.errors import Position
 
 pytestmark = pytest.mark.spark
+
+AT: Final = Position(1, 1)
 
 CELLS: Final = {
     "tinyint": ["0", "-128", "127", "-0", "NULL", "007"],
@@ -71,7 +75,7 @@ def env(spark: Any, tmp_path: Path) -> Iterator[Environment]:
 def test_literals_are_stored_as_spark_would_have_stored_them(env: Environment, monkeypatch: pytest.MonkeyPatch) -> None:
     """Damage: an INSERT stores another value than the same INSERT did before."""
     for text in texts():
-        assert literals.rows(text, COLUMNS) is not None
+        assert literals.rows(Excerpt(text, AT), COLUMNS) is not None
         env.execute(f"INSERT INTO ours {text}")
         with monkeypatch.context() as patch:
             patch.setattr(literals, "rows", lambda *_: None)
@@ -85,4 +89,4 @@ def test_literals_are_stored_as_spark_would_have_stored_them(env: Environment, m
 @pytest.mark.parametrize(("text", "kind"), OTHERS)
 def test_what_needs_a_judge_is_left_to_spark(text: str, kind: str) -> None:
     """Damage: a value that Spark refuses, or reads otherwise, is stored."""
-    assert literals.rows(text, [Column("c", kind)]) is None
+    assert literals.rows(Excerpt(text, AT), [Column("c", kind)]) is None

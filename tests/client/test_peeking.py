@@ -20,7 +20,7 @@ import strandline
 from strandline.client import Environment
 from strandline.errors import AsOfError, CollectionError, InvalidUsage
 
-pytestmark = [pytest.mark.spark, pytest.mark.seldom(2)]
+pytestmark = pytest.mark.spark
 
 COLUMNS = "i INT, l BIGINT, s STRING, d DECIMAL(9,2), at TIMESTAMP, naive TIMESTAMP_NTZ, day DATE, f DOUBLE, b BOOLEAN"
 NOON = dt.datetime(2026, 1, 2, 12, tzinfo=dt.UTC)

@@ -442,8 +442,11 @@ class View:
             ours, theirs = self.integers(scope), self.integers([relation])
             if ours and theirs:
                 a, b = self.chance.choice(ours), self.chance.choice(theirs)
+                first = f"FROM {inner} WHERE {b} = {a} ORDER BY {self.whole_order(relation)} LIMIT"
                 item = self.chance.choice(
                     [
+                        f"(SELECT {self.chance.choice(theirs)} {first} 1)",
+                        f"(SELECT max(z) FROM (SELECT {self.chance.choice(theirs)} AS z {first} 2))",
                         f"EXISTS (SELECT 1 FROM {inner} WHERE {b} = {a})",
                         f"(SELECT max({b}) FROM {inner} WHERE {b} <= {a})",
                         f"(SELECT max({self.chance.choice(theirs)}) FROM {inner} WHERE {b} = {a})",
@@ -465,6 +468,12 @@ class View:
             )
             return f"SELECT * FROM (\n{sql}\n) ORDER BY {order} LIMIT {self.chance.randint(1, 4)}", columns
         return sql, columns
+
+    def whole_order(self, relation: Relation) -> str:
+        """Return an order by all columns of a relation, so that a LIMIT has no choice; few of them are outputs."""
+        columns = [f"{quote(relation.alias)}.{quote(name)}" for name, _ in relation.columns]
+        self.chance.shuffle(columns)
+        return ", ".join(f"{column} {self.chance.choice(['ASC', 'DESC', 'NULLS LAST'])}" for column in columns)
 
     def window(self, sql: str, columns: list[tuple[str, str]], name: str) -> tuple[str, list[tuple[str, str]]]:
         """Return a query with a window over the rows of ``sql``."""

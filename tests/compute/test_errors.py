@@ -22,7 +22,7 @@ from strandline.algebra.schema import Column, Schema
 from strandline.compute.plan.view import PlannedView
 from strandline.compute.sink.correction import Updates
 from strandline.compute.tick import tick
-from strandline.errors import EvaluationError
+from strandline.errors import EvaluationError, Unsettled
 from strandline.frontier.antichain import Frontier
 from strandline.persist.handles.contents import Rows
 from strandline.testing.doubles import in_turn
@@ -130,6 +130,31 @@ def test_how_times_are_grouped_into_steps_changes_no_update(seed: int) -> None:
     other.tick(LAST + 1)
     for name in VIEWS:
         assert one.updates(name) == other.updates(name), name
+
+
+def test_where_it_is_not_known_what_failed_the_rows_are_tried_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Damage: a failure that says nothing stops a view for ever; or it is taken for the error of all of its rows."""
+    house = House(VIEWS, QUERIES)
+    evaluate = house.engine.evaluate
+
+    async def unsure(*given: Any, **options: Any) -> Rows:
+        try:
+            return await evaluate(*given, **options)
+        except EvaluationError as error:
+            raise Unsettled("Spark failed") from error
+
+    monkeypatch.setattr(house.engine, "evaluate", unsure)
+    history = {"t": [(("a", 0), 0, 1), (("b", 3), 0, 1)], "u": []}
+    house.write(history, 0, 1)
+    failed = run_sync(tick(house.client, house.engine, house.runs, Frontier(1), in_turn)).failed
+    assert {name: type(error) for name, error in failed.items()} == {"largest": Unsettled}
+    for name in VIEWS.keys() - {"largest"}:
+        rows, errors = house.at(name, 0)
+        assert (rows, sum(errors.values())) == _truth(name, held_at(history, 0)), name
+    house.write({"t": [(("a", 0), 1, -1)], "u": []}, 1, 2)
+    house.tick(2)
+    for name in VIEWS:
+        assert not house.at(name, 1)[1], f"{name} has not healed"
 
 
 def test_an_error_says_where_it_is_and_which_row_it_was() -> None:

@@ -83,7 +83,7 @@ def test_what_a_table_cannot_hold_yet_is_refused_and_not_left_out() -> None:
     location.tick(process)
     core = process.core
     wider = Schema((Column("k", "int"), Column("more", "int")))
-    widened = partial(tables._widened, present=core.catalog.one("t", Table, "table"), schema=wider)
+    widened = partial(tables._widened, present=core.catalog.one("t", Table, "table"), schema=wider, written="more INT")
     run_sync(core.catalogs.change(core.require_writing().epoch, widened))  # and this process could not follow
     rows = updates(wider, [{"k": 1, "more": 7, "__time": 0, "__diff": 1}])
     with pytest.raises(Unavailable, match="not open with all its columns yet"):

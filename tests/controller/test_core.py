@@ -6,6 +6,7 @@ import asyncio
 import threading
 from contextlib import ExitStack
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -316,13 +317,13 @@ def test_a_transaction_of_unknown_outcome_is_not_committed_again_without_a_token
     class Doubtful:
         core = Committing
 
-        def run(self, call: object) -> int:
+        def computed(self, make: object, *, jobs: bool) -> int:
             raise Indeterminate("the answer was lost")
 
     access = cast("Access", Doubtful())
     for token, again in ((None, "outcome of this transaction is unknown"), ("mine", "the answer was lost")):
         transaction = Transaction(access, token)
-        transaction._changes.append(cast("Any", None))
+        transaction._changes.append(cast("Any", SimpleNamespace(rows=())))
         with pytest.raises(Indeterminate):
             transaction.commit()
         with pytest.raises((InvalidUsage, Indeterminate), match=again):

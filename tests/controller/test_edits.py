@@ -18,7 +18,7 @@ from strandline.errors import CollectionError, DefinitionError, InvalidUsage, Po
 if TYPE_CHECKING:
     from tests.controller.conftest import Place
 
-pytestmark = [pytest.mark.spark, pytest.mark.seldom(2)]
+pytestmark = pytest.mark.spark
 A, B, NULLS = (1, "a", 10), (2, "b", 20), (3, None, None)
 """The rows of ``t``."""
 

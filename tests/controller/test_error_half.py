@@ -16,7 +16,7 @@ from strandline.errors import CollectionError, DefinitionError
 if TYPE_CHECKING:
     from tests.controller.conftest import Place
 
-pytestmark = [pytest.mark.spark, pytest.mark.seldom(2)]
+pytestmark = pytest.mark.spark
 
 Rows = Callable[..., list[dict[str, Any]]]
 VIEWS = {

@@ -13,7 +13,7 @@ from strandline.errors import DefinitionError
 if TYPE_CHECKING:
     from tests.controller.conftest import Place
 
-pytestmark = [pytest.mark.spark, pytest.mark.seldom(2)]
+pytestmark = pytest.mark.spark
 
 #: Names that generated SQL has used for itself, and names that only quotes make possible.
 NAMES = ("get_1", "get_2", "rows", "members", "frame_0", "relation_0", "l", "a`b", "select", "x.y")

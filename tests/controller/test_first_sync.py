@@ -37,7 +37,6 @@ def sync(root: Path, rows: int, peak_max: int, name: str, record: Callable[[str,
     assert told["peak_mib_verified"] <= peak_max
 
 
-@pytest.mark.seldom(3)
 @pytest.mark.spark
 def test_a_first_sync_of_300_000_rows_stays_small(
     tmp_path: Path, record_property: Callable[[str, object], None]

@@ -16,7 +16,7 @@ import strandline
 from strandline.engine.frames.failures import as_ours
 from strandline.errors import CollectionError, ConfigError, DefinitionError
 
-pytestmark = [pytest.mark.spark, pytest.mark.seldom(2)]
+pytestmark = pytest.mark.spark
 
 MODULE = """
 from pyspark.sql.functions import udf

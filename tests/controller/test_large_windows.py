@@ -40,7 +40,6 @@ def _last_steps(env: Environment) -> list[dict[str, Any]]:
     return [last for last in steps if last is not None]
 
 
-@pytest.mark.seldom(2)
 def test_a_large_window_whose_keys_lie_together_reads_parts_of_its_inputs(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = [pytest.mark.spark, pytest.mark.seldom(2)]
+pytestmark = pytest.mark.spark
 CHILD = Path(__file__).with_name("law_d_child.py")
 CONFIGURATIONS = {
     "local[1], a day a step": ("local[1]", 1, "compiled"),
@@ -27,7 +27,7 @@ FARTHEST = "local-cluster[2,1,1024], days in one step"
 @pytest.mark.parametrize(
     ("days", "names"),
     [
-        pytest.param(5, (REFERENCE, FARTHEST), marks=pytest.mark.seldom(2)),
+        pytest.param(5, (REFERENCE, FARTHEST)),
         pytest.param(14, tuple(CONFIGURATIONS), marks=pytest.mark.slow),
     ],
     ids=["5 days", "14 days"],

@@ -19,7 +19,7 @@ from strandline.persist.notices import push
 from strandline.wiring.assemble import assemble
 from strandline.wiring.loop import LoopThread
 
-pytestmark = [pytest.mark.spark, pytest.mark.seldom(2)]
+pytestmark = pytest.mark.spark
 
 VIEW = "CREATE MATERIALIZED VIEW totals AS SELECT k, sum(n) AS n FROM orders GROUP BY k"
 OTHER = """

@@ -14,7 +14,7 @@ from strandline.errors import AsOfError
 if TYPE_CHECKING:
     from tests.controller.conftest import Place
 
-pytestmark = [pytest.mark.spark, pytest.mark.seldom(3)]
+pytestmark = pytest.mark.spark
 VIEWS: Final = {
     "sums": "SELECT k, count(*) AS n, sum(v) AS v FROM t GROUP BY k",
     "joined": "SELECT t.k, t.v, u.w FROM t JOIN u ON t.k = u.k",
@@ -44,7 +44,6 @@ def change(env: Environment, n: int) -> None:
         env.execute(f"INSERT INTO u VALUES ('{'abc'[n % 3]}', {n})")
 
 
-@pytest.mark.seldom(2)
 def test_views_of_every_kind_show_their_last_refresh(place: Place, tmp_path: Path) -> None:
     """Damage: some kind of state is brought on by windows of one time only, or an endpoint is ahead of its view."""
     target = tmp_path / "target.duckdb"

@@ -12,7 +12,7 @@ from strandline.client import Environment
 if TYPE_CHECKING:
     from tests.controller.conftest import Place
 
-pytestmark = [pytest.mark.spark, pytest.mark.seldom(2)]
+pytestmark = pytest.mark.spark
 Rows = Callable[..., list[dict[str, Any]]]
 WRONG = [{"city": "Atlantis", "n": 7}]
 

@@ -11,11 +11,13 @@ from promoted import Cut, Location, Process, held
 
 from strandline.bench.environment import ITEMS
 from strandline.compute.step import StageRun
+from strandline.controller import writing
 from strandline.controller.asking.reads import latest
 from strandline.controller.core import Core
 from strandline.controller.defining.changing.replacing import drop
 from strandline.controller.defining.creating import create
 from strandline.controller.language.statements import Drop, parse
+from strandline.controller.location import dropped
 from strandline.controller.location.items import View
 from strandline.controller.writing import Writing
 from strandline.errors import AsOfError, DefinitionError, StrandlineError
@@ -177,6 +179,25 @@ def test_a_view_and_what_was_to_replace_it_are_dropped_together() -> None:
     assert sorted(process.core.catalog.items) == ["items", "over", "wide"]
     location.tick(process)
     assert location.left(process) == set()
+
+
+def test_what_is_dropped_with_a_view_ends_before_its_shards_are_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Damage: `strandline run` ends and says that another environment has taken over, since it wrote to a closed shard.
+
+    Where a view was replaced before, shards are closed beyond the epoch of the process itself.
+    """
+    _, process = begun()
+    execute(process, replacing("SELECT grp, n + 1 AS n FROM over", "all_of"))
+    assert "__next_all_of" in process.core.require_writing().instance._open
+    open_then: list[set[str]] = []
+
+    async def watched(*given: Any) -> Any:
+        open_then.append(process.core.require_writing().instance._open - process.core.catalog.items.keys())
+        return await dropped.close(*given)
+
+    monkeypatch.setattr(writing, "close", watched)
+    execute(process, "DROP MATERIALIZED VIEW all_of")
+    assert open_then == [set()]
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,9 @@ from typing import Any, Final
 import pytest
 from promoted import ONE, TWO, Location, Process, project
 
+from strandline.cli.terminal.standing import _next
 from strandline.controller.asking import verification
+from strandline.controller.asking.status import status
 from strandline.controller.asking.verification import verify
 from strandline.controller.defining.altering import alter
 from strandline.controller.defining.creating import create
@@ -108,6 +110,9 @@ def test_no_version_is_promoted_that_what_reads_its_views_could_not_follow(reade
     run_sync(asking.look())
     with pytest.raises(InvalidUsage, match="'beside' reads 'wide', whose columns change with the next version"):
         run_sync(ask(asking, force=True))
+    told = run_sync(status(asking))["next"]
+    assert (told["ready"], "columns change with the next version" in told["refused"]) == (False, True)
+    assert any("it cannot be promoted: 'beside' reads" in line for line in _next(told))
     with pytest.raises(ConfigError, match="drop it, or have the project define it"):
         following.preparation.version.promoted(following.core.catalog)
 

@@ -29,7 +29,7 @@ def test_the_examples_run_one_after_the_other(
     spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Damage: the first thing that a user copies fails."""
-    assert len(EXAMPLES) == 6
+    assert len(EXAMPLES) == 7
     location = str(tmp_path / "strand")
     names: dict[str, object] = {"given": spark.newSession()}
     with strandline.open(location, spark=spark) as env:

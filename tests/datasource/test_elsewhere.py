@@ -18,7 +18,7 @@ import strandline
 from strandline.datasource.opened import opened
 from strandline.datasource.options import Place
 
-pytestmark = [pytest.mark.spark, pytest.mark.seldom(2)]
+pytestmark = pytest.mark.spark
 
 CHILD: Final = Path(__file__).parent / "reading_child.py"
 CLUSTER: Final = "local-cluster[2,1,1024]"
@@ -53,7 +53,6 @@ class Application:
         self._log.close()
 
 
-@pytest.mark.seldom(2)
 def test_two_applications_read_what_a_query_reads_while_views_change(spark: SparkSession, tmp_path: Path) -> None:
     """Damage: executors on another machine cannot read at all, or read rows that the view never had at that time."""
     location = str(tmp_path / "data")

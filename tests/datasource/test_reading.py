@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import time
+import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -116,25 +117,6 @@ def test_a_frame_has_the_rows_of_a_query_of_every_type(place: Served) -> None:
     same(narrow, place.env.query("SELECT o, a FROM t"))
 
 
-def test_filters_that_spark_pushes_down_change_no_answer(place: Served, spark: SparkSession) -> None:
-    """Damage: a session that pushes filters down gets fewer rows, or none."""
-    session = spark.newSession()
-    session.conf.set("spark.sql.python.filterPushdown.enabled", "true")
-    strandline.register(session)
-    place.env.query("SELECT * FROM t").createOrReplaceTempView("own")
-    frame = session.read.format("strandline").options(location=place.location, collection="t").load()
-    for condition in (
-        "c = 5",
-        "d > 30",
-        "h IS NULL",
-        "h >= 'zoë 3' AND c IN (3, 30, 31)",
-        "c <=> NULL",
-        "f = 0",
-        "c <> 5",
-    ):
-        same(frame.where(condition), place.env.query(f"SELECT * FROM t WHERE {condition}"))
-
-
 def test_changes_are_those_of_the_collection(place: Served) -> None:
     """Damage: a program that follows changes by itself sees others than the environment has."""
     since, upper = place.env.collection("v").since, place.env.collection("v").upper
@@ -219,6 +201,8 @@ def test_a_wrong_read_is_the_sentence_of_a_query(place: Served) -> None:
         ({"collection": "v", "lower": 1}, InvalidUsage, "lower and upper are bounds of changes"),
         ({"collection": "v", "changes": True, "asOf": 1}, InvalidUsage, "leave one out"),
         ({"collection": "v", "changes": True, "lower": 2, "upper": 1}, InvalidUsage, r"lower \(2\) is after upper"),
+        ({"collection": "v", "where": "q = 1"}, DefinitionError, "there is no column q; there are a, many, most"),
+        ({"collection": "v", "where": "many = 'x'"}, InvalidUsage, "column 'many' is bigint"),
         ({"collection": "v", "columns": "a, q"}, DefinitionError, "'v' has no column 'q'; it has a, many, most"),
         ({"collection": "v", "consensus": "postgresql://me:hunter2@db/x"}, ConfigError, "say where it is"),
         ({"collection": "v", "storage.secret_access_key": "hunter2"}, ConfigError, "say where it is"),
@@ -253,6 +237,24 @@ def test_each_collection_is_a_view_at_one_time(place: Served, spark: SparkSessio
         session.read.format("strandline").options(location=place.location, collection="v").schema(
             "a INT"
         ).load().count()
+
+
+def test_a_name_that_the_session_would_change_gets_no_view(place: Served, spark: SparkSession) -> None:
+    """Damage: the view replaces one of the caller's that has the changed name, or has the name of a secret."""
+    place.env.execute("CREATE TABLE `t${x}` (a INT)")
+    place.env.tick()
+    try:
+        session = spark.newSession()
+        session.conf.set("spark.sql.variable.substitute", "true")
+        with warnings.catch_warnings(record=True, action="always") as said:
+            strandline.register(session, place.location)
+        assert any("spark.sql.variable.substitute" in str(each.message) for each in said)
+        session.conf.set("spark.sql.variable.substitute", "false")
+        with pytest.warns(UserWarning, match="no view of 'bad'"):
+            strandline.register(session, place.location)
+        assert session.sql("SELECT * FROM `t${x}`").columns == ["a"]
+    finally:
+        place.env.execute("DROP TABLE `t${x}`")
 
 
 def test_a_stream_gives_the_contents_and_then_each_change_once(

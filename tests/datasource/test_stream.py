@@ -185,7 +185,7 @@ SEEDS: Final = 40
 def pinned_of(world: World, lease: str, columns: tuple[str, ...] | None = None) -> Pinned:
     """Return what a stream is loaded with now."""
     names = columns or world.table.schema.names
-    return Pinned(PLACE, world.table, names, lease, 0, 1, whole=True, forgiven=False)
+    return Pinned(PLACE, world.table, names, None, lease, 0, 1, whole=True, forgiven=False)
 
 
 def _plain(offset: Offset) -> dict[str, Any]:
@@ -306,6 +306,24 @@ def test_a_collection_that_was_dropped_ends_the_stream_and_its_hold(tmp_path: Pa
         world.put()
         with pytest.raises(DefinitionError, match="'t', which this stream reads, was dropped"):
             query.run(calm, 1)
+
+
+def test_a_collection_that_was_renamed_is_held_and_the_error_has_its_new_name(tmp_path: Path) -> None:
+    """Damage: a consumer reads that its table was dropped, and what keeps its changes readable is let go."""
+    with worlds(tmp_path) as world:
+        world.append((1, "a", 1))
+        query, calm = Query(world), _calm()
+        query.run(calm, 1)
+        world.put(Table("renamed", TABLE.columns, TABLE.shard))
+        world.table = TABLE  # as the stream knows it
+        with pytest.raises(DefinitionError, match="'t', which this stream reads, is called 'renamed' now"):
+            query.run(calm, 1)
+        world.loop.run(world.client.look(TABLE.shard))
+        assert len(world.client.state_of(TABLE.shard).criticals) == 2
+        world.put(TABLE)
+        world.append((2, "b", 1))
+        query.run(calm, 2)
+        assert sorted(row for (row, _, _), count in query.received.items() if count > 0) == [1, 2]
 
 
 def test_a_closed_collection_is_read_to_its_end(tmp_path: Path) -> None:

@@ -2,20 +2,18 @@
 
 The commands of the pages run in this process, beside the tests' one Spark application: where a page says
 `strandline run`, a tick is made, and another one whenever the reader looks again.  The page about a cluster is followed
-as it stands, with processes of its own.
+by `tests/cluster`, with processes of its own.
 """
 
 from __future__ import annotations
 
 import ast
-import configparser
 import io
 import itertools
 import os
 import re
 import shlex
 import shutil
-import socket
 import subprocess
 from contextlib import chdir, redirect_stderr, redirect_stdout
 from dataclasses import dataclass, field
@@ -28,8 +26,7 @@ from tests.docs.walk import DOCS, Block, Reader
 
 import strandline
 from kafka_server import KafkaServer
-from postgres_server import USER, PostgresDatabase, PostgresServer
-from s3_server import ACCESS_KEY_ID, REGION, SECRET_ACCESS_KEY, S3Server
+from postgres_server import PLAIN, USER, PostgresDatabase, PostgresServer
 from strandline.cli import main
 
 PAGES = {path.stem: path.read_text() for path in sorted((DOCS / "how-to").glob("*.md"))}
@@ -133,6 +130,7 @@ def test_the_page_from_postgresql_to_postgresql(spark: Any, database: PostgresDa
     """Damage: the first pipeline that an operator copies is refused, or gives other rows."""
     binaries = f"{database.server.binaries}{os.pathsep}{os.environ['PATH']}"
     here = {"PGHOST": "127.0.0.1", "PGPORT": str(database.server.port), "PGDATABASE": database.name, "PGUSER": USER}
+    here["PGOPTIONS"] = " ".join(f"-c{each}" for each in PLAIN)
     reader = Beside(tmp_path, {**here, "PATH": binaries}, spark=spark)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PG_PASSWORD", "no-password-is-asked-for")
@@ -174,52 +172,11 @@ def test_the_commands_beside_dbt_and_airflow(spark: Any, tmp_path: Path) -> None
 
 
 @pytest.mark.server
-@pytest.mark.seldom(2)
-@pytest.mark.time_limit(420)
-def test_the_page_about_a_cluster(
-    postgres_server: PostgresServer, s3_server: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Damage: what works on a laptop does not start on the cluster that the page describes."""
-    page, prefix = PAGES["deploy"], f"deployed/{next(NUMBERS)}"
-    port = free_port()
-    for said, ours in (
-        ("s3://company-data/strand/shop", f"s3://{s3_server.bucket}/{prefix}"),
-        ("  region: eu-central-1", f"  region: {REGION}\n  endpoint: {s3_server.endpoint}"),
-        ("spark://spark-master:7077", "local-cluster[2,1,1024]"),
-        ("127.0.0.1:8815", f"127.0.0.1:{port}"),
-    ):
-        assert said in page
-        page = page.replace(said, ours)
-    environment = {
-        "STRAND_CONSENSUS": f"{postgres_server.url}?schema=deployed_{next(NUMBERS)}",
-        "STRAND_TOKEN": "a-token-of-this-test",
-        "AWS_ACCESS_KEY_ID": ACCESS_KEY_ID,
-        "AWS_SECRET_ACCESS_KEY": SECRET_ACCESS_KEY,
-    }
-    done = list(Reader(tmp_path, environment).follow(page))
-    written = {block.title: block.text for block in done if block.title}
-    unit = configparser.ConfigParser(interpolation=None)
-    unit.optionxform = str  # type: ignore[assignment, method-assign]  # systemd's keys have capitals
-    unit.read_string(written["shop.service"])
-    assert shlex.split(unit["Service"]["ExecStart"])[1:] == ["run", "--json"]
-    assert unit["Service"]["RestartPreventExitStatus"] == "4"
-    pod = yaml.safe_load(written["strandline-deployment.yml"])["spec"]
-    assert (pod["replicas"], pod["strategy"]["type"]) == (1, "Recreate")
-
-
-def free_port() -> int:
-    """Return a port at which nothing listens."""
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return int(listener.getsockname()[1])
-
-
-@pytest.mark.server
 def test_a_dump_of_consensus_beside_a_copy_of_the_bytes_is_a_backup(
     spark: Any, database: PostgresDatabase, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Damage: the order that the page gives leaves a location that names objects that the copy lacks."""
-    url = f"{database.url}?schema=strandline"
+    url = f"{database.url}&schema=strandline"
     programs = database.server.binaries
 
     def opened(directory: str, **config: bool) -> Any:

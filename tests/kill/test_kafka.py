@@ -248,7 +248,6 @@ def delete(town: Town, spark, expected: Counter[tuple[int, int, int]]) -> None:
     assert town.rows(spark) == expected
 
 
-@pytest.mark.seldom(2)
 @pytest.mark.kill
 @pytest.mark.server
 @pytest.mark.time_limit(600)

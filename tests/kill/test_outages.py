@@ -164,7 +164,6 @@ def disk(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["umount", "-l", str(where)], check=True)
 
 
-@pytest.mark.seldom(2)
 @pytest.mark.parametrize("seconds", [SHORT_S, pytest.param(LONG_S, marks=pytest.mark.slow)])
 def test_postgresql_stops(tmp_path: Path, postgres_server: PostgresServer, seconds: int) -> None:
     """Damage: after a restart of the database, views stand still and nothing says so."""

@@ -52,7 +52,6 @@ class Following:
         return self._log.read_text()[-3000:]
 
 
-@pytest.mark.seldom(4)
 def test_a_stream_that_is_killed_gives_each_update_once(spark: SparkSession, tmp_path: Path) -> None:
     """Damage: after a crash of the driver, an application counts changes twice, or misses some."""
     chance = random.Random(4)

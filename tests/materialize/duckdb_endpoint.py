@@ -12,12 +12,14 @@ from tests.materialize.drivers.sql.endpoint import SqlEndpoint
 from strandline.materialize.drivers.duckdb.dialect import DuckDBDialect
 from strandline.materialize.drivers.duckdb.file import DuckDBFile
 from strandline.materialize.drivers.sql.session import SqlSession
-from strandline.testing.doubles import HandClock
+from strandline.store.clock import Clock
+from strandline.store.system import SystemClock
 
 
 class DuckDBEndpoint(SqlEndpoint):
     """One DuckDB file.  A connection is kept, so that opening it again is cheap."""
 
+    unholdable = ("last date", "last time", "dates in an array")
     system = "DuckDB"
     enforces = False
 
@@ -28,10 +30,11 @@ class DuckDBEndpoint(SqlEndpoint):
         connect: Callable[[str], Any] = duckdb.connect,
         *,
         soft: bool = False,
+        clock: Clock | None = None,
     ) -> None:
         super().__init__(session, soft=soft)
         self.path = path
-        self.clock = HandClock()
+        self._clock = clock or SystemClock()  # sessions of one process wait for each other's threads
         self.kept = duckdb.connect(str(path))
         self._connect = connect
 
@@ -40,7 +43,7 @@ class DuckDBEndpoint(SqlEndpoint):
         return DuckDBDialect()
 
     def database(self) -> DuckDBFile:
-        return DuckDBFile(self.clock, self.path, connect=self._connect)
+        return DuckDBFile(self._clock, self.path, connect=self._connect)
 
     def run(self, text: str, *values: Any) -> tuple[list[str], list[tuple[Any, ...]]]:
         found = self.kept.execute(text, list(values) or None)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from strandline.errors import CorruptionError, FencedError, Indeterminate, InvalidUsage, StoreError, Unavailable
-from strandline.materialize.log import Record, RecoveryLog, decode, encode, peek, register_of
+from strandline.materialize.log import ENDED, Record, RecoveryLog, decode, encode, peek, register_of
 from strandline.materialize.protocol.task import NOTHING, Extent, Progress
 from strandline.persist.handles.register import KEEP_VERSIONS, Register
 from strandline.store.consensus import Committed, CompareAndSet, Mismatch, Versioned
@@ -95,6 +95,51 @@ def test_a_lower_epoch_cannot_open() -> None:
         with pytest.raises(FencedError, match="epoch 2"):
             await log(consensus, "b", 1).open()
         await newer.write(at(5), {})
+
+    asyncio.run(body())
+
+
+def test_no_process_opens_or_writes_the_log_of_a_dropped_task() -> None:
+    """Damage: a process that was cut off goes on with a task whose table another task has by now (law M3)."""
+
+    async def body() -> None:
+        consensus = MemoryConsensus()
+        task = log(consensus, epoch=7)
+        await task.open()
+        await task.write(at(5), {})
+        for _ in range(2):  # a DROP that is repeated
+            assert (await log(consensus, "drop", ENDED).open()).progress == at(5)
+        with pytest.raises(FencedError):
+            await task.write(at(9), {})
+        with pytest.raises(FencedError, match="its materialization was dropped"):
+            await log(consensus, "b", 8).open()
+
+    asyncio.run(body())
+
+
+def test_a_dropped_task_is_over_though_its_log_cannot_be_read() -> None:
+    """Damage: a record that is broken keeps every materialization from being started, for ever."""
+
+    async def body() -> None:
+        consensus = MemoryConsensus()
+        await register_of(KEY, HandClock(), CountingIds("x"), consensus).update(lambda _: b"broken")
+        with pytest.raises(CorruptionError):
+            await log(consensus).open()
+        await log(consensus, "b", ENDED).open()
+        with pytest.raises(FencedError, match="is over"):
+            await log(consensus, "c", 7).open()
+
+    asyncio.run(body())
+
+
+def test_a_task_that_never_ran_before_it_was_dropped_does_not_begin() -> None:
+    """Damage: a process that hears of a materialization late begins it after the DROP."""
+
+    async def body() -> None:
+        consensus = MemoryConsensus()
+        assert (await log(consensus, "drop", ENDED).open()).progress == Progress()
+        with pytest.raises(FencedError, match="its materialization was dropped"):
+            await log(consensus, "b", 1).open()
 
     asyncio.run(body())
 

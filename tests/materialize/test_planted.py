@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import unicodedata
 from collections.abc import Callable, Coroutine, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from itertools import count
 from pathlib import Path
@@ -23,6 +23,7 @@ from strandline.materialize.drivers.sql.driver import SqlDriver
 from strandline.materialize.drivers.sql.session import SqlSession
 from strandline.materialize.drivers.sql.text import Sql, identifier
 from strandline.materialize.protocol import fsm, states
+from strandline.materialize.protocol.holds import EVERYTHING
 from strandline.materialize.protocol.messages import (
     DELETE,
     Acknowledge,
@@ -48,6 +49,8 @@ from strandline.testing.contracts.drivers.driver_contract import (
     zombie_everywhere,
 )
 from strandline.testing.contracts.drivers.fencing_contract import every_order
+from strandline.testing.contracts.drivers.losing import lost
+from strandline.testing.contracts.drivers.odd_values import odd_values
 from strandline.testing.contracts.drivers.world import MakeEndpoint
 from strandline.testing.endpoints import KeyValueSession, MemoryEndpoint, MemorySession, StagingSession, key_of
 
@@ -116,6 +119,31 @@ def test_a_fence_that_is_read_but_not_compared_is_caught(
     """Damage: a driver that lets zombies commit passes the contract (law M3)."""
     monkeypatch.setattr(checkpoints, "_ADVANCE", checkpoints._ADVANCE.replace("fence = {5}", "fence >= {5}"))
     caught(zombie_everywhere(files(SqlSession)))
+
+
+@pytest.mark.parametrize("everything", [True, False])
+def test_a_driver_that_does_not_look_for_what_it_left_is_caught(
+    everything: bool, files: Callable[..., MakeEndpoint], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Damage: a driver that writes on after the endpoint has lost its rows passes the contract."""
+    real = checkpoints.advance
+
+    def planted(
+        connection: Connection, dialect: DuckDBDialect, held: checkpoints.Claim, checkpoint: Checkpoint
+    ) -> None:
+        with suppress(StrandlineError):
+            real(connection, dialect, held, checkpoint)
+
+    monkeypatch.setattr(checkpoints, "advance", planted)
+    caught(lost(files(SqlSession)(), everything=everything))
+
+
+def test_a_driver_that_does_not_say_what_it_cannot_hold_is_caught(
+    files: Callable[..., MakeEndpoint], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Damage: a driver that stores another value than it was given passes the contract."""
+    monkeypatch.setattr(DuckDBDialect, "holds", EVERYTHING)
+    caught(odd_values(files(SqlSession)()))
 
 
 @pytest.mark.parametrize("session", [KeyValueSession, StagingSession])

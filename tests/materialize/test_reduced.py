@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import AsyncGenerator
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -240,3 +241,35 @@ def test_properties_below_a_column_may_have_any_name() -> None:
     """Damage: a column that holds JSON or a struct cannot be reduced."""
     schema = {**MERGE, "properties": {"last": {"type": "object", "properties": {"anything": {}}}}}
     Reduced(replace(STANDARD, reduce=json.dumps(schema))).require_columns()
+
+
+@pytest.mark.parametrize(
+    ("strategy", "times", "mixed"),
+    [
+        ("lastWriteWins", [(1, 3), (1, 4)], True),
+        ("lastWriteWins", [(1, 3), (2, 4)], False),
+        ("lastWriteWins", [(1, 3), (1, 7)], False),
+        ("lastWriteWins", [(1, 3), (1, 4), (2, 4)], True),
+        ("maximize", [(1, 3), (1, 4)], False),
+    ],
+)
+def test_rows_that_compaction_may_have_turned_round_are_mixed(
+    strategy: str, times: list[tuple[int, int]], mixed: bool
+) -> None:
+    """Damage: a table is called wrong whose rows came in the order that compaction has removed since."""
+    each = {name: {"reduce": {"strategy": strategy}} for name in ("n", "last")}
+    reduce = json.dumps({"type": "object", **MERGE, "properties": each})
+    whole = Reduced(Binding("v", "t", ("k",), SCHEMA, reduce=reduce)).whole(5)
+
+    async def changes() -> AsyncGenerator[pa.RecordBatch, None]:
+        for number, (k, time) in enumerate(times):
+            row = {"k": k, "n": number, "last": "", "__time": time, "__diff": 1}
+            kinds = {**TYPES, "__time": pa.int64(), "__diff": pa.int64()}
+            yield pa.RecordBatch.from_pylist([row], schema=pa.schema(list(kinds.items())))
+
+    async def look() -> None:
+        async for _ in whole.tables(changes()):
+            pass
+
+    asyncio.run(look())
+    assert whole.mixed is mixed

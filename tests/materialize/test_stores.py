@@ -14,10 +14,11 @@ from hypothesis import strategies as st
 
 from strandline.algebra.schema import DIFF, Column, Schema
 from strandline.errors import DefinitionError
+from strandline.materialize.protocol.holds import EVERYTHING, require_held
 from strandline.materialize.protocol.messages import DELETE, EXISTS
 from strandline.materialize.protocol.spec import canonical, contents
 from strandline.materialize.protocol.task import Binding
-from strandline.materialize.stores import Stores, keys_of, require_texts, to_store, with_existence
+from strandline.materialize.stores import Stores, keys_of, to_store, with_existence
 
 SCHEMA = Schema((Column("x", "int"), Column("k", "double"), Column("l", "string")))
 BINDING = Binding("v", "t", ("k", "l"), SCHEMA)
@@ -203,12 +204,12 @@ def test_a_text_that_is_not_utf_8_is_named(nested: bool) -> None:
     kind = "array<string>" if nested else "string"
     binding = Binding("v", "t", ("k",), Schema((Column("k", "int"), Column("l", kind))))
     batch = pa.RecordBatch.from_pydict({"k": pa.array([7, 8, 9, 10], pa.int32()), "l": given, DIFF: pa.array([1] * 4)})
-    require_texts(binding, batch.slice(0, 2))
-    require_texts(binding, batch.slice(3))
+    require_held(binding, batch.slice(0, 2), EVERYTHING)
+    require_held(binding, batch.slice(3), EVERYTHING)
     with pytest.raises(
         DefinitionError, match=r"'v' into 't': the row with the key \(k = 9\) .* column 'l' .* not UTF-8"
     ):
-        require_texts(binding, batch)
+        require_held(binding, batch, EVERYTHING)
 
 
 def test_a_key_that_is_not_utf_8_is_shown_as_bytes() -> None:
@@ -216,4 +217,4 @@ def test_a_key_that_is_not_utf_8_is_shown_as_bytes() -> None:
     binding = Binding("v", "t", ("l",), Schema((Column("l", "string"),)))
     batch = pa.RecordBatch.from_pydict({"l": text_of(b"\xff"), DIFF: pa.array([1])})
     with pytest.raises(DefinitionError, match=r"key \(l = b'\\xff'\)"):
-        require_texts(binding, batch)
+        require_held(binding, batch, EVERYTHING)

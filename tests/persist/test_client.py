@@ -175,3 +175,11 @@ def test_a_problem_of_a_collection_is_reported_by_shard_until_it_is_gone(place):
     place.versions["s"][1] = good
     grow()
     assert client.problems() == {}
+
+
+def test_a_fenced_shard_takes_nothing_of_an_older_epoch(place):
+    """Damage: a replica that has not heard of a view's new query brings the view on by the one before."""
+    writer = place.writer(epoch=1)
+    run_sync(place.client().fence("s", 2))
+    assert place.append(writer, 0, 1) == Fenced(2)
+    assert place.append(place.writer(epoch=2), 0, 1) == Appended(Frontier(1))

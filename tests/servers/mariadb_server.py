@@ -35,6 +35,13 @@ SETTINGS: Final = (
     "--innodb-lock-wait-timeout=20",
     "--max-connections=300",
 )
+HOSTILE: Final = """SET GLOBAL sql_mode = 'NO_BACKSLASH_ESCAPES,PIPES_AS_CONCAT,PAD_CHAR_TO_FULL_LENGTH',
+GLOBAL time_zone = '+05:45', GLOBAL character_set_server = latin1, GLOBAL sql_select_limit = 1,
+GLOBAL completion_type = 'CHAIN', GLOBAL sql_safe_updates = 1, GLOBAL tx_read_only = 1"""
+"""What an operator may have set: no value, and no row, depends on that."""
+PLAIN: Final = """SET sql_mode = 'STRICT_ALL_TABLES', time_zone = '+00:00', sql_select_limit = 18446744073709551615,
+completion_type = 'NO_CHAIN', sql_safe_updates = 0, tx_read_only = 0"""
+"""What the tests' own sessions say: what they see is not under test."""
 _NUMBERS: Final = itertools.count()
 
 
@@ -68,6 +75,7 @@ class MariaDBServer:
                 with closing(pymysql.connect(unix_socket=str(socket_path), user="root", autocommit=True)) as root:
                     grant = f"GRANT ALL ON *.* TO '{USER}'@'%' IDENTIFIED BY '{PASSWORD}'"
                     root.cursor().execute(grant)
+                    root.cursor().execute(HOSTILE)
                 return
             except pymysql.MySQLError:
                 if self._process.poll() is not None or time.monotonic() > until:
@@ -85,7 +93,13 @@ class MariaDBServer:
     def connect(self, database: str | None = None) -> Any:
         """Return a connection of the tests' own."""
         return pymysql.connect(
-            host="127.0.0.1", port=self.port, user=USER, password=PASSWORD, database=database, autocommit=True
+            host="127.0.0.1",
+            port=self.port,
+            user=USER,
+            password=PASSWORD,
+            database=database,
+            autocommit=True,
+            init_command=PLAIN,
         )
 
     @contextmanager

@@ -19,6 +19,7 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
+from urllib.parse import quote
 
 import psycopg
 from stopping import freeze
@@ -37,6 +38,32 @@ SETTINGS: Final = {
     "bgwriter_delay": "10s",
     "checkpoint_timeout": "1h",
 }
+HOSTILE: Final = {
+    "bytea_output": "escape",
+    "client_encoding": "LATIN1",
+    "DateStyle": "German, DMY",
+    "default_transaction_isolation": "serializable",
+    "extra_float_digits": "-3",
+    "IntervalStyle": "sql_standard",
+    "quote_all_identifiers": "on",
+    "search_path": "nowhere",
+    "standard_conforming_strings": "off",
+    "TimeZone": "Asia/Kathmandu",
+    "xmlbinary": "hex",
+    "xmloption": "document",
+}
+"""What every role finds set in a database of a test's own, as an operator may set it: no value depends on that."""
+PLAIN: Final = (
+    "client_encoding=UTF8",
+    "DateStyle=ISO",
+    r"default_transaction_isolation=read\ committed",
+    "extra_float_digits=1",
+    "IntervalStyle=postgres",
+    "search_path=public",
+    "standard_conforming_strings=on",
+    "xmloption=content",
+)
+"""What the tests' own sessions say: what they see is not under test."""
 
 
 @dataclass(frozen=True)
@@ -63,6 +90,8 @@ class PostgresServer:
         name = f"test_{next(_NUMBERS)}"
         with psycopg.connect(self.url, autocommit=True) as connection:
             connection.execute(f"CREATE DATABASE {name} ENCODING '{encoding}' TEMPLATE template0")
+            for setting, value in HOSTILE.items():
+                connection.execute(f"ALTER ROLE {USER} IN DATABASE {name} SET {setting} = '{value}'")
         made = PostgresDatabase(self, name)
         try:
             yield made
@@ -139,7 +168,8 @@ class PostgresDatabase:
     def __init__(self, server: PostgresServer, name: str) -> None:
         self.server = server
         self.name = name
-        self.url = f"postgresql://{USER}@127.0.0.1:{server.port}/{name}"
+        said = quote(" ".join(f"-c{each}" for each in PLAIN))
+        self.url = f"postgresql://{USER}@127.0.0.1:{server.port}/{name}?options={said}"
         self._session: psycopg.Connection | None = None
 
     @property

@@ -50,7 +50,14 @@ def test_what_the_server_is_can_be_asked_in_part() -> None:
 
 
 @pytest.mark.parametrize(
-    "kind", ["CommandGetCatalogs", "CommandGetDbSchemas", "CommandGetTableTypes", "CommandGetPrimaryKeys"]
+    "kind",
+    [
+        "CommandGetCatalogs",
+        "CommandGetDbSchemas",
+        "CommandGetTableTypes",
+        "CommandGetPrimaryKeys",
+        "CommandGetXdbcTypeInfo",
+    ],
 )
 def test_other_questions_have_an_answer(kind: str) -> None:
     """Damage: a tool that asks for keys or schemas ends with an error, and shows nothing."""

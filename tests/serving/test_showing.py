@@ -25,7 +25,7 @@ def test_every_client_asks_what_there_is(served: Serving) -> None:
         cursor.execute("SHOW VIEWS")
         assert cursor.fetch_arrow_table().to_pylist()[0]["reads"] == "sales"
         cursor.execute("DESCRIBE sales")
-        assert cursor.fetchall() == [("city", "string"), ("n", "int")]
+        assert cursor.fetchall() == [("city", "string", None), ("n", "int", None)]
     with strandline.connect(served.flight_sql[0]) as remote:
         (row,) = remote.query("SHOW CREATE totals").collect()
         assert row["statement"].startswith("CREATE MATERIALIZED VIEW totals AS\nSELECT city")

@@ -17,7 +17,7 @@ from worlds.outside import AT_ONCE
 from worlds.system import STEPS_MAX
 from worlds.whole import play
 
-HISTORIES: Final = 900
+HISTORIES: Final = 500
 """Those that are the same each time."""
 NEW_HISTORIES: Final = 300
 """So many new ones come with them."""

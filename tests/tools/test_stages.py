@@ -48,7 +48,7 @@ def test_the_markers_of_the_project_are_those_of_the_stages(stages: ModuleType) 
     """A marker that the stages do not know would put a test that needs a server among the unit tests."""
     settings = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["pytest"]["ini_options"]
     names = {each.partition(":")[0].partition("(")[0] for each in settings["markers"]}
-    assert names == {*stages.STAGE_BY_MARKER, "drawn", "seldom"}
+    assert names == {*stages.STAGE_BY_MARKER, "drawn"}
 
 
 def test_every_case_of_a_drawn_test_runs_sooner_or_later_and_one_of_each_test_always() -> None:
@@ -65,12 +65,25 @@ def test_every_case_of_a_drawn_test_runs_sooner_or_later_and_one_of_each_test_al
         assert (counts["b"], counts["c"], counts["d"]) == (1, 1, 1), each
 
 
-def test_a_test_that_runs_seldom_runs_in_one_run_of_so_many() -> None:
+def test_a_test_that_takes_long_runs_in_one_run_of_so_many() -> None:
     """Damage: a test that costs much never runs, or all of them run at once."""
     names = {f"test_{n}" for n in range(20)}
     ran = [names - drawing.put_off([(name, 4) for name in names], seed) for seed in range(100)]
     assert set().union(*ran) == names
     assert 3 < sum(map(len, ran)) / len(ran) < 7
+
+
+def test_what_a_test_took_when_it_was_recorded_decides_how_often_it_runs(
+    stages: ModuleType, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> None:
+    """Damage: a test is looked up by another name than it was recorded by, and the run grows with each long test."""
+    this = stages.reported_name(request.node.nodeid)
+    share_s = stages.SHARE_S[stages.stage_of_item(request.node)]
+    for times, expected in {1: 400, 4: 100, 100: 400 / drawing.SELDOM}.items():
+        monkeypatch.setattr(stages.costs, "recorded", lambda took=times * share_s: {"tests": {this: took}})
+        ran = sum(not stages.left_out([request.node], seed) for seed in range(400))
+        assert 0.7 * expected <= ran <= 1.3 * expected
+    assert this == f"tests.tools.test_stages::{request.node.name}"
 
 
 def test_a_report_counts_every_test_and_gives_the_reason_of_each_skip(stages: ModuleType, tmp_path: Path) -> None:
@@ -217,9 +230,9 @@ def test_what_a_run_took_is_what_the_next_one_deals_by(
     """Else tests are dealt by seconds of long ago; or a run of one stage forgets what all others cost."""
     monkeypatch.setattr(stages.costs, "COSTS_FILE", tmp_path / "seconds.json")
     assert stages.costs.recorded() == {}
-    stages.costs.record({"unit": {"tests/a.py": 1.04}, "spark": {"tests/b.py": 30}})
-    stages.costs.record({"unit": {"tests/c.py": 2}, "views": {}})
-    assert stages.costs.recorded() == {"unit": {"tests/c.py": 2}, "spark": {"tests/b.py": 30}}
+    stages.costs.record({"unit": {"tests/a.py": 1.04}, "spark": {"tests/b.py": 30}}, {"a": 9, "b": 3.14, "c": 1})
+    stages.costs.record({"unit": {"tests/c.py": 2}, "views": {}}, {"a": 1})
+    assert stages.costs.recorded() == {"unit": {"tests/c.py": 2}, "spark": {"tests/b.py": 30}, "tests": {"b": 3.1}}
 
 
 def test_the_figures_name_the_tests_that_took_longest(
@@ -234,5 +247,5 @@ def test_the_figures_name_the_tests_that_took_longest(
 
 def test_the_examples_of_the_runner_tell_the_truth(stages: ModuleType) -> None:
     """An example that no longer holds teaches a reader something false."""
-    assert doctest.testmod(stages) == doctest.TestResults(failed=0, attempted=2)
+    assert doctest.testmod(stages) == doctest.TestResults(failed=0, attempted=3)
     assert doctest.testmod(stages.costs) == doctest.TestResults(failed=0, attempted=2)

@@ -39,6 +39,8 @@ def test_a_consensus_may_be_said(monkeypatch: pytest.MonkeyPatch) -> None:
     assert consensus_of("postgresql://ann@host/db", BUCKET) == InPostgres(
         Secret("postgresql://ann@host/db"), "host/db", "strandline"
     )
+    spaced = "postgresql://host/db?options=-cDateStyle%3DISO%20-cTimeZone%3DUTC"
+    assert consensus_of(spaced, BUCKET) == InPostgres(Secret(spaced), "host/db", "strandline")  # libpq reads no plus
     monkeypatch.setenv("CONSENSUS", "postgresql://ann:pw@host/db?sslmode=require&schema=My+Views")
     found = consensus_of("env:CONSENSUS", InMemory())
     assert found == InPostgres(Secret("postgresql://ann:pw@host/db?sslmode=require"), "host/db", "My Views")

@@ -18,6 +18,7 @@ __all__ = [
     "nodes",
     "notation",
     "parquet_schema",
+    "readable",
     "scalar",
     "schema",
     "stored",

@@ -26,11 +26,11 @@ from sqlglot import exp
 from sqlglot.errors import SqlglotError
 
 from strandline.algebra.judged import certain
-from strandline.algebra.nodes import Filter, Join, Negate, Node, Opaque, Project, Reduce, UnionAll, children
+from strandline.algebra.nodes import Filter, Join, Negate, Node, Opaque, Project, Reduce, UnionAll, children, rebuilt
 from strandline.algebra.pairs import Pairs, possible
 from strandline.algebra.product import Product, Values
 from strandline.algebra.products import Products
-from strandline.algebra.scalar import Faithful, Scalar, case, column, columns, is_null, number
+from strandline.algebra.scalar import Faithful, Scalar, case, column, columns, is_null, number, steady
 from strandline.algebra.schema import ERROR, RESERVED
 
 TEXTS_REMEMBERED: Final = 1_000
@@ -76,8 +76,6 @@ def may_fail(node: Node) -> bool:
 def has_doubtful_condition(sql: str) -> bool:
     """Tell whether a condition of a query that Spark answers may fail for some row; of one that cannot be read it may.
 
-    Of a query with a LATERAL subquery it is not asked: Spark takes no input there that is not deterministic.
-
     >>> has_doubtful_condition("SELECT a FROM t WHERE 10 / a > 1"), has_doubtful_condition("SELECT 10 / a AS b FROM t")
     (True, False)
     """
@@ -85,8 +83,6 @@ def has_doubtful_condition(sql: str) -> bool:
         tree = sqlglot.parse_one(sql, dialect=Faithful)
     except SqlglotError:
         return True
-    if any(not each.args.get("view") for each in tree.find_all(exp.Lateral)):
-        return False
     conditions = [each.this for each in tree.find_all(exp.Where, exp.Having, exp.Qualify)]
     conditions += [on for join in tree.find_all(exp.Join) if (on := join.args.get("on")) is not None]
     return not all(map(certain, conditions))
@@ -109,7 +105,9 @@ class _Careful:
             case Reduce():
                 return self.grouped(node)
             case Opaque():
-                return replace(node, inputs=tuple(self.given(each, columns(each.names)) for each in node.inputs))
+                return replace(
+                    node, inputs=tuple(_steady(self.given(each, columns(each.names))) for each in node.inputs)
+                )
             case _:
                 return self.given(node, columns(node.names))
 
@@ -152,6 +150,17 @@ class _Careful:
         ok = Project(rows, outputs)
         self.errors += [*unknown, *(map(Negate, failed) if product.negative else failed)]
         return Negate(ok) if product.negative else ok
+
+
+def _steady(node: Node) -> Node:
+    """Return what a query reads with conditions that Spark takes for functions of the row: subqueries may read it."""
+    match rebuilt(node, _steady):
+        case Filter() as found:
+            return replace(found, predicate=steady(found.predicate))
+        case Project() as found:
+            return replace(found, columns=tuple((name, steady(value)) for name, value in found.columns))
+        case found:
+            return found
 
 
 def _asked(node: Reduce, argument: Scalar) -> Scalar:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
@@ -18,11 +19,28 @@ _LINE: Final = re.compile(r"[^\r\n]*(?:\r\n|\r|\n)|[^\r\n]+")
 
 @dataclass(frozen=True, slots=True)
 class FirstRecord:
-    """The first record: the line that it begins at (from 1), the text of that line, and its fields, trimmed."""
+    """The first record: the line that it begins at (from 1), the text of that line, and its fields as written.
+
+    ``ends``: the line end behind it, where a quoted field has another one before that; else empty.
+    """
 
     line: int
     text: str
     fields: tuple[str, ...]
+    ends: str = ""
+
+    def names(self, declared: Iterable[str] = ()) -> tuple[str, ...]:
+        """Return the column that each field names, where columns are ``declared``.
+
+        A field names the declared column that is called just so, without regard to case.  Any other one is taken
+        without the blanks around it, which many programs write behind a delimiter.
+
+        >>> record = FirstRecord(1, "id, a,b ", ("id", " a", "b "))
+        >>> record.names(["ID", " A"]), record.names()
+        (('id', ' a', 'b'), ('id', 'a', 'b'))
+        """
+        exact = {name.lower() for name in declared}
+        return tuple(field if field.lower() in exact else field.strip() for field in self.fields)
 
 
 def first_record(head: str, form: FileFormat) -> FirstRecord | None:
@@ -30,7 +48,7 @@ def first_record(head: str, form: FileFormat) -> FirstRecord | None:
 
     >>> from strandline.algebra.formats import Encoding
     >>> first_record('\n\t\na,"b c", d\r\n1,2,3\n', FileFormat(Encoding.CSV))
-    FirstRecord(line=3, text='a,"b c", d', fields=('a', 'b c', 'd'))
+    FirstRecord(line=3, text='a,"b c", d', fields=('a', 'b c', ' d'), ends='')
     """
     lines = _LINE.findall(head)
     blank = next((n for n, line in enumerate(lines) if line.strip(BLANK)), len(lines))
@@ -39,13 +57,17 @@ def first_record(head: str, form: FileFormat) -> FirstRecord | None:
         return None
     doubled = form.escape == form.quote
     text = lines[0].rstrip("\r\n")
-    fields = next(
-        csv.reader(
-            io.StringIO("".join(lines) if form.multiline else text, newline=""),
-            delimiter=form.delimiter,
-            quotechar=form.quote,
-            doublequote=doubled,
-            escapechar=None if doubled else form.escape,
-        )
+    read = csv.reader(
+        io.StringIO("".join(lines) if form.multiline else text, newline=""),
+        delimiter=form.delimiter,
+        quotechar=form.quote,
+        doublequote=doubled,
+        escapechar=None if doubled else form.escape,
     )
-    return FirstRecord(1 + blank, text, tuple(field.strip() for field in fields))
+    fields = next(read)
+    ends = _end(lines[read.line_num - 1])
+    return FirstRecord(1 + blank, text, tuple(fields), ends if ends != _end(lines[0]) else "")
+
+
+def _end(line: str) -> str:
+    return line[len(line.rstrip("\r\n")) :]

@@ -1,4 +1,4 @@
-"""Excerpts: pieces of a user's SQL that are passed to Spark verbatim."""
+"""Excerpts: pieces of a user's SQL that are passed to Spark verbatim, with the values of their question marks."""
 
 from __future__ import annotations
 
@@ -6,15 +6,21 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+import pyarrow as pa
+
 from strandline.errors import DefinitionError, Position
 
 
 @dataclass(frozen=True, slots=True)
 class Excerpt:
-    """A piece of a text and its position there; no code changes it or embeds it in another text."""
+    """A piece of a text and its position there; no code changes it or embeds it in another text.
+
+    ``given``: a value for each question mark, in the order of the text.
+    """
 
     text: str
     start: Position
+    given: tuple[pa.Scalar, ...] = ()
 
 
 @contextmanager

@@ -30,7 +30,8 @@ class FileFormat:
     in any order; columns that are not declared are skipped, and a file that lacks a declared column is one error.
     Without a header, fields are matched by position and there must be as many as columns.  ``null`` is the one token
     (besides the empty field) that stands for NULL. ``escape`` equal to ``quote`` means that a quote inside quotes is
-    doubled (RFC 4180).  ``multiline``: a record may span lines.  ``later``: declared columns that a file may lack,
+    doubled (RFC 4180).  ``multiline``: a record may span lines; ``ends``: what ends one of CSV then, where the reader
+    would take another line end for it; empty: it sees for itself.  ``later``: declared columns that a file may lack,
     since files came before them: its records have NULL there.  JSON names are matched exactly, and a missing name is
     NULL, as in Spark.
     """
@@ -44,6 +45,7 @@ class FileFormat:
     timestamp_format: str | None = None
     date_format: str | None = None
     multiline: bool = False
+    ends: str = ""
     later: tuple[str, ...] = ()
 
 

@@ -15,7 +15,7 @@ Long because all nodes are declared in one place.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, fields, replace
 from typing import Final, TypeAlias
 
@@ -38,6 +38,11 @@ class Get:
 
     frame: str
     columns: tuple[tuple[str, str], ...]
+
+    @classmethod
+    def of(cls, frame: str, names: Iterable[str]) -> Get:
+        """Return the leaf in which the columns ``names`` are called as in the frame."""
+        return cls(frame, tuple((name, name) for name in names))
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -443,6 +448,11 @@ def frames(node: Node) -> frozenset[str]:
 def has_join(node: Node) -> bool:
     """Tell whether ``node`` joins anything."""
     return isinstance(node, Join) or any(map(has_join, children(node)))
+
+
+def has_constant(node: Node) -> bool:
+    """Tell whether ``node`` reads rows that come to be in the first step alone."""
+    return isinstance(node, Constant) or any(map(has_constant, children(node)))
 
 
 def stored_columns(node: Node) -> dict[str, frozenset[str]]:

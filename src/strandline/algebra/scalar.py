@@ -15,10 +15,12 @@ from functools import cached_property, reduce
 from typing import Any, ClassVar, Final
 
 import sqlglot
-from sqlglot import TokenType, exp
+from sqlglot import Token, TokenType, exp
 from sqlglot.dialects.spark import Spark
 from sqlglot.generators.spark import SparkGenerator
 from sqlglot.parsers.spark import SparkParser
+
+from strandline.algebra.schema import DIFF
 
 _SPECIAL: Final = ("CAST", "EXTRACT", "OVERLAY", "POSITION", "SUBSTRING", "TRIM", "TRY_CAST")
 _REWRITTEN: Final = (exp.Array, exp.From, exp.Pivot, exp.Select, exp.Table, exp.With, exp.WithinGroup)
@@ -33,6 +35,10 @@ GENERATORS: Final = frozenset(
 """Functions that give several rows for one, or none."""
 
 
+_GOES_ON: Final = "\\\n"
+"""What, at the end of a line in a comment, has Spark take the next line for a part of it."""
+
+
 class HasValue(exp.Expression):
     """Whether ``this`` has a value (NULL is one), rather than fail: a condition that never fails itself.
 
@@ -45,11 +51,14 @@ class HasValue(exp.Expression):
     only a branch needs, hence the IF.  Its condition is always true; Spark, which takes it for not deterministic, moves
     nothing from above below a filter with it: everything above is evaluated on the rows that pass, and no others.
 
+    ``steady``: for rows that a query's subqueries read.  Its condition is one that Spark takes for a function of the
+    row: else it would take the subqueries for not deterministic, too.  Another barrier has to stand above the filter.
+
     >>> text(HasValue(this=scalar("1 / a").tree))
     "(TRY_TO_BINARY(IF(SPARK_PARTITION_ID() >= 0, HEX(XXHASH64(CAST((1 / a) AS STRING))), ''), 'utf-8') IS NOT NULL)"
     """
 
-    arg_types: ClassVar[dict[str, bool]] = {"this": True}
+    arg_types: ClassVar[dict[str, bool]] = {"this": True, "steady": False}
 
 
 class Known(exp.Expression):
@@ -63,11 +72,37 @@ class Known(exp.Expression):
 
 def _guarded(generator: SparkGenerator, tree: HasValue) -> str:
     hashed = f"HEX(XXHASH64(CAST(({generator.sql(tree, 'this')}) AS STRING)))"
-    return f"(TRY_TO_BINARY(IF(SPARK_PARTITION_ID() >= 0, {hashed}, ''), 'utf-8') IS NOT NULL)"
+    always = f"BIT_COUNT({DIFF}) >= 0" if tree.args.get("steady") else "SPARK_PARTITION_ID() >= 0"
+    return f"(TRY_TO_BINARY(IF({always}, {hashed}, ''), 'utf-8') IS NOT NULL)"
+
+
+def steady(expression: Scalar) -> Scalar:
+    """Return ``expression`` with conditions that Spark takes for functions of the row; see `HasValue`."""
+
+    def put(node: exp.Expr) -> exp.Expr:
+        return HasValue(this=node.this, steady=True) if isinstance(node, HasValue) else node
+
+    return Scalar(expression.tree.copy().transform(put, copy=False))
+
+
+def is_steady(expression: Scalar) -> bool:
+    """Tell whether `steady` has made one of the conditions of ``expression``."""
+    return any(each.args.get("steady") for each in expression.tree.find_all(HasValue))
 
 
 def _known(generator: SparkGenerator, tree: Known) -> str:
     return f"IF({generator.sql(tree, 'mark')}, {generator.sql(tree, 'this')}, RAISE_ERROR('it has no value'))"
+
+
+def _joined(sql: str, tokens: Iterable[Token]) -> str:
+    """Return ``sql`` with blanks where a comment goes on: between tokens, a backslash is in a comment."""
+    if _GOES_ON not in sql:
+        return sql
+    found, at = list[str](), 0
+    for token in tokens:  # some begin where others do: `1L` is a number, and its type
+        found += (sql[at : token.start].replace(_GOES_ON, "  "), sql[max(at, token.start) : token.end + 1])
+        at = max(at, token.end + 1)
+    return "".join([*found, sql[at:].replace(_GOES_ON, "  ")])
 
 
 class Faithful(Spark):
@@ -77,6 +112,23 @@ class Faithful(Spark):
         """Reads what follows SHOW, EXPLAIN and their like as tokens, and not as one string up to a semicolon."""
 
         COMMANDS: ClassVar[set[TokenType]] = set()
+        # Spark has no `?::` and no `??`: a question mark is a parameter, and what follows is a token of its own.
+        KEYWORDS: ClassVar[dict[str, TokenType]] = {
+            word: kind for word, kind in Spark.Tokenizer.KEYWORDS.items() if not word.startswith("?")
+        }
+
+        def tokenize(self, sql: str) -> list[Token]:
+            r"""Return the tokens of ``sql``, with the line behind a comment that ends in a backslash as a part of it.
+
+            So Spark reads it.  Each token has its place in ``sql``.
+
+            >>> [token.text for token in Faithful().tokenize("a -- b \\\n, c\nd '\\\n'")]
+            ['a', 'd', '\n']
+            """
+            tokens = super().tokenize(sql)
+            while (joined := _joined(sql, tokens)) != sql:
+                sql, tokens = joined, super().tokenize(joined)
+            return tokens
 
     class Parser(SparkParser):
         """Interprets no function, and parses `array(a, b)` as a call, so that `array(a, b)[0]` is an element."""
@@ -110,6 +162,11 @@ class Faithful(Spark):
 def text(expression: exp.Expr) -> str:
     """Return the SQL text of ``expression``."""
     return expression.sql(dialect=Faithful, comments=False)
+
+
+def as_written(expression: exp.Expr) -> str:
+    """Return its SQL text as `text` does, the names of functions in the letters that the author used."""
+    return expression.sql(dialect=Faithful, comments=False, normalize_functions=False)
 
 
 @dataclass(frozen=True, eq=False, repr=False)

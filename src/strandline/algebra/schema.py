@@ -22,6 +22,8 @@ SUCCESSOR: Final = "__next_"
 """How the name of a view begins that is to replace another one, whose name follows; no user can give such a name."""
 SHOWN_MAX: Final = 20
 """How many columns a message names."""
+_NAME_SHOWN_MAX: Final = 80
+"""How many characters of a name a message shows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +96,15 @@ def struct(fields: Iterable[Column]) -> str:
 def ddl_of(columns: Iterable[Column]) -> str:
     """Return ``columns`` as Spark DDL, names quoted."""
     return ", ".join(f"{quote(c.name)} {c.type}" for c in columns)
+
+
+def shown(name: str) -> str:
+    """Return ``name`` as messages say it: on one line, and of a long one its beginning.
+
+    >>> print(shown("a`b"), shown("x" * 50_000)[-24:])
+    'a`b' xxx'… (50000 characters)
+    """
+    return repr(name) if len(name) <= _NAME_SHOWN_MAX else f"{name[:_NAME_SHOWN_MAX]!r}… ({len(name)} characters)"
 
 
 def quote(name: str) -> str:

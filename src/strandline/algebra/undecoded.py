@@ -21,6 +21,9 @@ DIGITS_MAX: Final = 1_000
 """Spark's parser of JSON takes no longer numbers, and no deeper nesting: either could keep it busy for minutes."""
 TOO_LONG: Final = f"it holds a number of more than {DIGITS_MAX} digits"
 TOO_DEEP: Final = "it is nested too deep"
+NAME_CHARS_MAX: Final = 50_000
+"""That parser takes no longer names of fields, of columns or not, and has no setting for it."""
+LONG_NAME: Final = f"it has a field whose name has more than {NAME_CHARS_MAX} characters"
 TAKES_BACK: Final = "it takes back a record that is not here: "
 RAW_CHARS_MAX: Final = 4_096
 """How much of an undecodable record an error holds."""

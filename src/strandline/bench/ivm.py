@@ -29,7 +29,7 @@ from strandline.bench.tpch.contents import TABLES, Contents
 from strandline.bench.tpch.peer import Peer, columns, differences
 from strandline.bench.tpch.pipeline import Pipeline, Refreshes
 from strandline.bench.tpch.spread import Spread
-from strandline.controller.defining.definitions import explain_view
+from strandline.controller.defining.explaining import explain_view
 from strandline.errors import StrandlineError, reason
 
 if TYPE_CHECKING:

@@ -8,6 +8,7 @@ from contextlib import closing, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from strandline.algebra.readable import readable
 from strandline.cli.terminal import watching
 from strandline.cli.terminal.exits import Exit
 from strandline.cli.terminal.opening import Asked, Opener
@@ -18,6 +19,7 @@ from strandline.client import Progress, Updates
 from strandline.controller.defining.project.settings import Project
 from strandline.errors import ConfigError, DefinitionError, Position
 from strandline.frontier import moments
+from strandline.options import file_text
 from strandline.serving import RemoteEnvironment, RemoteTransaction
 
 if TYPE_CHECKING:
@@ -67,7 +69,7 @@ def subscribe(opener: Opener, root: Path, name: str, as_of: int | None, until: i
         for event in events:
             match event:
                 case Updates(rows):
-                    for row in rows.to_pylist():
+                    for row in readable(rows).to_pylist():
                         shown = ", ".join(f"{key} {value}" for key, value in row.items() if not key.startswith("__"))
                         output.result(row, f"{row['__time']} {row['__diff']:+}: {shown}")
                 case Progress(upper):
@@ -152,9 +154,9 @@ def _answer(env: Asked, sql: str, as_of: int | None, output: Output) -> None:
 
 def _text(file: Path) -> str:
     if str(file) == "-":
-        return sys.stdin.read()
+        return sys.stdin.read().removeprefix("\ufeff")
     try:
-        return file.read_text()
+        return file_text(file)
     except OSError as error:
         raise ConfigError(f"the file {str(file)!r} cannot be read: {error.strerror}") from error
     except UnicodeDecodeError as error:

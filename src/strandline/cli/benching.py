@@ -243,6 +243,24 @@ def serving(
 
 
 @app.command()
+def create(
+    context: typer.Context,
+    clauses: Annotated[
+        list[int] | None, typer.Option(metavar="N", min=29, help="With so many WITH clauses; once for each view.")
+    ] = None,
+    directory: DirectoryOption = None,
+    json: JsonOption = True,
+) -> None:
+    """Measure CREATE of a view of many WITH clauses beside plain Spark's planning, and who waits meanwhile."""
+    from strandline.bench.served.creating import CLAUSES, measure_creating
+
+    def measure(session: SparkSession, place: Path) -> dict[str, Any]:
+        return measure_creating(session, place, clauses=clauses or CLAUSES)
+
+    _bench(context, "create", directory, measure, json=json)
+
+
+@app.command()
 def failover(
     context: typer.Context,
     rate: RateOption = 200,

@@ -21,7 +21,7 @@ from strandline.materialize.driver import Driver, DriverKind
 from strandline.materialize.wire.options import CODEC_VARIABLE, codec
 from strandline.store.system import SystemClock
 from strandline.wiring.loop import RunningTask
-from strandline.wiring.registry import DRIVERS, named, opened, page
+from strandline.wiring.registry import DRIVERS, described, named, opened, page
 
 NUMBER: Final = "{n}"
 """In an option: another number for each endpoint of `driver_check`."""
@@ -55,9 +55,10 @@ def sync(opener: Opener, root: Path, name: str, timeout: float, output: Output) 
 
 def driver_spec(endpoint: str, output: Output) -> None:
     """Print the options that an endpoint's driver takes."""
-    spec = named(DRIVERS, "endpoint", endpoint).spec
+    kind = described(endpoint)
+    spec = kind.spec
     document = {
-        "endpoint": endpoint,
+        "endpoint": kind.name,
         "options": spec.config_schema,
         "resource": spec.resource_schema,
         "documentation_url": spec.documentation_url,

@@ -43,7 +43,7 @@ from strandline.client import Environment
 from strandline.controller.defining.project.files import resolved
 from strandline.controller.defining.project.settings import Project
 from strandline.engine.session.start import spark_is_gone
-from strandline.errors import FencedError, StoreError, Unavailable
+from strandline.errors import ExecutorsGone, FencedError, StoreError, Unavailable
 from strandline.instance.beginnings import Beginning
 from strandline.materialize.status import Status
 from strandline.serving import Door
@@ -85,6 +85,10 @@ def until_stopped(call: Callable[[Stop], Exit], note: Callable[[str], object]) -
     with stop.listening():
         try:
             return call(stop)
+        except ExecutorsGone:
+            if not stop.asked:
+                raise
+            return Exit.OK  # it ends anyway
         except Exception as error:
             if not spark_is_gone(error):
                 raise

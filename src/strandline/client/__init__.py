@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from strandline import lazily
 
 if TYPE_CHECKING:
-    from strandline.client.cancelling import Cancel
+    from strandline.client.cancelling import Cancel, Leaving, Outcome, ended_by, heeding_interrupts, present
     from strandline.client.environment import Environment
     from strandline.client.events import Progress, Updates
     from strandline.client.opening import (
@@ -27,20 +27,28 @@ __all__ = [
     "Collection",
     "Environment",
     "Events",
+    "Leaving",
     "ListeningReplica",
     "NextVersion",
+    "Outcome",
     "Progress",
     "Transaction",
     "Updates",
+    "ended_by",
+    "heeding_interrupts",
     "open",
     "prepare",
+    "present",
     "replicate",
 ]
 
 __getattr__ = lazily.names(
     __name__,
     {
-        "Cancel": "strandline.client.cancelling",
+        **dict.fromkeys(
+            ("Cancel", "Leaving", "Outcome", "ended_by", "heeding_interrupts", "present"),
+            "strandline.client.cancelling",
+        ),
         "Collection": "strandline.client.reading",
         "Environment": "strandline.client.environment",
         "Events": "strandline.client.subscribing",

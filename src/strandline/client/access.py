@@ -7,16 +7,17 @@ from collections import Counter
 from collections.abc import Callable, Coroutine
 from concurrent.futures import CancelledError
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from strandline.client.cancelling import Cancel
+from strandline.client.cancelling import Cancel, present
 from strandline.client.turn import Turn
 from strandline.controller.asking.housekeeping import damage
 from strandline.controller.core import Core
 from strandline.controller.holding import Hold
 from strandline.controller.location.items import kind_of
-from strandline.errors import CorruptionError, InvalidUsage
+from strandline.errors import CorruptionError, InvalidUsage, NoExecutor
 from strandline.persist.handles.contents import Rows
+from strandline.plane.hurry import hurried
 from strandline.wiring.assemble import SparkAssembly
 from strandline.wiring.loop import LoopThread
 
@@ -24,6 +25,9 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 T = TypeVar("T")
+
+ATTEMPTS_MAX: Final = 4
+"""How often a call is made whose executors are lost each time: as often as Spark makes a task."""
 
 
 class Access:
@@ -48,12 +52,33 @@ class Access:
                 raise
             return self._named(partial(self._loop.run, call))
 
+    def computed(self, make: Callable[[], Coroutine[Any, Any, T]], *, jobs: bool = True) -> T:
+        """Make a call for which Spark may have to run jobs, as `run`; while there is no executor, no other call waits.
+
+        Where the last executor is lost meanwhile, the call ends, waits for others beside all calls, and is made anew:
+        what raises `NoExecutor` has changed nothing.  ``jobs``: it is known to need some, so it waits before, too.
+
+        Raises `NoExecutor` when the patience of the configuration is over.
+        """
+        for attempt in range(1, ATTEMPTS_MAX + 1):
+            if jobs or attempt > 1:
+                self.wait(self.assembly.engine.executors())
+            try:
+                with hurried():
+                    return self.run(make())
+            except NoExecutor:
+                if attempt == ATTEMPTS_MAX:
+                    raise
+        raise AssertionError("the last attempt returns or raises")
+
     def wait(self, call: Coroutine[Any, Any, T], cancel: Cancel | None = None) -> T:
         """Make a call that only reads, and may wait for long: other calls may be made meanwhile.
 
+        ``cancel``: None: what `ended_by` says.
+
         Raises `InvalidUsage` if the environment is closed, also while it waits; or if ``cancel`` is called.
         """
-        cancel = Cancel() if cancel is None else cancel
+        cancel = present() if cancel is None else cancel
         try:
             self.refuse_closed()
         except BaseException:
@@ -100,6 +125,8 @@ class Access:
 
     def close(self) -> None:
         """Close the core, and release all that was opened for it; once.  Raises what an endpoint or a store raises."""
+        if self.core.writing is not None:  # else Spark may not have been started
+            self.assembly.engine.hasten()
         with self.turn:
             if self._closed:
                 return

@@ -6,7 +6,7 @@ Long because it is one class, with every call of the public face.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
@@ -21,7 +21,7 @@ from strandline.client.cancelling import Cancel
 from strandline.client.reading import Collection
 from strandline.client.showing import shown, shown_rows
 from strandline.client.subscribing import Events, Subscription
-from strandline.client.writing import Data, Transaction, change
+from strandline.client.writing import Data, Prepared, Transaction, change, committed, prepared
 from strandline.compute.rules.explanation import Explanation
 from strandline.controller.asking import backfill, housekeeping, reads, status, verification
 from strandline.controller.asking.peeking import peek
@@ -33,11 +33,11 @@ from strandline.controller.asking.wrong_replicas import WrongReplicas
 from strandline.controller.defining import altering, definitions, sources
 from strandline.controller.defining.apply import Applied, apply
 from strandline.controller.defining.changing import evolving, replacing
-from strandline.controller.defining.creating import create
+from strandline.controller.defining.creating import create, foreseen_statement
+from strandline.controller.defining.explaining import explain_view
 from strandline.controller.defining.project.files import load
 from strandline.controller.defining.project.settings import Project
 from strandline.controller.holding import Hold
-from strandline.controller.introspection.listed import schema_of
 from strandline.controller.language import arguments, statements
 from strandline.controller.language.altering import Alter
 from strandline.controller.language.showing import Show, Subscribe
@@ -45,7 +45,8 @@ from strandline.controller.location.config import Config
 from strandline.controller.location.items import Collected, Item, Materialization, View, kind_of
 from strandline.controller.location.version import successors
 from strandline.controller.observing import figures
-from strandline.controller.preparing.deploying import deploy, deployment
+from strandline.controller.preparing.deploying import deploy, deployment, foreseen
+from strandline.controller.preparing.foreseeing import foreseen_project
 from strandline.controller.preparing.preparation import promotion
 from strandline.errors import AsOfError, InvalidUsage, Unavailable
 from strandline.frontier.antichain import MINIMUM, Frontier
@@ -121,6 +122,7 @@ class Environment:
         """
         arguments.instance(project, Project, "project", "a Project (strandline.controller.defining.project.files.load)")
         self._run(self._core.settle())
+        self._access.wait(foreseen_project(self._core, project))
         return self._run(apply(self._core, project, whole=whole))
 
     def deploy(
@@ -136,14 +138,11 @@ class Environment:
         """
         project = load(Path(directory))
 
-        async def deployed() -> dict[str, Any]:
-            counted = await status.live_counters(self._core)
-            if not apply:
-                return await deployment(self._core, project, counted)
-            await self._core.settle()
-            return await deploy(self._core, project, counted, drop=drop)
+        async def deployed(call: Callable[..., Coroutine[Any, Any, dict[str, Any]]], **how: Any) -> dict[str, Any]:
+            return await call(self._core, project, await status.live_counters(self._core), **how)
 
-        return self._run(deployed())
+        plan = self._access.wait(deployed(foreseen, drop=drop) if apply else deployed(deployment))
+        return self._run(deployed(deploy, drop=drop)) if apply else plan
 
     def execute(self, sql: str | statements.Statement) -> int | None:
         """Run one statement; INSERT, UPDATE and DELETE return their commit timestamp.
@@ -155,6 +154,7 @@ class Environment:
             self._run(self._core.settle())
         match statement:
             case statement if isinstance(statement, statements.Create):
+                self._access.wait(foreseen_statement(self._core, statement))
                 self._run(create(self._core, statement))
             case statement if isinstance(statement, Alter):
                 self._run(altering.alter(self._core, statement))
@@ -181,7 +181,7 @@ class Environment:
         The same ``token`` twice is one commit; one that ends in ``@`` and milliseconds expires (docs/streams.md).
         """
         wanted = change(self._access, table, rows, deletes=False)
-        return self._run(self._core.commit([wanted], arguments.token(token)))
+        return committed(self._access, [wanted], arguments.token(token))
 
     def delete(self, table: str, rows: Data, token: str | None = None) -> int:
         """Delete ``rows`` and return the commit timestamp.
@@ -189,7 +189,7 @@ class Environment:
         A row that is not there fails the whole call (`InvalidUsage`).
         """
         wanted = change(self._access, table, rows, deletes=True)
-        return self._run(self._core.commit([wanted], arguments.token(token)))
+        return committed(self._access, [wanted], arguments.token(token))
 
     @contextmanager
     def transaction(self, token: str | None = None) -> Iterator[Transaction]:
@@ -214,7 +214,8 @@ class Environment:
         caller does next, and later ticks with a timeout do not wait for it; `progress` names it (``late``).
 
         Raises `FencedError` if another environment has taken over, `ConfigError` if Spark has ended: then no tick of
-        this environment brings anything on.
+        this environment brings anything on; or if Spark has had no executor for ``executors_end_s``, or the master of
+        its cluster no longer knows this application, which no executor can come to then.
         """
         at = arguments.maybe_time(ts, "ts")
         if timeout is not None:
@@ -311,11 +312,17 @@ class Environment:
         question, time, hold = arguments.question(sql), arguments.maybe_time(as_of, "as_of"), Hold()
         if isinstance(question, Show):
             return self._access.hand_out(self._run(shown_rows(self._core, question, time)), hold)
-        text = question.text
-        return self._access.hand_out(self._run(reads.query(self._core, text, time, hold)).rows, hold)
+        found = self._run(reads.query(self._core, question.text, time, hold, question.given))
+        return self._access.hand_out(found.rows, hold)
 
     def answer(
-        self, sql: str, as_of: int | None = None, least: int = 0, *, cancel: Cancel | None = None, bytes_max: int = 0
+        self,
+        sql: str | statements.Question,
+        as_of: int | None = None,
+        least: int = 0,
+        *,
+        cancel: Cancel | None = None,
+        bytes_max: int = 0,
     ) -> tuple[pa.Table, int | None]:
         """Return the answer to ``sql``, whole, and the time at which it is true (None: it reads no collection).
 
@@ -328,31 +335,22 @@ class Environment:
         question, time, hold = arguments.question(sql), arguments.maybe_time(as_of, "as_of"), Hold()
         if isinstance(question, Show):
             return self._access.wait(shown(self._core, question, time), cancel), None
-        text = question.text
 
         async def collect() -> tuple[pa.Table, int | None]:
             try:
-                found = await self._answered(text, time, hold, least)
+                found = await self._answered(question, time, hold, least)
                 return await self._core.engine.collect(found.rows, bytes_max), found.as_of
             finally:
                 hold.give_back()
 
         return self._access.wait(collect(), cancel)
 
-    def columns(self, sql: str) -> Schema:
-        """Return the columns that ``sql`` would be answered with; nothing is computed.  Raises as `query`."""
-        question, hold = arguments.question(sql), Hold()
-        if isinstance(question, Show):
-            return schema_of(question)
-        text = question.text
+    def prepared(self, sql: str | statements.Statement) -> Prepared:
+        """Return what a statement is answered with, and its parameters' types; nothing is computed.
 
-        async def look() -> Schema:
-            try:
-                return (await self._answered(text, None, hold)).schema
-            finally:
-                hold.give_back()
-
-        return self._access.wait(look())
+        Raises as `query` and `execute`.
+        """
+        return prepared(self._access, arguments.statement(sql), self._reading)
 
     def peek(
         self,
@@ -424,10 +422,12 @@ class Environment:
         arguments.text(name, "the view's name")
 
         async def explain() -> Explanation:
+            await self._core.look()
             await self._core.remember()
-            return definitions.explain_view(self._core, name, await status.live_counters(self._core))
+            given = (self._core, name, await status.live_counters(self._core))
+            return await self._core.assembly.planning(lambda: explain_view(*given))
 
-        return self._run(explain())
+        return self._access.wait(explain())
 
     def verify(self, name: str, as_of: int | None = None, repair: bool = False) -> Verification:
         """Recompute a view by plain Spark at one time and compare, both ways; ``repair`` appends the difference.
@@ -447,7 +447,7 @@ class Environment:
                     f"{name!r} is a materialization: it is compared at the time that its endpoint has reached, and "
                     "filled again by env.backfill or `strandline backfill`"
                 )
-            return self._run(verification.verify_endpoint(self._core, name))
+            return self._access.computed(partial(verification.verify_endpoint, self._core, name))
         found = self._verified(name, as_of)
         if found.ok or not repair:
             return found
@@ -563,18 +563,20 @@ class Environment:
 
     # ---- inside ------------------------------------------------------------------------------------------------------
 
-    async def _answered(self, text: str, time: int | None, hold: Hold, least: int = 0) -> reads.Answer:
+    async def _answered(self, query: statements.Query, time: int | None, hold: Hold, least: int = 0) -> reads.Answer:
         """Return the answer to a query, beside whatever else goes on."""
         await self._core.look()
         async with self._reading:  # what one call holds, another would let go
-            question = await reads.asked(self._core, text, time, hold, least)
+            question = await reads.asked(self._core, query.text, time, hold, least, query.given)
         return await reads.answered(self._core, question)
 
     def _verified(self, name: str, as_of: int | None) -> Verification:
         """Return how a view differs from its query; if it does not, how its state does."""
-        found = self._run(verification.verify(self._core, name, as_of))
+        found = self._access.computed(partial(verification.verify, self._core, name, as_of))
         # State has no history: it is compared at the time that it is complete at.
-        state = self._run(verification.verify_state(self._core, name)) if found.ok and as_of is None else []
+        state: Sequence[Verification] = ()
+        if found.ok and as_of is None:
+            state = self._access.computed(partial(verification.verify_state, self._core, name))
         return next((stage for stage in state if not stage.ok), found)
 
     def _pause(self, seconds: float) -> None:

@@ -55,7 +55,11 @@ class ListeningReplica:
             self._assembly.close()
 
     def require_running(self) -> None:
-        """Return if Spark runs.  Raises `ConfigError` if it has ended: then nothing here goes on, in this process."""
+        """Return if Spark runs.  Raises `ConfigError` if it has ended: then nothing here goes on, in this process.
+
+        Raises `ExecutorsGone`, which is one, as `Environment.tick` does.
+        """
+        self._assembly.engine.require_executors()
         self._loop.run(self._assembly.engine.require_running())
 
     async def _upkeep(self) -> None:

@@ -7,7 +7,7 @@ import pyarrow as pa
 from strandline.algebra.excerpt import within
 from strandline.controller.asking.status import live_counters
 from strandline.controller.core import Core
-from strandline.controller.defining.definitions import explain_view
+from strandline.controller.defining.explaining import explain_view
 from strandline.controller.introspection.listed import listed, schema_of, table
 from strandline.controller.language.showing import Show, Shown
 from strandline.errors import AsOfError
@@ -27,7 +27,8 @@ async def shown(core: Core, statement: Show, as_of: int | None) -> pa.Table:
         return listed(statement, core.catalog)
     with within(statement.at):
         await core.remember()
-        explained = explain_view(core, statement.name, await live_counters(core))
+        counted = await live_counters(core)
+        explained = await core.assembly.planning(lambda: explain_view(core, statement.name, counted))
     return table(statement, [(line,) for line in str(explained).splitlines()])
 
 

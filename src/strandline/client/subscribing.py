@@ -192,7 +192,7 @@ async def _view(core: Core, query: str, as_of: int | None, held: AsyncExitStack)
         raise InvalidUsage("a subscription to a query begins with its first result; it has no as_of")
     writing = core.writing
     name = f"{SUBSCRIBED}{core.assembly.ids.fresh('q')}"
-    definition = definitions.plan(core, name, query)
+    definition = await core.assembly.planning(lambda: definitions.plan(core, name, query))
     writing.plans.put(definition)
     writing.subscribed.add(name)
     held.callback(writing.subscribed.discard, name)  # then the next tick drops it

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 import pyarrow as pa
 
+from strandline.algebra.arrow_types import arrow_schema
 from strandline.algebra.excerpt import within
+from strandline.algebra.schema import DIFF
 from strandline.client.access import Access
+from strandline.compute.plan.sql.dialect import question_marks
 from strandline.controller.asking import reads
 from strandline.controller.holding import Hold
+from strandline.controller.introspection.listed import schema_of
 from strandline.controller.language import arguments, literals, statements
+from strandline.controller.language.showing import Show
 from strandline.errors import (
     AsOfError,
     CollectionError,
@@ -24,6 +31,7 @@ from strandline.errors import (
 from strandline.instance.commands import Collection
 from strandline.instance.tables import Change, Statement
 from strandline.persist.handles.contents import Rows
+from strandline.plane.described import Described
 from strandline.plane.edits import Edit
 
 if TYPE_CHECKING:
@@ -44,6 +52,7 @@ class Transaction:
         self._access = access
         self._token = arguments.token(token)
         self._changes: list[Change | Statement] = []
+        self._updates: list[list[DataFrame]] = []
         self._committed = False
         self._doubtful = False
         self.timestamp: int | None = None
@@ -72,7 +81,10 @@ class Transaction:
             case statements.Insert():
                 self._add(_inserted(self._access, statement) or _inserting(self._access, statement))
             case statements.Delete() | statements.Update():
-                self._add(_editing(self._access, statement))
+                found: list[DataFrame] = []
+                self._add(_editing(self._access, statement, found))
+                if isinstance(statement, statements.Update):
+                    self._updates.append(found)
             case other:
                 raise InvalidUsage(
                     f"{type(other).__name__} cannot be part of a transaction: it may INSERT, UPDATE, DELETE"
@@ -87,7 +99,7 @@ class Transaction:
         self._refuse_committed()
         if self._changes:
             try:
-                self.timestamp = self._access.run(self._access.core.commit(self._changes, self._token))
+                self.timestamp = committed(self._access, self._changes, self._token)
             except (Determinate, Unavailable, InvalidUsage, DefinitionError, AsOfError, CollectionError):
                 raise  # it has not happened
             except BaseException:
@@ -95,6 +107,20 @@ class Transaction:
                 raise
         self._committed = True
         return self.timestamp
+
+    def updated(self) -> int | None:
+        """Return how many rows the UPDATEs of a committed transaction have set, those included that are as before.
+
+        The commit cannot tell: a row that is set to what it was is no change, nor are two rows that swap their values.
+        So what the UPDATEs found is counted again, in a job of Spark for each.
+
+        None: Spark could not count them.  That is no failure of the transaction, which is durable: a client that heard
+        of one would send it again.
+        """
+        try:
+            return sum(rows.where(f"{DIFF} > 0").count() for found in self._updates for rows in found)
+        except Exception:  # noqa: BLE001 - whatever it is, see above
+            return None
 
     def _add(self, change: Change | Statement) -> None:
         self._refuse_committed()
@@ -108,6 +134,15 @@ class Transaction:
                 "the outcome of this transaction is unknown, and it has no token to look it up by; read its tables, "
                 "and begin another one (with a token, a transaction can be committed again safely)"
             )
+
+
+def committed(access: Access, changes: Sequence[Change | Statement], token: str | None) -> int:
+    """Commit changes at one time and return it; raises as `Core.commit`.
+
+    Where a job has to compute their rows, no other call waits while there is no executor; see `Access.computed`.
+    """
+    jobs = any(isinstance(each, Statement) or each.rows is None for each in changes)
+    return access.computed(partial(access.core.commit, changes, token), jobs=jobs)
 
 
 def change(access: Access, name: str, rows: Data, *, deletes: bool) -> Change:
@@ -142,7 +177,7 @@ def _inserted(access: Access, s: statements.Insert) -> Change | None:
     named = [name.lower() for name, _ in s.columns] or list(columns)
     if len({*named}) < len(named) or not {*named} <= columns.keys():
         return None
-    rows = literals.rows(s.query.text, [columns[name] for name in named])
+    rows = literals.rows(s.query, [columns[name] for name in named])
     if rows is None:
         return None
     return _listed(access, table, _filled(rows, table.schema.names).select(table.schema.names), deletes=False)
@@ -160,19 +195,18 @@ def _inserting(access: Access, s: statements.Insert) -> Statement:
     async def read(as_of: int) -> Rows:
         hold = Hold()
         with within(s.query.start):
-            found = await reads.query(access.core, s.query.text, as_of, hold)
+            found = await reads.query(access.core, s.query.text, as_of, hold, s.query.given)
             return engine.inserted(access.hand_out(found.rows, hold), columns, table.schema)
 
     return Statement(table, read, reads.collections_of(access.core, names), deletes=False)
 
 
-def _editing(access: Access, s: statements.Delete | statements.Update) -> Statement:
+def _editing(access: Access, s: statements.Delete | statements.Update, found: list[DataFrame]) -> Statement:
+    """Return what a statement does; ``found`` gets its updates as they were read last: at the commit."""
     table = _table(access, s.table, s.at)
-    values = {}
     for each in () if isinstance(s, statements.Delete) else s.assignments:
         _require_column(table, each.column, each.at)
-        values[each.column.lower()] = each.value
-    edit = Edit(s.alias, s.where, values)
+    edit = _edit(s)
     engine = access.assembly.engine
     names = reads.edit_reads(access.core, table.name, edit)
 
@@ -180,9 +214,92 @@ def _editing(access: Access, s: statements.Delete | statements.Update) -> Statem
         hold = Hold()
         _, relations = await reads.relations_at(access.core, names, as_of, hold)
         rows = await engine.edited(table.name.lower(), edit, relations)
-        return engine.from_dataframe(access.hand_out(rows, hold))
+        found[:] = [access.hand_out(rows, hold)]
+        return engine.from_dataframe(found[0])
 
     return Statement(table, read, reads.collections_of(access.core, names), deletes=True)
+
+
+Prepared: TypeAlias = tuple[pa.Schema | None, list[pa.DataType]]
+"""The columns that a statement is answered with (None: it changes something), and the types of its parameters."""
+
+
+def prepared(access: Access, statement: statements.Statement, reading: asyncio.Lock) -> Prepared:
+    """Return what a statement is answered with, and the types of its parameters; see `Environment.prepared`.
+
+    ``reading``: held while it is found out what is read.
+    """
+    match statement:
+        case Show():
+            return arrow_schema(schema_of(statement)), []
+        case statements.Query(text):
+            found = access.wait(_described(access, text, reading))
+            return found.columns, list(found.parameters)
+        case statements.Insert():
+            return None, _inserted_types(access, statement, reading)
+        case statements.Update() | statements.Delete():
+            return None, _edited_types(access, statement, reading)
+    return None, []
+
+
+async def _described(access: Access, sql: str, reading: asyncio.Lock) -> Described:
+    hold = Hold()
+    try:
+        await access.core.look()
+        async with reading:
+            return await reads.described(access.core, sql, hold)
+    finally:
+        hold.give_back()
+
+
+def _inserted_types(access: Access, s: statements.Insert, reading: asyncio.Lock) -> list[pa.DataType]:
+    """Return the type of each parameter of an INSERT: what goes into a column has the column's."""
+    kinds = _kinds(_table(access, s.table, s.at))
+    into = [kinds.get(name.lower(), pa.string()) for name, _ in s.columns] or list(kinds.values())
+    found = literals.parameter_types(s.query.text, into)
+    if found is not None:
+        return found
+    with within(s.query.start):
+        described = access.wait(_described(access, s.query.text, reading))
+    places = described.outputs
+    return [
+        into[places[number]] if places.get(number, len(into)) < len(into) else kind
+        for number, kind in enumerate(described.parameters)
+    ]
+
+
+def _edited_types(access: Access, s: statements.Update | statements.Delete, reading: asyncio.Lock) -> list[pa.DataType]:
+    """Return the type of each parameter of an UPDATE or a DELETE; what a column is set to has the column's."""
+    table, edit = _table(access, s.table, s.at), _edit(s)
+    kinds = _kinds(table)
+    assigned = [] if isinstance(s, statements.Delete) else list(s.assignments)
+    counts = {each: len(question_marks(each.text)) for each in edit.excerpts}
+    names = reads.edit_reads(access.core, table.name, edit)
+
+    async def read() -> list[pa.DataType]:
+        hold = Hold()
+        try:
+            async with reading:
+                _, relations = await reads.relations_at(access.core, names, None, hold)
+                return await access.assembly.engine.edit_kinds(table.name.lower(), edit, relations, counts)
+        finally:
+            hold.give_back()
+
+    found, into = access.wait(read()), list[pa.DataType]()
+    for each in assigned:
+        of_value, found = found[: counts[each.value]], found[counts[each.value] :]
+        alone = each.value.text.strip() == "?"
+        into += [kinds.get(each.column.lower(), pa.string())] if alone else of_value
+    return into + found
+
+
+def _kinds(table: Collection) -> dict[str, pa.DataType]:
+    return {field.name.lower(): field.type for field in arrow_schema(table.schema)}
+
+
+def _edit(s: statements.Delete | statements.Update) -> Edit:
+    assigned = () if isinstance(s, statements.Delete) else s.assignments
+    return Edit(s.alias, s.where, {each.column.lower(): each.value for each in assigned})
 
 
 def _table(access: Access, name: str, at: Position | None = None) -> Collection:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from strandline.algebra.nodes import Constant, Node, frames
 from strandline.compute.care import Care, by_rows, whole_error
 from strandline.compute.stage import Stage, full_plan
-from strandline.errors import EvaluationError
+from strandline.errors import EvaluationError, Unsettled
 from strandline.persist.handles.contents import Rows
 from strandline.plane.engine import Engine
 
@@ -51,6 +51,10 @@ async def computed(engine: Engine, stage: Stage, known: Mapping[str, Halves], *,
             for each in errors:
                 await engine.errors(each)
         except EvaluationError:
+            continue
+        except Unsettled:
+            if care is not Care.PLAIN:  # that no row can be blamed is never guessed
+                raise
             continue
         return Halves(ok, (*errors, *inherited))
     raise AssertionError("the last care evaluates nothing that may fail")

@@ -3,8 +3,9 @@
 Each stage ends in at most one stateful node, and its output is a stored collection: of the last stage the view itself,
 of the others internal ones.  The node's rule (`rules.registry`) says what is stored, and how its readers make the
 node's rows of it; a `LINEAR` stage keeps no state beyond its output.  What is joined for a node that reads all of it at
-each change is a stage too, so that only changes are joined.  Stages come in an order in which each reads only imports
-and earlier ones.
+each change is a stage too, so that only changes are joined; and so are the parts of a plan that it reads so often that
+its steps would become large (`plan.asked.growth`).  Stages come in an order in which each reads only imports and
+earlier ones.
 
 An internal stage is named after a fingerprint of what it computes, so that two views with the same subplan name the
 same stage.  Trap: the fingerprint holds the names of imports.  Code that shares stages across time must check that a
@@ -129,13 +130,19 @@ class _Cut:
     refresh: Refresh | None = None
     apart: str = ""
     stages: dict[Node, Stage] = field(default_factory=dict)
+    done: dict[int, Node] = field(default_factory=dict)
 
     def below(self, node: Node) -> Node:
-        """Return ``node`` with the stateful nodes in it replaced by what reads their stages."""
+        """Return ``node``, which is one of the view's plan, with its stored nodes replaced by reads of their stages."""
+        if id(node) not in self.done:
+            self.done[id(node)] = self._cut(node)
+        return self.done[id(node)]
+
+    def _cut(self, node: Node) -> Node:
         cut = rebuilt(node, self.below)
         rule = rule_of(cut)
         if rule is None:
-            return cut
+            return self._joined(cut) if any(node is each for each in self.view.parts) else cut
         if rule.reads_all:
             cut = rebuilt(cut, self._joined)
         if cut not in self.stages:

@@ -34,7 +34,7 @@ from strandline.compute.sink.actor import Sink, Writing, reached
 from strandline.compute.sink.correction import Updates
 from strandline.compute.stage import Stage
 from strandline.compute.step_plans import Planned, StepPlans
-from strandline.errors import EvaluationError
+from strandline.errors import EvaluationError, Unsettled
 from strandline.frontier.antichain import EMPTY, Frontier, as_time, join, meet
 from strandline.frontier.pace import FOLLOWING, Pace
 from strandline.frontier.refresh import Refresh
@@ -123,6 +123,7 @@ class StageRun:
         """Where what reads it goes on: a fresh shard begins then at the latest, if its inputs can be read then."""
         self.seed: ReadHandle | None = None
         """The shard in which what its own is to hold was prepared, if it was."""
+        self.begins = 0  # no time before this is read of its shard: it goes on here, if it cannot at an earlier one
         self.stepping_ms: int | None = None
         """Since when a tick waits for a step of it (milliseconds); None: it does not."""
 
@@ -201,9 +202,8 @@ class StageRun:
         """Return, by metadata alone, whether it has no refresh before ``upper`` that is still to be made."""
         if self._refresh is None or not self.sink.known or self.sink.fresh:
             return False
-        if self.sink.writer.state.upper.empty:
-            return True
-        return self.sink.desired is not None and self._pace.read(upper) <= Frontier(self.sink.desired)
+        made = self.sink.desired is not None and self._pace.read(upper) <= Frontier(self.sink.desired)
+        return made or self.sink.writer.state.upper.empty
 
     async def takes_long(self, upper: Frontier) -> bool:
         """Return whether the next step takes long, by metadata alone: much has changed, or much is computed anew."""
@@ -258,7 +258,7 @@ class StageRun:
             delta, rows_read = await self._changed(way, lower, end)
             alone = len(delta.ok) == 1 and not delta.err and not self.sink.owes and self._refresh is None
             writing = await self.sink.draft(delta, self._pace.stands(end), read=Frontier(end), small=True)
-        except EvaluationError:
+        except (EvaluationError, Unsettled):
             self.sink.forget()
             return None
         except BaseException:
@@ -318,7 +318,7 @@ class StageRun:
         ``drafted``: what `draft` returned for ``upper``.
 
         A step that failed, or was cancelled, leaves nothing behind that the next one would trust.  An expression that
-        has no value for some row fails no step: the stage is computed with more care (`care`).
+        has no value for some row fails no step, nor one that may have none: it is computed with more care (`care`).
 
         Raises:
             FencedError: a newer epoch has taken over.
@@ -349,8 +349,8 @@ class StageRun:
             self._anew_again = way.anew and not begin.rebuild
             try:
                 rows_read = await self._go(way, begin)
-            except EvaluationError:
-                if way == possible[-1]:
+            except (EvaluationError, Unsettled) as error:
+                if way == possible[-1] or (isinstance(error, Unsettled) and way.care is not Care.PLAIN):
                     raise
                 failed.add(way)
                 await self._recover()
@@ -365,7 +365,7 @@ class StageRun:
 
     async def _finished(self, draft: Draft, staged: Staged | BaseException | None) -> Done | None:
         """Append what a draft came to; return None if it could not be evaluated."""
-        if isinstance(staged, EvaluationError):
+        if isinstance(staged, EvaluationError | Unsettled):
             await self._recover()
             return None
         if isinstance(staged, BaseException):
@@ -397,9 +397,9 @@ class StageRun:
         upper = self._pace.read(known)
         await self.sink.look()
         if self.sink.desired is None and self.seed is not None and not self.sink.doubted:
-            await self.sink.adopt(await self.seed.refresh())
+            await self.sink.adopt(await self.seed.refresh(), self.begins)
         if self.sink.desired is None:
-            time = self._pace.rebuilt(as_time(self.sink.writer.state.upper), self._earliest)
+            time = self._pace.rebuilt(max(as_time(self.sink.writer.state.upper), self.begins), self._earliest)
             return None if time is None or upper <= Frontier(time) else _Begin(time, time + 1, rebuild=True)
         lower = self.sink.desired
         if Frontier(lower) < upper:
@@ -472,7 +472,7 @@ class StageRun:
         desired = await self._computed(care, wanted, time)
         stored = sum(batch.rows for batch in self.sink.writer.state.batches)
         small = rows_read <= SMALL_ROWS_MAX or 0 < stored <= SMALL_ROWS_MAX  # most of what is stored stays as it is
-        await self.sink.replace(desired)
+        await self.sink.replace(desired, time)
         await self._advance(Updates(), time + 1, small=small)
         return rows_read
 

@@ -7,8 +7,10 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Final
 
+from strandline import extras
 from strandline.connections.addresses import Address, of_url
 from strandline.connections.object_stores import StoreKeys
+from strandline.errors import ConfigError
 from strandline.options import PLACE, TEXT, one_of, option
 from strandline.store.secret import Secret, revealed
 
@@ -80,6 +82,22 @@ _PROPERTIES: Final = {
     "client_id": "adls.client-id",
     "client_secret": "adls.client-secret",
 }
+
+
+_CLIENTS: Final = {CatalogKind.SQL: "sqlalchemy", CatalogKind.GLUE: "boto3", CatalogKind.HIVE: "thrift"}
+"""The modules by which pyiceberg asks catalogs of these kinds."""
+
+
+def require_client(options: IcebergCatalog) -> None:
+    """Raise `ConfigError` if the library that asks this kind of catalog is not installed."""
+    kind = options.catalog
+    if kind in _CLIENTS and not extras.there(_CLIENTS[kind]):
+        extra = "sql-postgres" if (options.uri or "").startswith("postgres") else "sql-sqlite"
+        extra = extra if kind is CatalogKind.SQL else kind.value
+        raise ConfigError(
+            f"the library {_CLIENTS[kind]}, which asks {kind.value} catalogs, is not installed: "
+            f"pip install 'pyiceberg[{extra}]'"
+        )
 
 
 def catalog_of(options: IcebergCatalog) -> Catalog:

@@ -9,7 +9,7 @@ import ssl
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any
+from typing import Any, Final
 
 from strandline.connections.addresses import Address
 from strandline.connections.postgres import PORT
@@ -17,6 +17,19 @@ from strandline.connections.secrets import SECRET
 from strandline.errors import ConfigError
 from strandline.options import PLACE, one_of, option
 from strandline.store.secret import Secret
+
+FORMS: Final = """
+sql_mode = 'ANSI_QUOTES,STRICT_ALL_TABLES,NO_ZERO_DATE,NO_ZERO_IN_DATE,NO_ENGINE_SUBSTITUTION',
+time_zone = '+00:00', character_set_client = utf8mb4, character_set_results = utf8mb4,
+character_set_connection = utf8mb4, collation_connection = utf8mb4_bin, old_mode = '', sql_auto_is_null = 0,
+sql_select_limit = 18446744073709551615, sql_big_selects = 1, sql_safe_updates = 0,
+completion_type = 'NO_CHAIN', tx_read_only = 0
+"""
+"""Every setting that changes how a server writes, reads or leaves out values; each session of ours sets all of them.
+
+An operator may set them otherwise: with another ``time_zone`` a time is moved, and with a ``sql_select_limit`` rows are
+left out of what `verify` reads.
+"""
 
 
 class Tls(Enum):
@@ -55,12 +68,16 @@ class MariaDBConnection:
         """See `Reaching`."""
         return (Address(self.host) if self.host.startswith("/") else Address(self.host, self.port),)
 
-    def parameters(self) -> Mapping[str, Any]:
-        """Return PyMySQL's arguments.  Raises `ConfigError` if a certificate cannot be read."""
+    def parameters(self, settings: str) -> Mapping[str, Any]:
+        """Return PyMySQL's arguments; ``settings`` are the session's own, beside `FORMS`.
+
+        Raises `ConfigError` if a certificate cannot be read.
+        """
         where = {"unix_socket": self.host} if self.host.startswith("/") else {"host": self.host, "port": self.port}
         password = {} if self.password is None else {"password": self.password.reveal()}
         tls = {"ssl_disabled": True} if self.sslmode is Tls.DISABLE else {"ssl": self._context()}
-        return {"database": self.database, "user": self.user, "charset": "utf8mb4", **where, **password, **tls}
+        how = {"charset": "utf8mb4", "init_command": f"SET SESSION {settings}, {FORMS}"}
+        return {"database": self.database, "user": self.user, **how, **where, **password, **tls}
 
     def _context(self) -> ssl.SSLContext:
         try:

@@ -13,6 +13,7 @@ from typing import Any, Final
 from strandline.connections.addresses import Address
 from strandline.connections.secrets import SECRET
 from strandline.options import PLACE, Kind, one_of, option
+from strandline.store.postgres_forms import FORMS
 from strandline.store.secret import Secret
 
 NAME_BYTES_MAX: Final = 63
@@ -72,7 +73,7 @@ class PostgresConnection:
         return (Address(inside) if self.host.startswith("/") else Address(self.host, self.port),)
 
     def parameters(self, settings: Mapping[str, str]) -> Mapping[str, Any]:
-        """Return libpq's parameters; ``settings`` are those of the server for the session."""
+        """Return libpq's parameters; ``settings`` are the session's own, beside `FORMS`."""
         given = {
             "host": self.host,
             "port": self.port,
@@ -84,7 +85,7 @@ class PostgresConnection:
             "keepalives_idle": 10,
             "keepalives_interval": 5,
             "tcp_user_timeout": 30_000,
-            "options": " ".join(f"-c {name}={text}" for name, text in settings.items()),
+            "options": " ".join(f"-c {name}={text}" for name, text in {**FORMS, **settings}.items()),
         }
         for name in ("password", "sslpassword"):
             if (secret := getattr(self, name)) is not None:

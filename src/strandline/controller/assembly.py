@@ -6,12 +6,13 @@ whatever clock, stores, engine, sources and endpoints it is given.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, TypeVar
 
+from strandline.compute.plan.asked.beside import answered
 from strandline.compute.plan.scalars.analyst import TypeAnalyst
 from strandline.compute.plan.scalars.remembered import Answers
 from strandline.compute.tick import SideBySide
@@ -23,10 +24,12 @@ from strandline.instance.protocol.carrier import Carrier, Dial
 from strandline.persist.client import PersistClient
 from strandline.plane.engine import Engine
 from strandline.sources.question import Patience
-from strandline.store.beside import Beside
+from strandline.store.beside import Aside, Beside
 from strandline.store.blob import Blob
 from strandline.store.clock import Clock, Ids
 from strandline.store.consensus import Consensus
+
+T = TypeVar("T")
 
 
 class ViewEngine(Engine, Protocol):
@@ -38,6 +41,14 @@ class ViewEngine(Engine, Protocol):
 
     async def require_running(self) -> None:
         """Return if this can evaluate.  Raises `ConfigError` if it has ended, for as long as this process lives."""
+        ...
+
+    def require_executors(self) -> None:
+        """Return if this has machines to compute on, or may still get some.  Asks no other process.
+
+        Raises `ExecutorsGone` if it has been without them for as long as the configuration allows, or can get none any
+        more: then the supervisor of this process is to start it again.
+        """
         ...
 
 
@@ -74,6 +85,12 @@ class Assembly:
     """The names of the drivers that there are; None: any name may be one."""
     triggers: Triggers = no_triggers
     """How what is to be called after transactions is called."""
+    aside: Aside | None = None
+    """Where what asks Spark to plan is called; None: where its caller is."""
+
+    async def planning(self, call: Callable[[], T]) -> T:
+        """Return what ``call`` returns, which asks Spark to plan and changes nothing: see `answered`."""
+        return await answered(call, self.aside)
 
     def equipment(self, client: PersistClient, patience: Patience) -> Equipment:
         """Return what an instance of this process is given; ``patience``: how long an upstream is waited for."""

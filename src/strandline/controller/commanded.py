@@ -115,7 +115,7 @@ def command(item: Item, catalog: Catalog, plans: Plans, config: Config) -> Comma
         case Materialization():
             return RunMaterialization(
                 spec_of(item, catalog),
-                log_key(item),
+                item.log,
                 item.endpoint,
                 item.endpoint_options,
                 tuple(collection(catalog.collection(bound.collection), config) for bound in item.bindings),
@@ -140,7 +140,7 @@ def place_of(item: Item, catalog: Catalog) -> str:
 
 def _ingestion(item: Source | SharedSource, outputs: tuple[Output, ...], catalog: Catalog) -> RunIngestion:
     options = on_error.others(item.name, catalog.source_options(item), on_error.SourceOptions)
-    return RunIngestion(item.name, outputs, item.connector, options, item.remap, item.progress)
+    return RunIngestion(item.name, outputs, item.connector, options, item.remap, item.progress, item.starts)
 
 
 def _output(item: Fed, table: str, catalog: Catalog, config: Config) -> Output:
@@ -157,18 +157,22 @@ def _dataflow(view: View, known: Definition, catalog: Catalog, config: Config) -
     audits = audits_of(catalog, view)
     conf = view.conf | {AUDITS: str(audits)} if audits else view.conf
     return RunDataflow(
-        collection(view, config), known.stages, view.stages, inputs, conf, forgiven, view.refresh, view.seed, view.fence
+        collection(view, config),
+        known.stages,
+        view.stages,
+        inputs,
+        conf,
+        forgiven,
+        view.refresh,
+        view.seed,
+        view.fence,
+        begins=view.begins if view.fence or view.replaces else 0,  # else its shard is of no other query
     )
 
 
 def collection(item: Collected, config: Config) -> Collection:
     """Return a collection as an instance knows it."""
     return Collection(item.name, item.shard, item.schema, policy_of(item, config).text)
-
-
-def log_key(item: Materialization) -> str:
-    """Return the Consensus key of a task's recovery log."""
-    return f"materialization/{item.id}"
 
 
 def bindings(item: Materialization, catalog: Catalog) -> tuple[Binding, ...]:

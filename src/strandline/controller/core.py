@@ -22,7 +22,7 @@ from contextlib import AsyncExitStack, suppress
 from strandline.algebra.schema import Schema
 from strandline.compute.tick import TickReport
 from strandline.controller.assembly import Assembly
-from strandline.controller.commanded import collection, log_key, spec_of
+from strandline.controller.commanded import collection, spec_of
 from strandline.controller.health import MERGES, TICK, Health
 from strandline.controller.instances.running import Running
 from strandline.controller.location.answers import ANSWERS, keep, recall
@@ -204,6 +204,8 @@ class Core:
             self._forget,
         )
         await self.writing.place()
+        async with self.problems.of(CATALOG):
+            await self.writing.fence_dropped()
         for item in list(catalog.items.values()):
             await self.writing.start(item)
         await self.writing.close_dropped()
@@ -258,13 +260,15 @@ class Core:
         answer, however long that takes; else for an interval.  ``deadline``: when to return at the latest; what is on
         its way then goes on, and what was on its way before is not waited for.
 
-        Raises `FencedError` if another environment has taken over, `ConfigError` if the engine has ended for good.
+        Raises `FencedError` if another environment has taken over, `ConfigError` if the engine has ended for good or
+        has no executor to wait for.
         """
         with self.problems.waiting(TICK):
             self.health.time = None
             return await self._tick(ts, deadline, wait=wait)
 
     async def _tick(self, ts: int | None, deadline: Deadline | None, *, wait: bool) -> int:
+        self.engine.require_executors()
         if self.problems:  # those of an engine that has ended no tick would mend
             await self.engine.require_running()
         writing = self.require_writing()
@@ -348,7 +352,7 @@ class Core:
         item = self.catalog.one(name, Materialization, "materialization")
         position = self.reached(item)
         if self.writing is None:
-            position = await reached(log_key(item), spec_of(item, self.catalog), self.client)
+            position = await reached(item.log, spec_of(item, self.catalog), self.client)
             if item.scheduled and not await self._syncs.waits(item):
                 position = max(position, upto)
         return position if position >= upto else None

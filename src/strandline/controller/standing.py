@@ -41,6 +41,8 @@ def standing(
 ) -> dict[str, str]:
     """Return why each item that has none of ``problems`` is not complete at ``time``.
 
+    A text says nothing of ``time``: what stands still has one text for as long as it does, and is reported once.
+
     ``frontiers`` are by the item's name: a collection's upper, or the time before which an endpoint has everything.
     ``going_on``: the items that are on their way to ``time``, and since when that takes long (None: it does not).  They
     stand still, and so does what reads them, only once it does; or if they have a problem, of which those know nothing.
@@ -59,12 +61,12 @@ def standing(
                 found[name] = _begun(since) if awaited[name] == name else f"it waits for {awaited[name]!r}"
             continue
         if isinstance(item, IndexItem):
-            found[name] = f"it waits for its collection; it has come to {frontier.at}, and the tick's time {time}"
+            found[name] = f"it waits for its collection; it has come to {frontier.at}"
         elif isinstance(item, Materialization):
-            found[name] = f"it waits for its collections; it has come to {frontier.at}, and the tick's time {time}"
+            found[name] = f"it waits for its collections; it has come to {frontier.at}"
         else:
             why = _why(item, problems)
-            found[name] = f"{why}; its upper is {frontier}, and the tick's time {time}"
+            found[name] = f"{why}; its upper is {frontier}"
     return found
 
 

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable
 from collections.abc import Set as AbstractSet
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from operator import methodcaller
 
 import msgspec
@@ -23,7 +24,7 @@ from strandline.controller.commanded import Plans, command, commands, instance_o
 from strandline.controller.instances.running import Running
 from strandline.controller.location.catalog import Catalog, CatalogStore
 from strandline.controller.location.config import Config
-from strandline.controller.location.dropped import close, release
+from strandline.controller.location.dropped import close, end, release
 from strandline.controller.location.items import (
     SUBSCRIBED,
     Collected,
@@ -31,12 +32,13 @@ from strandline.controller.location.items import (
     InstanceItem,
     Item,
     Kept,
+    Materialization,
     SharedSource,
     SourceTable,
     View,
 )
 from strandline.controller.location.oracle import Oracle
-from strandline.controller.location.version import companies, imported, moves, succeeded
+from strandline.controller.location.version import beginning, companies, imported, moves, succeeded
 from strandline.controller.planning import Definition, replanned, sharing, stage_shards
 from strandline.controller.retention import Retention
 from strandline.errors import StoreError, Unavailable
@@ -86,6 +88,11 @@ class Writing:
         """Open an item of the catalog under this epoch; what keeps it from opening is its problem."""
         name = runs_in(item)
         async with self.problems.of(name):
+            if isinstance(item, Materialization) and (ended := self.catalogs.current.ended):
+                raise Unavailable(
+                    f"it begins once nothing can write for dropped materializations: the next tick takes over "
+                    f"{', '.join(ended)}, unless another problem says what stands in the way"
+                )
             if isinstance(item, View) and (item.awaits_creation or self.plans.get(item) is None):
                 item = await self._planned(item)
             if instance_of(item) and isinstance(item, Kept):
@@ -111,6 +118,15 @@ class Writing:
         async with self.problems.of(item.source):  # which goes on without it, or cannot be opened anyway
             await self._run(item.source)
 
+    async def stop_dropped(self, before: Catalog) -> None:
+        """Stop what ``before`` holds and the catalog does not: a dropped view, and what was to replace it.
+
+        What writes to a shard ends before the shard is closed.  Raises what an endpoint raises.
+        """
+        for name, item in before.items.items():
+            if name not in self.catalogs.current.items:
+                await self.stop(item)
+
     async def reconcile(self) -> None:
         """Have run what the catalog holds, and nothing else, what is read before what reads it; close what was dropped.
 
@@ -119,6 +135,7 @@ class Writing:
         async with self.problems.of(CATALOG):
             await self.catalogs.settle(self.epoch)
             await self._unsubscribe()
+            await self._skip()
             if (catalog := self.catalogs.current) is not self._reconciled:
                 self.plans.keep(catalog)
                 await self.place()
@@ -128,7 +145,7 @@ class Writing:
                         self.problems.pop(name)
                 self._reconciled = catalog
             await self._grown()  # of those that run as they are now
-            if self.catalogs.current.dropped or self.catalogs.current.left:
+            if self._to_close:
                 await self.close_dropped()
             self.problems.note(CATALOG, "")
         for item in list(self.catalogs.current.items.values()):
@@ -168,15 +185,25 @@ class Writing:
                 self.plans.put(replace(definition, view=placed, stages=_renamed(definition.stages, view.replaces)))
             state = self.client.known(view.shard)
             self.replaced[placed.name] = 0 if state is None else as_time(state.upper) - 1
+            await self._fence(placed)
         return True
+
+    async def _fence(self, view: View) -> None:
+        """Fence the shard of a view that was replaced, so that no replica brings it on by the query before."""
+        if view.instance and view.fence:
+            async with self.problems.of(view.name.lower()):
+                await self.client.fence(view.shard, self.catalogs.current.writes + view.fence)
 
     async def _caught_up(self, names: AbstractSet[str]) -> bool:
         for name in sorted(names):
             view = self.catalogs.current.one(name, View, "view")
             present = self.catalogs.current.one(view.replaces, View, "view")
+            ahead = await self._furthest(present)
             if view.instance:
                 await self._look_at(view.shard, present.shard)
             here, before = self.client.known(view.shard), self.client.known(present.shard)
+            if before is not None and before.upper < ahead and not moves(view, self.catalogs.current):
+                return False  # what reads it was moved with it, by the query before, and it was not
             reached = (
                 Frontier(self.oracle.floor) if before is None else meet((before.upper, Frontier(self.oracle.floor)))
             )
@@ -204,6 +231,12 @@ class Writing:
         self.problems.note(view.name.lower(), problem if fails else "")
         return fails
 
+    async def _furthest(self, view: View) -> Frontier:
+        """Return how far the views have come that read this one, but for those that a schedule knows further."""
+        readers = [each for each in self._views if view.name.lower() in each.imports and each.refresh is None]
+        await self._look_at(*(each.shard for each in readers if each.instance))
+        return join(state.upper for each in readers if (state := self.client.known(each.shard)) is not None)
+
     async def _look_at(self, *shards: str) -> None:
         for shard in shards:
             with suppress(StoreError, Unavailable):  # it stays where it was known to be
@@ -219,7 +252,13 @@ class Writing:
         """Whether a tick would find nothing to open, to close or to drop."""
         catalog = self.catalogs.current
         waiting = any(view.awaits_creation or view.seed or view.replaces for view in self._views)
-        return catalog is self._reconciled and not (catalog.dropped or catalog.left or waiting or self._unread)
+        return catalog is self._reconciled and not (self._to_close or waiting or self._unread)
+
+    @property
+    def _to_close(self) -> bool:
+        """Whether dropped items have left something that is not brought to its end yet."""
+        catalog = self.catalogs.current
+        return bool(catalog.dropped or catalog.left or catalog.ended)
 
     @property
     def _views(self) -> list[View]:
@@ -242,6 +281,31 @@ class Writing:
                 change = methodcaller("with_changed", view, msgspec.structs.replace(view, seed=""))
                 await self.catalogs.change(self.epoch, change)
 
+    async def _skip(self) -> None:
+        """Let each view that was replaced begin where it can, if an earlier time cannot be computed any longer.
+
+        That is so where the view before stood still, or a process that was succeeded has computed it since, and the new
+        query reads a collection without history of it.  Then neither the view nor its readers can be read before.
+        """
+        for view in [view for view in self._views if view.seed]:
+            catalog = self.catalogs.current
+            if begins := await self._first_computable(view, catalog):
+                await self.catalogs.change(self.epoch, partial(beginning, name=view.name, begins=begins))
+
+    async def _first_computable(self, view: View, catalog: Catalog) -> int:
+        """Return where a view that was replaced has to begin; 0 if it can go on from where it is."""
+        read = [*view.stages.values(), *(catalog.collection(name).shard for name in view.imports)]
+        for shard in (view.shard, view.seed, *read):
+            await self.client.look(shard)
+        there, seed = self.client.known(view.shard), self.client.known(view.seed)
+        if there is None or not there.upper.at:
+            return 0
+        sinces = [join(state.since for each in read if (state := self.client.known(each)) is not None)]
+        if seed is not None and seed.upper.at:
+            sinces.append(seed.since)
+        since = min(each.at or 0 for each in sinces)
+        return max(since, view.query_from) if since > max(there.upper.at, view.begins) else 0
+
     async def _has_grown(self, view: View) -> bool:
         """Return whether the shard of a view holds what its present dataflow has made of it."""
         if view.instance:
@@ -261,6 +325,7 @@ class Writing:
 
         An upstream that keeps something still is not asked again here: one that is gone must not delay each tick.
         """
+        await self.fence_dropped()
         catalog = self.catalogs.current
         if asked := [left for left in catalog.left if left.progress not in self.asked]:
             have = self.assembly
@@ -279,6 +344,15 @@ class Writing:
             await self.catalogs.change(self.epoch, lambda catalog: catalog.closed(closed))
         for shard in closed:
             self.forget(shard)
+
+    async def fence_dropped(self) -> None:
+        """Take over the logs of dropped materializations; what keeps one from being taken over is a problem."""
+        logs = self.catalogs.current.ended
+        ended, problems = await end(logs, self.client)
+        for log in logs:
+            self.problems.note(log, problems.get(log, ""))
+        if ended:
+            await self.catalogs.change(self.epoch, lambda catalog: catalog.taken_over(ended))
 
     async def give_up(self, released: AbstractSet[str]) -> None:
         """Ask upstreams no more for what they keep for dropped sources, named by their readers' shards."""
@@ -334,7 +408,7 @@ class Writing:
                 raise Unavailable(f"its schedule begins once {', '.join(view.imports)} can be read")
             refresh = msgspec.structs.replace(view.refresh, created=created)
             after = msgspec.structs.replace(view, refresh=refresh)
-        planned, stages = replanned(after, catalog, have.analyst)
+        planned, stages = await have.planning(partial(replanned, after, catalog, have.analyst))
         shards = stage_shards(stages, catalog, have.ids, instance=view.instance)
         after = msgspec.structs.replace(
             after, stages=shards, imports=imported(view.name.lower(), planned.imports, catalog)

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import replace
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
+from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
@@ -16,15 +15,18 @@ from strandline.algebra.schema import DIFF
 from strandline.datasource.options import Place
 from strandline.datasource.pinned import Pinned, shares_of
 from strandline.datasource.rows import updates
-from strandline.datasource.rows.filters import conditions
 from strandline.datasource.rows.scan import Look, given
 from strandline.datasource.rows.shares import Share, decode, encode
-from strandline.errors import StrandlineError
+from strandline.errors import CorruptionError, StrandlineError
 from strandline.wiring.stores import parts_of
 
 
 class FrameReader(DataSourceReader):
-    """Reads what is pinned.  Spark pickles it for its tasks: it holds options and a schema, and nothing open."""
+    """Reads what is pinned.  Spark pickles it for its tasks: it holds options and a schema, and nothing open.
+
+    It takes no filters from Spark.  Spark 4.3 keeps in the relation what a source made of the filters of one query, and
+    a later query of the same frame or view that has none reads that again, so rows would be missing from it.
+    """
 
     def __init__(self, pinned: Pinned, schema: StructType) -> None:
         self._pinned = pinned
@@ -39,19 +41,15 @@ class FrameReader(DataSourceReader):
             raise error.with_traceback(None) from None
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of a task."""
-        return read(self._pinned.place, self._look, self._schema, partition)
-
-
-class FilteringReader(FrameReader):
-    """A reader that filters are pushed to: where Spark's setting for that is on."""
-
-    def pushFilters(self, filters: list[Filter]) -> list[Filter]:  # noqa: N802 - Spark's name
-        """Drop rows early by what is understood of ``filters``; Spark evaluates all of them again."""
-        kinds = to_arrow_schema(self._schema, timezone="UTC")
-        understood = conditions(filters, pa.schema([kinds.field(name) for name in self._look.names]))
-        self._look = replace(self._look, conditions=understood)
-        return filters
+        """Yield the rows of a task.  Raises as `read`; the message says what to do where a plan is too old."""
+        try:
+            yield from read(self._pinned.place, self._look, self._schema, partition)
+        except CorruptionError as error:
+            raise CorruptionError(
+                f"{error}; if this frame was first used more than a day ago, and nothing held it since (a temporary "
+                "view of SQL or Scala, a Connect client elsewhere), load it again: what Spark keeps of it names parts "
+                "that were replaced and deleted"
+            ) from error
 
 
 def as_partitions(shares: Sequence[Share]) -> list[InputPartition]:

@@ -6,7 +6,8 @@ Options hold no secret: Spark shows them, and keeps them in its plans and logs. 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -30,6 +31,11 @@ class Options:
     collection: str | None = option(TEXT, "The table, source or view to read.", default=None)
     columns: str | None = option(
         TEXT, "The columns to read, separated by commas; without it all of them.", default=None
+    )
+    where: str | None = option(
+        TEXT,
+        "Which rows to read: columns compared with literals, with AND, OR and NOT; without it all of them.",
+        default=None,
     )
     asof: int | None = option(COUNT, "The time to read at; without it the newest complete time.", default=None)
     changes: bool = option(FLAG, "Read updates, with `__time` and `__diff`; a stream always does.", default="false")
@@ -70,9 +76,29 @@ class Asked:
 
     @property
     def names(self) -> tuple[str, ...] | None:
-        """The columns that are asked for, as they were written; None: all of them."""
+        """The columns that are asked for; None: all of them.
+
+        A name in backquotes is taken as it is, with a backquote in it doubled; any other one ends at the next comma.
+        """
         wanted = self.options.columns
-        return None if wanted is None else tuple(name.strip() for name in wanted.split(","))
+        return None if wanted is None else tuple(_named(wanted))
+
+
+_NAMED: Final = re.compile(r"\s*(?:`((?:[^`]|``)*)`\s*|([^,]*))(?:,|$)")
+
+
+def _named(wanted: str) -> Iterator[str]:
+    """Yield the names in a list.
+
+    >>> list(_named("a b, `c,``d`,`` "))
+    ['a b', 'c,`d', '']
+    """
+    at = 0
+    while at < len(wanted):
+        found = _NAMED.match(wanted, at)
+        assert found is not None, "the second way takes whatever is there"
+        yield found[2].strip() if found[1] is None else found[1].replace("``", "`")
+        at = found.end()
 
 
 def asked(texts: Mapping[str, str]) -> Asked:
@@ -106,6 +132,8 @@ def refuse_in_stream(found: Options) -> None:
     for name, value in (("asOf", found.asof), ("lower", found.lower), ("upper", found.upper)):
         if value is not None:
             raise InvalidUsage(f"{FORMAT}: {name} is of a frame; a stream begins at startingTime and has no end")
+    if found.where is not None:
+        raise InvalidUsage(f"{FORMAT}: where is of a frame: choose a stream's rows by the frame's own .where(…)")
 
 
 def _refuse_contradictions(found: Options) -> None:

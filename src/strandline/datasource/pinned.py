@@ -1,8 +1,9 @@
 """What a frame reads, fixed when it was loaded: one collection at one time, or its changes between two.
 
-A frame is planned again for each action, in a process of its own, and gives the same rows each time.  A lease keeps
-them readable: `pin` takes it, each action beats it, and a frame that is not used for a whole lease (15 minutes) holds
-nothing any longer.  It can still be read as long as the collection's history reaches back so far.
+Spark plans a frame for its first action, in a process of its own, and keeps what was planned for all later ones (it may
+plan again, and gets the same rows).  A lease keeps them readable, and the parts that any plan named: `pin` takes it,
+each plan beats it, and so does the `keeper` of a program that has the frame.  Without one, the lease ends 15 minutes
+after the last plan.  Then the frame can be read as long as the parts of its plan are there: a day at the least.
 """
 
 from __future__ import annotations
@@ -20,9 +21,11 @@ from strandline.controller.location.catalog import Catalog
 from strandline.controller.location.items import Collected
 from strandline.datasource.opened import Door, opened
 from strandline.datasource.options import Asked, Options, Place
+from strandline.datasource.rows.conditions import Condition
 from strandline.datasource.rows.planning import planned
 from strandline.datasource.rows.scan import Look
 from strandline.datasource.rows.shares import Share
+from strandline.datasource.rows.where import condition
 from strandline.errors import DefinitionError
 from strandline.frontier.antichain import Frontier, as_time
 from strandline.instance import error_half
@@ -38,12 +41,13 @@ class Pinned:
     """``lower`` None: the rows at the time before ``upper``; else the updates with ``lower <= time < upper``.
 
     ``whole``: the updates of the contents at ``lower`` are among them, as updates at that time.
-    ``forgiven``: errors of the collection keep nothing from being read.
+    ``where``: which rows; None: all.  ``forgiven``: errors of the collection keep nothing from being read.
     """
 
     place: Place
     item: Collected
     names: tuple[str, ...]
+    where: Condition | None
     lease: str
     lower: int | None
     upper: int
@@ -60,7 +64,7 @@ class Pinned:
     @property
     def look(self) -> Look:
         """What tasks read of each part."""
-        return Look(self.item.shard, self.item.schema, self.names, times=self.lower is not None)
+        return Look(self.item.shard, self.item.schema, self.names, times=self.lower is not None, where=self.where)
 
     @property
     def columns(self) -> dict[str, str]:
@@ -80,6 +84,7 @@ def pin(asked: Asked) -> Pinned:
 
     Raises:
         DefinitionError: there is no such collection, or no such column.
+        InvalidUsage: the condition that its rows are to meet is none that is understood.
         AsOfError: it cannot be read at this time.
         CollectionError: it has errors then.
         ConfigError: the location cannot be opened so.
@@ -122,10 +127,11 @@ async def _pin(door: Door, asked: Asked) -> Pinned:
     place = replace(asked.place, location=door.stores.location)
     lease = asked.options.lease or door.stores.ids.fresh(LEASE)
     names = columns_of(item, asked.names)
+    where = None if asked.options.where is None else condition(asked.options.where, item.schema)
     handle = await door.leased(item, lease)
     try:
         lower, upper, whole = await _times(handle, catalog, asked.options)
-        found = Pinned(place, item, names, lease, lower, upper, whole=whole, forgiven=catalog.forgives(item))
+        found = Pinned(place, item, names, where, lease, lower, upper, whole=whole, forgiven=catalog.forgives(item))
         handle.release(await _contents(handle, found))
         if not found.forgiven and lower is None:
             await error_half.refuse(door.counting, handle, upper - 1)
@@ -160,7 +166,7 @@ async def _shares(door: Door, pinned: Pinned) -> list[Share]:
 
     await handle.refresh()
     contents, found = await definitely(handle, plan, read)
-    await handle.beat()  # from here on the lease holds the version that was planned from
+    await handle.beat()
     handle.release(contents)
     return found
 

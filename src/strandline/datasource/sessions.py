@@ -20,7 +20,7 @@ from strandline.algebra.schema import quote
 from strandline.datasource.keeper import keeper
 from strandline.datasource.options import FORMAT, STORAGE, asked
 from strandline.datasource.pinned import LEASE
-from strandline.datasource.source import FilteringSource, Source
+from strandline.datasource.source import Source
 from strandline.errors import AsOfError, CollectionError, InvalidUsage, StrandlineError
 from strandline.store.system import SystemIds
 
@@ -28,7 +28,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 CONNECT: Final = "pyspark.sql.connect."
-PUSHED: Final = "spark.sql.python.filterPushdown.enabled"
+SUBSTITUTED: Final = "spark.sql.variable.substitute"
+"""Whether a session replaces ``${…}`` in each text that it parses, the name of a view too."""
 
 
 def register(
@@ -53,8 +54,7 @@ def register(
     """
     if not hasattr(spark, "dataSource"):
         raise InvalidUsage(f"spark must be a SparkSession, and this is a {type(spark).__name__}")
-    pushes = str(spark.conf.get(PUSHED, "false")).lower() == "true"
-    spark.dataSource.register(FilteringSource if pushes else Source)
+    spark.dataSource.register(Source)
     _give_readers(spark)
     if location is not None:
         options = {"location": location} | ({} if consensus is None else {"consensus": consensus})
@@ -69,7 +69,15 @@ def _views(spark: SparkSession, options: Mapping[str, str], as_of: int | None) -
     newest = min(uppers) - 1 if uppers else max((row.since for row in readable), default=0)
     time = newest if as_of is None else as_of
     frames = {}
+    substitutes = str(spark.conf.get(SUBSTITUTED, "true")).lower() == "true"
     for row in listed:
+        if substitutes and "${" in row.name:
+            warnings.warn(
+                f"there is no view of {row.name!r}: this session would replace part of the name; set {SUBSTITUTED} to "
+                "false in it, which also keeps texts with ${ in your own queries",
+                stacklevel=3,
+            )
+            continue
         try:
             if row.since is None:
                 raise AsOfError(f"{row.name!r} is not complete at any time yet")

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Final
+from typing import Final
 
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader
 from pyspark.sql.types import StructType
 
-from strandline.datasource.batch import FilteringReader, FrameReader
+from strandline.datasource.batch import FrameReader
 from strandline.datasource.listing import LISTED, TIMES, ListingReader, TimesReader
 from strandline.datasource.options import FORMAT, asked, refuse_in_stream
 from strandline.datasource.pinned import Pinned, pin
@@ -21,8 +21,6 @@ class Source(DataSource):
     """A collection of a location.  Spark makes one for each frame, asks it for its schema, and pickles it."""
 
     pinned: Pinned | None = None
-    filters: ClassVar[bool] = False
-    """Whether Spark pushes filters down: a reader that takes them is refused where it does not."""
 
     @classmethod
     def name(cls) -> str:
@@ -51,7 +49,7 @@ class Source(DataSource):
             return TimesReader(wanted)
         if wanted.options.startingtime is not None:
             raise InvalidUsage(f"{FORMAT}: startingTime is of a stream; a frame is read at asOf")
-        return (FilteringReader if self.filters else FrameReader)(self._known(), schema)
+        return FrameReader(self._known(), schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
         """Return what reads the stream.  Raises `InvalidUsage` for options that only a frame has."""
@@ -68,9 +66,3 @@ class Source(DataSource):
         if self.pinned is None:
             raise InvalidUsage(OWN_SCHEMA)
         return self.pinned
-
-
-class FilteringSource(Source):
-    """The same, for sessions that push filters down."""
-
-    filters: ClassVar[bool] = True

@@ -88,8 +88,8 @@ class Stream:
     async def reached(self, offset: Offset, most: int = TIME_MAX) -> Offset:
         """Return where the next batch from ``offset`` ends, at ``most`` or before; the same offset: nothing came.
 
-        Raises `DefinitionError` if the collection was dropped, or dropped and created again, or other columns were
-        given before ``offset`` than are read now.
+        Raises `DefinitionError` if the collection was dropped, renamed, or dropped and created again, or other columns
+        were given before ``offset`` than are read now.
         """
         await self._refuse_another(offset)
         columns = self._pinned.columns
@@ -150,11 +150,20 @@ class Stream:
             self._given_back = True
 
     async def _refuse_another(self, offset: Offset) -> None:
-        """Raise `DefinitionError` if the collection is not the one that the stream began with, and let that go."""
-        item = (await self._door.catalog()).find(self._pinned.item.name)
-        shard = getattr(item, "shard", None)
-        if shard == offset.shard:
+        """Raise `DefinitionError` if the collection is not the one that the stream began with, and let that go.
+
+        One that has another name now is held further: the stream goes on from its checkpoint under that name.
+        """
+        catalog = await self._door.catalog()
+        item = catalog.find(self._pinned.item.name)
+        if getattr(item, "shard", None) == offset.shard:
             return
+        renamed = [each.name for each in catalog.items.values() if getattr(each, "shard", None) == offset.shard]
+        if renamed:
+            raise DefinitionError(
+                f"{self._pinned.item.name!r}, which this stream reads, is called {renamed[0]!r} now: load that, with "
+                "the same checkpoint, and the stream goes on"
+            )
         what = "was dropped" if item is None else "was dropped and created again, or replaced by another definition"
         await self._let_go(offset)
         raise DefinitionError(

@@ -18,7 +18,7 @@ from collections.abc import AsyncGenerator, Callable, Collection, Iterator, Mapp
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import partial, reduce
+from functools import partial
 from typing import Final, TypeVar
 
 import pyarrow as pa
@@ -26,20 +26,22 @@ import pyarrow.compute as pc
 from pyspark.sql import DataFrame, SparkSession
 
 from strandline.algebra.conditions import Condition
+from strandline.algebra.excerpt import Excerpt
 from strandline.algebra.first import First
-from strandline.algebra.nodes import Get, Node, stored_columns
-from strandline.algebra.schema import DIFF, ERROR, TIME, Column, Schema, quote
+from strandline.algebra.nodes import Node, stored_columns
+from strandline.algebra.schema import DIFF, ERROR, TIME, Schema, quote
 from strandline.engine.arrangements.cache import Arrangements
 from strandline.engine.arrangements.peeks import peeked, peeked_at_once
+from strandline.engine.asked.forms import carried
 from strandline.engine.frames import inline, newest, taken_back
 from strandline.engine.frames.derived import derived
-from strandline.engine.frames.failures import as_ours
+from strandline.engine.frames.failures import translated
 from strandline.engine.frames.held import hand_out
 from strandline.engine.frames.narrowed import narrowed
-from strandline.engine.frames.rows import Behind, Distributed, Frame, Local, Planned, dataframe, unwrap, wrap
+from strandline.engine.frames.rows import Distributed, Frame, Local, Planned, dataframe, unwrap, wrap
 from strandline.engine.frames.shared import Shared
 from strandline.engine.parts.arrivals import Arrivals
-from strandline.engine.parts.aside import Aside
+from strandline.engine.parts.aside import Aside, OfThisMachine, Places
 from strandline.engine.parts.here import verified
 from strandline.engine.parts.merge import Rewriter
 from strandline.engine.parts.net import Netted, netted
@@ -47,17 +49,23 @@ from strandline.engine.parts.part_store import Parts
 from strandline.engine.parts.prune import reach
 from strandline.engine.parts.scan import Scanner
 from strandline.engine.parts.staging import Stager, is_whole
-from strandline.engine.prepared.plans import Asked, Plans, are_few
+from strandline.engine.prepared.asking import only, small_plan
+from strandline.engine.prepared.plans import Plans, are_few
 from strandline.engine.session.cancelling import Cancellable
 from strandline.engine.session.collecting import collected
+from strandline.engine.session.executors import Executors
 from strandline.engine.session.start import cancel_jobs, require_running, tag_jobs
 from strandline.engine.sql import answers, edits, error_half
+from strandline.engine.sql.analysis import described
 from strandline.engine.sql.rendering import render
+from strandline.engine.union import earliest, union
 from strandline.errors import InvalidUsage
-from strandline.frontier.antichain import TIME_MAX, Frontier
+from strandline.frontier.antichain import Frontier
 from strandline.persist.handles.contents import Contents, Rows, StageRequest
 from strandline.persist.shard.batch import BlobPart, Staged
+from strandline.plane.described import Described
 from strandline.plane.edits import Edit
+from strandline.plane.hurry import in_hurry
 from strandline.plane.reading import Differences, Errors
 
 ANSWER_CONF: Final = (
@@ -72,7 +80,6 @@ JOBS_MAX: Final = 8
 """Concurrent calls into Spark; more only queue inside it."""
 PEEKS_MAX: Final = 2
 """Concurrent peeks: they have threads of their own, because all others may wait for Spark."""
-_GIVEN: Final = "given"
 _opened = itertools.count()
 _T = TypeVar("_T")
 
@@ -80,7 +87,12 @@ _T = TypeVar("_T")
 class SparkEngine:
     """`plane.engine.Engine` on a session of its own (`start.adopt`), with parts in ``store``."""
 
-    def __init__(self, session: SparkSession, store: Parts) -> None:
+    def __init__(
+        self, session: SparkSession, store: Parts, place: Places = OfThisMachine, executors: Executors | None = None
+    ) -> None:
+        """``place``: where rows are put aside that memory is too small for; ``executors``: those of a cluster."""
+        self._place = place
+        self._executors = executors
         self._session = session
         self._store = store
         self._stager = Stager(session, store)
@@ -89,12 +101,14 @@ class SparkEngine:
         self._tag = f"strandline-{next(_opened)}"  # of the jobs that are begun here
         self._workers = ThreadPoolExecutor(JOBS_MAX, "strandline-spark", partial(tag_jobs, session, self._tag))
         self._peekers = ThreadPoolExecutor(PEEKS_MAX, "strandline-peek")
-        self._plans = Plans(session)
+        self._plans = Plans(session, at_once=executors is not None)
         self._arrangements = Arrangements(self._scanner.tables, self._workers)
         self._shared = Shared()
         self._views = itertools.count()
         self._calls = itertools.count()
         self._naming = threading.Lock()  # held while views carry names that a query's author chose
+        if executors is not None:
+            executors.watch(self._tag)
 
     @property
     def session(self) -> SparkSession:
@@ -111,11 +125,19 @@ class SparkEngine:
         """What they may take."""
         return self._arrangements.budget
 
+    def hasten(self) -> None:
+        """Let nothing wait for executors from now on: this is closed soon, and what runs is to end before."""
+        if self._executors is not None:
+            self._executors.hasten()
+
     def close(self) -> None:
         """Cancel the jobs under way, wait for the calls and refuse new ones.  The session is its builder's to stop."""
+        self.hasten()
         cancel_jobs(self._session, self._tag)
         self._peekers.shutdown()
         self._workers.shutdown()
+        if self._executors is not None:
+            self._executors.close()
         self._plans.close()
 
     def spark_frame(self, rows: Rows) -> DataFrame:
@@ -140,8 +162,19 @@ class SparkEngine:
         ``relations`` (multisets, that one too) may be read in subqueries.  Raises `DefinitionError` with a position
         where Spark refuses an expression.
         """
-        frames = {each: unwrap(rows) for each, (_, rows) in relations.items()}
-        return wrap(await self._run(partial(self._edited, name, relations[name][0], edit, frames)))
+        schema = relations[name][0]
+        found = await self._asked(
+            relations, lambda rows: edits.edited(self._session.table(quote(name)), schema, edit, sorted(rows))
+        )
+        return wrap(Distributed(found, plain=False))
+
+    async def edit_kinds(
+        self, name: str, edit: Edit, relations: Mapping[str, tuple[Schema, Rows]], counts: Mapping[Excerpt, int]
+    ) -> list[pa.DataType]:
+        """Return what is to stand in the question marks of ``edit``; see `strandline.engine.sql.edits`."""
+        return await self._asked(
+            relations, lambda rows: edits.kinds(self._session.table(quote(name)), edit, sorted(rows), counts)
+        )
 
     def settings(self) -> dict[str, str]:
         """Return the configuration that changes answers: part of what a view means."""
@@ -151,6 +184,20 @@ class SparkEngine:
     async def require_running(self) -> None:
         """See `ViewEngine.require_running`."""
         await self._run(partial(require_running, self._session))
+
+    def require_executors(self) -> None:
+        """See `ViewEngine.require_executors`."""
+        if self._executors is not None:
+            self._executors.require()
+
+    async def executors(self) -> None:
+        """Return when Spark can carry out jobs; `NoExecutor` after the time for which a job waits for executors."""
+        if self._executors is None:
+            return
+        if self._executors.come_with_jobs:
+            await self._run(self._session.range(1).count)
+        else:
+            await self._executors.wait()
 
     def from_dataframe(self, updates: DataFrame) -> Rows:
         """Return an update frame (columns, perhaps ``__error``, ``__time``, ``__diff``) as rows: the way in."""
@@ -188,7 +235,7 @@ class SparkEngine:
         """See `Engine.evaluate`.  Over few rows that are here, nothing is done before the rows are wanted."""
         read = {name: unwrap(rows) for name, rows in frames.items()}
         columns = stored_columns(node)
-        tables = {n: _with(f.table, columns.get(n, frozenset())) for n, f in read.items() if isinstance(f, Local)}
+        tables = {n: only(f.table, columns.get(n, frozenset())) for n, f in read.items() if isinstance(f, Local)}
         if len(tables) == len(read) and are_few(tables.values()):
             return wrap(Planned(node, tables, origin, partial(self._evaluate, node, read, origin)))
         return wrap(await self._run(partial(self._evaluate, node, read, origin)))
@@ -204,22 +251,49 @@ class SparkEngine:
 
     def aside(self, schema: Schema, *, time: int) -> Aside:
         """See `Engine.aside`."""
-        return Aside(self._session, schema, time)
+        return Aside(self._session, schema, time, place=self._place)
 
     def arrivals(self, schema: Schema, *, keyed: bool) -> Arrivals:
         """See `Engine.arrivals`."""
-        return Arrivals(self._session, schema, keyed=keyed)
+        return Arrivals(self._session, schema, keyed=keyed, place=self._place)
 
     async def query(self, sql: str, relations: Mapping[str, tuple[Schema, Rows]], *, time: int) -> tuple[Schema, Rows]:
         """See `Engine.query`.  A relation that is a multiset already (no ``__diff``) is taken as it is."""
-        frames = {name: unwrap(rows) for name, (_, rows) in relations.items()}
-        schema, frame = await self._run(partial(self._query, sql, frames, time))
+        ask = partial(answers.query, self._session, sql, time=time)
+        schema, frame = await self._asked(relations, lambda rows: ask(names=sorted(rows)))
         return schema, wrap(frame)
+
+    async def answer(
+        self, sql: str, relations: Mapping[str, tuple[Schema, Rows]], given: Sequence[pa.Scalar] = ()
+    ) -> tuple[pa.Schema, Rows]:
+        """See `Engine.answer`.  Relations are taken as by `query`."""
+        ask = partial(answers.answer, self._session, sql, given=given)
+        columns, frame = await self._asked(relations, lambda rows: ask(names=sorted(rows)))
+        return columns, wrap(frame)
+
+    async def described(
+        self, sql: str, relations: Mapping[str, tuple[Schema, Rows]], count: int, limits: Collection[int]
+    ) -> Described:
+        """See `Engine.described`."""
+        ask = partial(described, self._session, sql, count=count, limits=limits)
+        return await self._asked(relations, lambda rows: ask(names=sorted(rows)))
+
+    async def _asked(
+        self, relations: Mapping[str, tuple[Schema, Rows]], call: Callable[[Mapping[str, DataFrame]], _T]
+    ) -> _T:
+        """Return what ``call`` makes of multisets, which SQL may call by their names meanwhile."""
+        frames = {name: unwrap(rows) for name, (_, rows) in relations.items()}
+
+        def named() -> _T:
+            with self._named(frames) as multisets:
+                return call(multisets)
+
+        return await self._run(named)
 
     async def union(self, schema: Schema, frames: Sequence[Rows], *, advance: int, negate: Sequence[bool]) -> Rows:
         """See `Engine.union`."""
         pairs = [(unwrap(rows), negative) for rows, negative in zip(frames, negate, strict=True)]
-        find = partial(self._union, schema, pairs, advance)
+        find = partial(union, self._session, schema, pairs, advance)
         tables = [frame.table for frame, _ in pairs if isinstance(frame, Local)]
         if len(tables) < len(pairs):
             return wrap(await self._run(find))
@@ -247,8 +321,7 @@ class SparkEngine:
         outcomes: list[Staged | BaseException] = []
         for future in under_way:
             try:
-                staged = await _ended(future)
-                outcomes.append(staged)
+                outcomes.append(await future)
             except Exception as error:  # noqa: BLE001 - it is the outcome of this one
                 outcomes.append(error)
         return outcomes
@@ -315,7 +388,7 @@ class SparkEngine:
         if found is not None:
             return found
         find = partial(peeked, self._arrangements, old, columns, keys, limit)
-        return await _ended(asyncio.get_running_loop().run_in_executor(self._peekers, find))
+        return await asyncio.get_running_loop().run_in_executor(self._peekers, partial(self._told, find))
 
     async def prune(self, old: Contents, column: str, keys: Sequence[tuple[Rows, str]], *, nulls: bool) -> Rows | None:
         """See `Engine.prune`: by the bounds of parts and row groups."""
@@ -375,7 +448,7 @@ class SparkEngine:
         few = isinstance(frame, Local) and are_few([frame.table])
         once = few and newest.is_once(frame, key)
         node = newest.plan(frame.names, schema, key, held=held is not None, errors=errors is not None, once=once)
-        return await self.evaluate(node, there, origin=_earliest(frame))
+        return await self.evaluate(node, there, origin=earliest(frame))
 
     async def weights(self, rows: Rows) -> Mapping[int, int]:
         """See `Engine.weights`."""
@@ -388,9 +461,7 @@ class SparkEngine:
                 return table
             case frame:
                 tag = f"{self._tag}-{next(self._calls)}"
-                return await self._cancellable(
-                    lambda: collected(dataframe(frame, self._session), self._session, tag, bytes_max)
-                )
+                return await self._cancellable(partial(self._collected, frame, tag, bytes_max))
 
     def _prepared(self, asked: Sequence[tuple[Frame, StageRequest]]) -> dict[int, pa.Table]:
         """Return by their positions the rows that prepared plans have for `Stager.collected`.
@@ -403,7 +474,7 @@ class SparkEngine:
         for position, (frame, _) in enumerate(asked):
             turns[isinstance(frame, Planned) and frame.behind is not None].append(position)
         for turn in turns:
-            wanted = {position: _asked(*asked[position], given) for position in turn}
+            wanted = {position: small_plan(*asked[position], given) for position in turn}
             ready = {position: each for position, each in wanted.items() if each is not None}
             self._plans.note({asked[position][1].shard for position in turn if position not in ready})
             for position, table in zip(ready, self._plans.run(list(ready.values())) if ready else (), strict=True):
@@ -422,18 +493,14 @@ class SparkEngine:
             for view in views.values():
                 self._session.catalog.dropTempView(view)
 
-    def _query(self, sql: str, frames: Mapping[str, Frame], time: int) -> tuple[Schema, Frame]:
-        with self._named(frames):
-            return answers.query(self._session, sql, sorted(frames), time=time)
+    def _collected(self, frame: Frame, tag: str, bytes_max: int) -> pa.Table:
+        rows = dataframe(frame, self._session)
+        return collected(carried(rows), self._session, tag, bytes_max).rename_columns(rows.columns)
 
     def _pruned(self, old: Contents, column: str, keys: Sequence[tuple[Frame, str]], *, nulls: bool) -> Frame | None:
         kind = inline.update_schema(old.schema).field(column).type
         within = reach(column, kind, keys, self._session, nulls=nulls)
         return None if within is None else self._scanner.pruned(old, within)
-
-    def _edited(self, name: str, schema: Schema, edit: Edit, frames: Mapping[str, Frame]) -> Frame:
-        with self._named(frames) as multisets:
-            return Distributed(edits.edited(multisets[name], schema, edit, sorted(frames)), plain=False)
 
     @contextmanager
     def _named(self, frames: Mapping[str, Frame]) -> Iterator[Mapping[str, DataFrame]]:
@@ -450,33 +517,6 @@ class SparkEngine:
             finally:
                 for name in multisets:
                     self._session.catalog.dropTempView(name)
-
-    def _union(self, schema: Schema, pairs: Sequence[tuple[Frame, bool]], advance: int) -> Frame:
-        match pairs:
-            case [(Planned(origin=origin) as planned, False)] if advance <= origin and ERROR not in planned.names:
-                return planned
-        has_error = any(ERROR in frame.names for frame, _ in pairs)
-        plain = all(frame.plain and not negative for frame, negative in pairs)
-        tables = [(frame.table, negative) for frame, negative in pairs if isinstance(frame, Local)]
-        if len(tables) == len(pairs):
-            target = inline.update_schema(schema)
-            target = target if has_error else target.remove(target.get_field_index(ERROR))
-            signed = (inline.negated(table) if negative else table for table, negative in tables)
-            aligned = [inline.advanced(inline.conform(table, target), advance) for table in signed]
-            return Local(pa.concat_tables([target.empty_table(), *aligned]), plain)
-        columns = [*schema, *([Column(ERROR, "string")] if has_error else [])]
-        origin = min(_earliest(frame) for frame, _ in pairs)
-        lazies = [
-            _aligned(
-                dataframe(frame, self._session, origin),
-                columns,
-                negative,
-                # Left out where it can change nothing: a literal time is code that is compiled anew at every step.
-                advance=advance - origin if _earliest(frame) < advance else None,
-            )
-            for frame, negative in pairs
-        ]
-        return Distributed(reduce(DataFrame.unionAll, lazies), plain, origin)
 
     def _multiset(self, frame: Frame) -> Frame:
         names = inline.data_columns(frame.names)
@@ -500,7 +540,7 @@ class SparkEngine:
 
     async def _run(self, call: Callable[[], _T]) -> _T:
         """Run a blocking call in a worker thread and translate its failures into our errors."""
-        return await _ended(self._begun(call))
+        return await self._begun(call)
 
     async def _cancellable(self, call: Callable[[], _T]) -> _T:
         """As `_run`; if this is cancelled, the jobs of the call are, too."""
@@ -512,18 +552,14 @@ class SparkEngine:
             raise
 
     def _begun(self, call: Callable[[], _T]) -> asyncio.Future[_T]:
-        return asyncio.get_running_loop().run_in_executor(self._workers, call)
+        told = partial(self._told, call, hurried=in_hurry())
+        return asyncio.get_running_loop().run_in_executor(self._workers, told)
 
-
-async def _ended(call: asyncio.Future[_T]) -> _T:
-    """Return what the call returns; raise its failures as our errors."""
-    try:
-        return await call
-    except Exception as error:
-        ours = as_ours(error)
-        if ours is None:
-            raise
-        raise ours from error
+    def _told(self, call: Callable[[], _T], *, hurried: bool = False) -> _T:
+        """Return what the call returns; raise its failures as our errors, for which the JVM is asked: it blocks."""
+        if self._executors is None:
+            return translated(call)
+        return self._executors.carried_out(partial(translated, call), hurried=hurried)
 
 
 def _of(contents: Contents) -> tuple[object, ...]:
@@ -538,57 +574,3 @@ def _size(frame: Frame) -> int | None:
 
 def _bytes(table: pa.Table | None) -> int | None:
     return None if table is None else table.nbytes
-
-
-def _with(updates: pa.Table, columns: Collection[str]) -> pa.Table:
-    """Return updates with these columns, their times and diffs."""
-    return updates.select([name for name in updates.column_names if name in columns or name in (TIME, DIFF)])
-
-
-def _earliest(frame: Frame) -> int:
-    """Return a time that no update of the frame is before."""
-    match frame:
-        case Local(table, _):
-            return pc.min(table[TIME]).as_py() if table.num_rows else TIME_MAX
-        case Distributed() | Planned():
-            return frame.origin
-
-
-def _asked(frame: Frame, request: StageRequest, given: Mapping[int, pa.Table]) -> Asked | None:
-    """Return what a prepared plan is to stage in place of ``frame``; None: a fresh plan is better.
-
-    ``given``: what other plans gave, by the identities of their frames.
-    """
-    if not request.small:
-        return None
-    match frame:
-        case Planned(origin=origin, behind=Behind(node, of)) if all(id(each) in given for each in of.values()):
-            read = stored_columns(node)
-            tables = {name: _with(given[id(each)], read.get(name, frozenset())) for name, each in of.items()}
-            return Asked(node, tables, origin, request, again=True)
-        case Planned(node, tables, origin):
-            return Asked(node, tables, origin, request, again=True)
-        case Local(table, _) if table.num_rows and are_few([table]):
-            names = [name for name in table.column_names if name not in (TIME, DIFF)]
-            return Asked(Get(_GIVEN, tuple((name, name) for name in names)), {_GIVEN: table}, 0, request)
-        case _:
-            return None
-
-
-def _aligned(lazy: DataFrame, columns: Sequence[Column], negative: bool, advance: int | None) -> DataFrame:
-    """Return the updates with exactly these columns, signed and advanced.
-
-    ``__error`` may be lacking, and if it is not, all others may.
-    """
-    if advance is None and not negative and lazy.columns == [*(c.name for c in columns), TIME, DIFF]:
-        return lazy
-    present = {name.lower() for name in lazy.columns}
-    optional = {c.name for c in columns if (c.name == ERROR) is not (ERROR in present)}
-    selected = [
-        f"CAST(NULL AS {c.type}) AS {quote(c.name)}"
-        if c.name in optional and c.name.lower() not in present
-        else quote(c.name)
-        for c in columns
-    ]
-    time = f"greatest({TIME}, {advance}L) AS {TIME}" if advance is not None else TIME
-    return lazy.selectExpr(*selected, time, f"-{DIFF} AS {DIFF}" if negative else DIFF)

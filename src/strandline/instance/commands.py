@@ -64,7 +64,9 @@ class Output:
 class RunIngestion:
     """Keep collections equal to what a connector reads.  ``remap`` and ``progress`` are the reader's own shards.
 
-    ``name``: of the source, in messages.  The outputs have tables of different names.
+    ``name``: of the source, in messages.  The outputs have tables of different names.  ``starts``: how often it was to
+    be opened anew.  What runs by an earlier count is opened anew though all else is equal, since a reference among the
+    options may lead to another password now.
     """
 
     name: str
@@ -73,6 +75,7 @@ class RunIngestion:
     options: Mapping[str, str]
     remap: str
     progress: str
+    starts: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +87,7 @@ class RunDataflow:
     change answers.  ``forgiven``: the inputs whose errors are none of the view's.  ``refresh``: its schedule (None: it
     follows each time).  ``seed``: the shard in which what the output is to hold was prepared; empty: in none.
     ``fence``: how far beyond the instance's epoch the output is written: what runs a query of before is fenced there.
+    ``begins``: no earlier time of the output is read; its history begins there if its inputs allow, else later.
     """
 
     output: Collection
@@ -95,6 +99,7 @@ class RunDataflow:
     refresh: Refresh | None = None
     seed: str = field(default="", compare=False)
     fence: int = 0
+    begins: int = 0
 
 
 @dataclass(frozen=True, slots=True)

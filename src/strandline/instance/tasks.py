@@ -12,7 +12,7 @@ from strandline.instance.commands import RunMaterialization
 from strandline.instance.running.feeds import CollectionFeed
 from strandline.materialize.driver import Driver
 from strandline.materialize.feed import Feed
-from strandline.materialize.log import Record, RecoveryLog, peek, register_of
+from strandline.materialize.log import ENDED, Record, RecoveryLog, peek, register_of
 from strandline.materialize.protocol.task import MaterializationSpec
 from strandline.materialize.schedule.pace import Pace, Schedule
 from strandline.materialize.schedule.paced import paced
@@ -61,6 +61,21 @@ async def records(log: str, client: PersistClient) -> list[Record]:
     """Return what the log of each split has, or that of the whole."""
     record = await _peek(log, client)
     return [await _peek(split_log(log, share.log), client) for share in record.layout] or [record]
+
+
+async def end_task(log: str, client: PersistClient) -> None:
+    """Take the logs of a dropped task over for ever: what still runs it somewhere writes nothing more.
+
+    The task's own log goes first.  Without it none can give the task other splits, so the logs that it names are all.
+
+    Raises `Unavailable` or `Indeterminate` if Consensus does not answer; call it again then.
+    """
+
+    def ending(key: str) -> RecoveryLog:
+        return RecoveryLog(client.clock, client.ids, client.consensus, key, ENDED)
+
+    for share in (await ending(log).open()).layout:
+        await ending(split_log(log, share.log)).open()
 
 
 async def _begun(log: str, spec: MaterializationSpec, client: PersistClient) -> int:

@@ -16,8 +16,10 @@ from typing import Any, Generic, Protocol, TypeVar, runtime_checkable
 
 import pyarrow as pa
 
+from strandline.algebra.schema import shown
 from strandline.errors import DefinitionError
 from strandline.extras import FLOW, no_extras, require
+from strandline.materialize.protocol.holds import EVERYTHING, Holds
 from strandline.materialize.protocol.messages import Request, Response
 from strandline.materialize.protocol.state import StateUpdate
 from strandline.materialize.protocol.task import Binding, Checkpoint, MaterializationSpec
@@ -61,9 +63,10 @@ class Constraint:
 
 @dataclass(frozen=True, slots=True)
 class Validated:
-    """The verdicts on one binding: a constraint for each column of its schema."""
+    """The verdicts on one binding: a constraint for each column of its schema, and which values can be stored."""
 
     constraints: Mapping[str, Constraint]
+    holds: Holds = EVERYTHING
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,6 +203,13 @@ class DriverKind(Generic[O]):
 REFUSALS = (ConstraintKind.FIELD_FORBIDDEN, ConstraintKind.INCOMPATIBLE)
 
 
+def no_name(why: str) -> Constraint:
+    """Return the verdict on a column whose name an endpoint cannot have."""
+    return Constraint(
+        ConstraintKind.INCOMPATIBLE, f"{why}; give it another name in a view (`… AS name`), and materialize that"
+    )
+
+
 def require_all(spec: MaterializationSpec, verdicts: tuple[Validated, ...]) -> None:
     """Check that every column of every binding may be stored: collections are materialized whole.
 
@@ -215,5 +225,5 @@ def require_all(spec: MaterializationSpec, verdicts: tuple[Validated, ...]) -> N
             if constraint.kind in REFUSALS:
                 raise DefinitionError(
                     f"{binding.collection!r} cannot be materialized into {binding.resource!r}: "
-                    f"column {column.name!r}: {constraint.reason}"
+                    f"column {shown(column.name)}: {constraint.reason}"
                 )

@@ -8,6 +8,9 @@ write *is* the commit.  After a lost answer the register finds out whether the w
 Opening the log writes it at once, under a fresh token.  An older opener finds another token at its next write and is
 fenced; it can never write again.  An opener whose epoch is below the record's is refused.
 
+The log of a task that was dropped is *ended*: opened under an epoch that no other opener has.  A process that still
+runs the task is fenced at its next write, and cannot open the log again.
+
 Law: M3.
 """
 
@@ -30,6 +33,8 @@ from strandline.store.seal import Kind
 FORMAT: Final = 1
 FIRST_OPENED: Final = 1
 """`Record.opened` of a task that just got its splits."""
+ENDED: Final = 2**63 - 1
+"""The epoch of a log whose task was dropped."""
 RESTART: Final = "restart"
 """Under this name a driver's state may hold the text of an earlier checkpoint (`Checkpoint.encode`)."""
 
@@ -171,8 +176,11 @@ class RecoveryLog:
     async def open(self) -> Record:
         """Take the log over from an earlier opener; return its record.
 
+        An opener that ends the log (`ENDED`) replaces a record that cannot be read: no task could go on from it.
+
         Raises:
             FencedError: it belongs to a higher epoch.
+            CorruptionError: it holds no record.
             Unavailable, Indeterminate: Consensus does not answer.
         """
         self._record = None
@@ -181,7 +189,14 @@ class RecoveryLog:
 
         def step(body: bytes | None) -> bytes:
             nonlocal mine
-            found = _found(self._key, body)
+            try:
+                found = _found(self._key, body)
+            except CorruptionError:
+                if self._epoch != ENDED:
+                    raise
+                found = Record()
+            if found.epoch == ENDED > self._epoch:
+                raise FencedError(f"recovery log {self._key!r} is over: its materialization was dropped")
             if found.epoch > self._epoch:
                 raise FencedError(f"recovery log {self._key!r} belongs to epoch {found.epoch}; this is {self._epoch}")
             mine = replace(found, epoch=self._epoch, token=token, opened=found.opened + 1 if found.layout else 0)

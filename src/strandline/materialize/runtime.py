@@ -37,6 +37,7 @@ from strandline.materialize.log import Record, RecoveryLog
 from strandline.materialize.protocol import messages, states
 from strandline.materialize.protocol.fsm import step
 from strandline.materialize.protocol.greatest import NOT_KNOWN, Greatest, greater, ordered
+from strandline.materialize.protocol.holds import Holds
 from strandline.materialize.protocol.state import StateUpdate
 from strandline.materialize.protocol.task import NOTHING, WHOLE, Checkpoint, KeyRange, MaterializationSpec, Progress
 from strandline.materialize.reduced import Reduced
@@ -85,6 +86,7 @@ class Task:
         self._log = log
         self._feeds = tuple(feeds)
         self._reduced = [Reduced(binding) if binding.reduce else None for binding in spec.bindings]
+        self._holds: tuple[Holds, ...] = ()
         self._machine = self._closed()
         self._watch = watch
         self._beside = beside
@@ -219,7 +221,9 @@ class Task:
         record = await self._log.open()
         if record.layout:
             raise HasSplitsError(f"materialization {self._spec.name!r} was given {len(record.layout)} splits")
-        require_all(self._spec, await self._driver.validate(self._spec))
+        verdicts = await self._driver.validate(self._spec)
+        require_all(self._spec, verdicts)
+        self._holds = tuple(verdict.holds for verdict in verdicts)
         self._applied = await self._apply()
         self._line = Line(await self._driver.open(), self._beside, self._kept)
         await self._step(states.Start(record.progress, self._log.record.restart))
@@ -416,7 +420,9 @@ class Task:
     async def _read(self, binding: int, lower: int, upper: int) -> None:
         """Read a window batch by batch."""
         bound = self._spec.bindings[binding]
-        transfer = self._transfers[binding] = Transfer(bound, self._reduced[binding], first=not lower)
+        transfer = self._transfers[binding] = Transfer(
+            bound, self._reduced[binding], first=not lower, holds=self._holds[binding]
+        )
         if lower < upper:
             changes = await self._feeds[binding].changes(lower, upper, key=bound.key, times=bound.by_time)
             self._moved(about=changes.about)

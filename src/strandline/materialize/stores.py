@@ -27,6 +27,7 @@ import pyarrow.compute as pc
 
 from strandline.algebra.schema import DIFF, TIME
 from strandline.errors import DefinitionError
+from strandline.materialize.protocol.holds import key_text
 from strandline.materialize.protocol.messages import DELETE, EXISTS, flagged, unflagged
 from strandline.materialize.protocol.task import Binding
 
@@ -130,37 +131,10 @@ def _codes(column: pa.ChunkedArray) -> np.ndarray[Any, np.dtype[np.int64]]:
     return np.asarray(codes, np.int64)
 
 
-def require_texts(binding: Binding, batch: pa.RecordBatch) -> None:
-    """Raise `DefinitionError` for the first row with a text that is not UTF-8: Spark allows it, endpoints do not."""
-    for name in binding.schema.names:
-        if _are_texts(batch[name]):
-            continue
-        row = next((row for row in range(batch.num_rows) if not _are_texts(batch[name].take(pa.array([row])))), None)
-        if row is None:
-            continue  # the text is in an array of a row that is not in this slice
-        key = (
-            f"the row with the key ({_key_text(binding, pa.Table.from_batches([batch]), row)})"
-            if binding.key
-            else "a row"
-        )
-        raise DefinitionError(
-            f"{binding.collection!r} into {binding.resource!r}: {key} has a text in column {name!r} "
-            f"that is not UTF-8, which no endpoint can store; mend it, or make the column BINARY"
-        )
-
-
-def _are_texts(values: pa.Array) -> bool:
-    try:
-        values.validate(full=True)
-    except pa.ArrowInvalid:
-        return False
-    return True
-
-
 def second_row(binding: Binding, known: pa.Table) -> DefinitionError:
     """Return the error for the first of ``known``, rows of the resource whose keys the collection adds once more."""
     return DefinitionError(
-        f"{binding.collection!r} into {binding.resource!r}: a second row has the key ({_key_text(binding, known, 0)}); "
+        f"{binding.collection!r} into {binding.resource!r}: a second row has the key ({key_text(binding, known, 0)}); "
         f"either KEY ({', '.join(binding.key)}) does not identify its rows: remove one row, or declare another key; "
         f"or another program wrote to the resource: `strandline backfill` fills it anew"
     )
@@ -169,19 +143,6 @@ def second_row(binding: Binding, known: pa.Table) -> DefinitionError:
 def _not_a_key(binding: Binding, changes: pa.Table, row: int) -> DefinitionError:
     return DefinitionError(
         f"{binding.collection!r} into {binding.resource!r}: more than one row has the key "
-        f"({_key_text(binding, changes, row)}); KEY ({', '.join(binding.key)}) does not identify its rows: "
+        f"({key_text(binding, changes, row)}); KEY ({', '.join(binding.key)}) does not identify its rows: "
         f"remove all but one of them, or declare another key"
     )
-
-
-def _key_text(binding: Binding, rows: pa.Table, row: int) -> str:
-    values = {name: _shown(rows[name][row]) for name in binding.key}
-    return ", ".join(f"{name} = {'NULL' if value is None else repr(value)}" for name, value in values.items())
-
-
-def _shown(value: pa.Scalar) -> Any:
-    """Return a value of a key, or the bytes of a text that is not UTF-8."""
-    try:
-        return value.as_py()
-    except UnicodeDecodeError:
-        return value.cast(pa.binary()).as_py()

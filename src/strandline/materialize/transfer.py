@@ -13,22 +13,24 @@ import pyarrow.compute as pc
 
 from strandline.materialize.deltas import Deltas
 from strandline.materialize.protocol.greatest import NOT_KNOWN, Greatest, Key, greater, of_rows, ordered, up_to
+from strandline.materialize.protocol.holds import EVERYTHING, Holds, require_held
 from strandline.materialize.protocol.messages import EXISTS
 from strandline.materialize.protocol.task import Binding
 from strandline.materialize.reduce.rows import Combining
 from strandline.materialize.reduced import Reduced
 from strandline.materialize.spool import Spool
-from strandline.materialize.stores import Stores, key_ids, keys_of, require_texts, with_existence
+from strandline.materialize.stores import Stores, key_ids, keys_of, with_existence
 
 
 class Transfer:
     """Not for concurrent use, but for `keep`, which may be called while the rows are asked for.
 
-    ``first``: the window begins with the collection.
+    ``first``: the window begins with the collection.  ``holds``: what the endpoint can hold.
     """
 
-    def __init__(self, binding: Binding, reduced: Reduced | None, *, first: bool) -> None:
+    def __init__(self, binding: Binding, reduced: Reduced | None, *, first: bool, holds: Holds = EVERYTHING) -> None:
         self._binding = binding
+        self._holds = holds
         self._reduced = reduced
         self._spool = Spool()
         self._loaded: Spool | None = None
@@ -46,8 +48,8 @@ class Transfer:
         return self._spool.rows
 
     def add(self, batch: pa.RecordBatch) -> None:
-        """Add changes.  Raises as `require_texts`, `Stores.add`, `Deltas.add` and `Combining.add`."""
-        require_texts(self._binding, batch)
+        """Add changes.  Raises as `require_held`, `Stores.add`, `Deltas.add` and `Combining.add`."""
+        require_held(self._binding, batch, self._holds)
         self._add(self._making.add(batch))
 
     def end(self) -> None:

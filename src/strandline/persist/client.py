@@ -30,7 +30,7 @@ from strandline.persist.shard.evolution import parse_schema, widened
 from strandline.persist.shard.machine import ROLLUP_EVERY, Command, Machine
 from strandline.persist.shard.metrics import Metrics
 from strandline.persist.shard.patience import PatientBlob
-from strandline.persist.shard.state import Append, AppendOutcome, ShardState, append, describe, mark_swept
+from strandline.persist.shard.state import Append, AppendOutcome, ShardState, admit, append, describe, mark_swept
 from strandline.persist.shard.trace import due
 from strandline.persist.upkeep.collect import DELETION_GRACE_MS, Collector
 from strandline.persist.upkeep.compact import Compactor
@@ -114,6 +114,11 @@ class PersistClient:
         await handle.admit()
         return handle
 
+    async def fence(self, shard: str, epoch: int) -> None:
+        """Let no writer of an epoch below ``epoch`` append to ``shard`` from here on."""
+        machine = await self._open(shard)
+        await machine.commit(lambda state: admit(state, epoch))
+
     async def records(self, shard: str, epoch: int) -> RecordShard:
         """Open ``shard`` as a record shard for writing under ``epoch``."""
         blob = self._for_records()
@@ -137,12 +142,14 @@ class PersistClient:
     ) -> ReadHandle | None:
         """Open ``shard`` for reading under a lease of its own; None if the shard does not exist.
 
-        ``lease``: its name, by which another process may take it up; without one it is a fresh one.
+        ``lease``: its name, by which another process may take it up; without one it is a fresh one.  One with a name
+        holds what any of these processes was handed out, until one of them closes it.
         """
         machine = self._machine(shard)
         if not await machine.open(create=False):
             return None
-        held = Lease(machine, self.clock, self.ids.fresh("r") if lease is None else lease)
+        name_of_lease = self.ids.fresh("r") if lease is None else lease
+        held = Lease(machine, self.clock, name_of_lease, shared=lease is not None)
         await held.register()
         return ReadHandle(machine, schema, name, held, kept=kept, begins=begins)
 

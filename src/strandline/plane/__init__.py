@@ -3,7 +3,7 @@
 Python decides, the JVM moves rows: a caller may pass `Rows` on but never look inside.  `Engine` is the only way to
 Spark.  Its calls are declared by who asks: sources and steps that write (`Staging`),
 deliveries and checks that read (`Reading`), steps and queries (`Evaluating`), small windows (`LookUps`), and the
-envelopes of sources (`Enveloping`).
+envelopes of sources (`Enveloping`).  A call may be in a hurry (`hurry`): then its jobs wait for no executors.
 """
 
-__all__ = ["edits", "engine", "enveloping", "reading", "staging"]
+__all__ = ["described", "edits", "engine", "enveloping", "hurry", "reading", "staging"]

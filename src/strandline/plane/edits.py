@@ -18,3 +18,8 @@ class Edit:
     alias: str
     where: Excerpt | None
     values: Mapping[str, Excerpt]
+
+    @property
+    def excerpts(self) -> tuple[Excerpt, ...]:
+        """Its expressions, in the order of the text."""
+        return (*self.values.values(), *([] if self.where is None else [self.where]))

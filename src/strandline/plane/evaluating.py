@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Protocol
+
+import pyarrow as pa
 
 from strandline.algebra.nodes import Node
 from strandline.algebra.schema import Schema
 from strandline.persist.handles.contents import Rows
+from strandline.plane.described import Described
 
 
 class Evaluating(Protocol):
@@ -31,6 +34,27 @@ class Evaluating(Protocol):
     async def query(self, sql: str, relations: Mapping[str, tuple[Schema, Rows]], *, time: int) -> tuple[Schema, Rows]:
         """Return plain Spark's result of ``sql`` over the multisets of ``relations``: insertions at ``time`` (lazy).
 
-        Raises `DefinitionError` if Spark refuses the text.
+        Raises `DefinitionError` if Spark refuses the text, or no collection could have its columns.
+        """
+        ...
+
+    async def answer(
+        self, sql: str, relations: Mapping[str, tuple[Schema, Rows]], given: Sequence[pa.Scalar] = ()
+    ) -> tuple[pa.Schema, Rows]:
+        """Return plain Spark's answer to ``sql`` over the multisets of ``relations``: plain rows (lazy), their columns.
+
+        These have Spark's names and order, whatever they are, and the types that Arrow has for them.  ``given``: the
+        values of the question marks of ``sql``.
+
+        Raises `DefinitionError` if Spark refuses the text, `InvalidUsage` if it has no value for one of ``given``.
+        """
+        ...
+
+    async def described(
+        self, sql: str, relations: Mapping[str, tuple[Schema, Rows]], count: int, limits: Collection[int]
+    ) -> Described:
+        """Return what `answer` gives for ``sql``, with ``count`` question marks, and what values these want.
+
+        ``limits``: the numbers of question marks that say how many rows.  Raises `DefinitionError` as `answer`.
         """
         ...

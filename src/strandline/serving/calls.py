@@ -8,8 +8,10 @@ a stream, and the command `ROWS` brings one; JSON behind each says which.  `publ
 from __future__ import annotations
 
 import base64
-from collections.abc import Callable, Mapping
+import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
+from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 
@@ -18,7 +20,7 @@ import pyarrow as pa
 
 from strandline.compute.rules.explanation import Explanation
 from strandline.errors import InvalidUsage, ProtocolViolation, Unavailable
-from strandline.instance.indexes.keys import packed, unpacked
+from strandline.instance.indexes.keys import packed, same, unpacked
 
 if TYPE_CHECKING:
     from strandline.controller.asking.verification import Verification
@@ -68,10 +70,11 @@ class Addresses(msgspec.Struct, frozen=True):
 
 
 class Call(msgspec.Struct, frozen=True):
-    """One call."""
+    """One call; ``handle``: by which the client may cancel it; empty: it will not."""
 
     method: str
     arguments: dict[str, Any] = {}
+    handle: str = ""
 
 
 class Query(msgspec.Struct, frozen=True):
@@ -99,6 +102,7 @@ class Rows(msgspec.Struct, frozen=True):
     transaction: str = ""
 
 
+_ARROW: Final = "arrow"
 S = TypeVar("S", Call, Query, Subscribe, Rows)
 
 
@@ -125,7 +129,8 @@ def called(desk: Desk, body: bytes) -> bytes:
     if how is None:
         raise InvalidUsage(f"there is no call {asked.method!r}; there are {', '.join(sorted(_CALLS))}")
     try:
-        return msgspec.json.encode(how(desk, asked.arguments))
+        with desk.cancellable(asked.handle):
+            return msgspec.json.encode(how(desk, asked.arguments))
     except (TypeError, KeyError, AttributeError) as error:
         raise InvalidUsage(f"{asked.method} does not take {dict(asked.arguments)}") from error
 
@@ -177,7 +182,52 @@ def _collection(desk: Desk, arguments: Arguments) -> Any:
 
 
 def _peek(desk: Desk, arguments: Arguments) -> Any:
-    return rows_text(desk.peek(**arguments))
+    return rows_text(desk.peek(**{**arguments, "key": _read(arguments["key"])}))
+
+
+def written(keys: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Return the keys of a peek as JSON holds them; a value that JSON does not have is a table in Arrow.
+
+    JSON has no dates, no decimals, no whole numbers of any size, and null for NaN.
+
+    >>> _read(written([{"a": 1, "b": float("inf"), "c": None}]))
+    [{'a': 1, 'b': inf, 'c': None}]
+    """
+    return [{name: _value(value) for name, value in key.items()} for key in keys]
+
+
+def _value(value: Any) -> Any:
+    if value is None or type(value) in {bool, str} or (type(value) is float and math.isfinite(value)):
+        return value
+    if type(value) is int:
+        if -(1 << 63) <= value < 1 << 63:
+            return value
+        value = Decimal(value)  # Arrow's whole numbers end there; SQL's are decimals from there on
+    try:
+        held = pa.array([value])
+        if not same(value, held.to_pylist()[0]):
+            raise ValueError("it has more digits than any column")
+        return {_ARROW: rows_text(pa.table([held], [_ARROW]))}
+    except (pa.ArrowException, OverflowError, ValueError, TypeError) as error:
+        raise InvalidUsage(f"no column holds {str(value)[:60]!r}, which a key has: {error}") from error
+
+
+def _read(keys: Any) -> Any:
+    """Return what `written` was given; what it did not write is for `Environment.peek` to judge."""
+    listed = [keys] if isinstance(keys, Mapping) else keys
+    if not isinstance(listed, list) or not all(isinstance(key, Mapping) for key in listed):
+        return keys
+    return [{name: _own(value) for name, value in key.items()} for key in listed]
+
+
+def _own(value: Any) -> Any:
+    if not isinstance(value, Mapping) or value.keys() != {_ARROW} or not isinstance(value[_ARROW], str):
+        return value
+    try:
+        (found,) = unpacked(base64.b64decode(value[_ARROW])).column(0).to_pylist()
+    except (ValueError, IndexError, OverflowError, ProtocolViolation) as error:
+        raise InvalidUsage(f"a value of the key is no table of one value: {error}") from error
+    return found
 
 
 _CALLS: Final[Mapping[str, Callable[[Desk, Arguments], Any]]] = {

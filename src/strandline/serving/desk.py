@@ -27,13 +27,13 @@ from sqlglot import exp
 
 from strandline.algebra.arrow_types import arrow_schema, spark_type
 from strandline.algebra.schema import DIFF, TIME, Schema
-from strandline.client import Cancel, Environment, Events, Transaction
+from strandline.client import Cancel, Environment, Events, Transaction, ended_by, present
 from strandline.compute.plan.sql.dialect import parse
 from strandline.controller.asking.reads import NotYetError
 from strandline.controller.language import arguments, statements
 from strandline.errors import InvalidUsage, Unavailable
 from strandline.instance.indexes.keys import packed
-from strandline.serving import parameters, placeholders
+from strandline.serving import parameters
 from strandline.serving.kept import Held, Kept
 from strandline.serving.parameters import identifier
 from strandline.serving.traffic.counting import CHANGE, QUERY, Traffic, one_statement
@@ -50,6 +50,8 @@ CATCHING_UP_S: Final = 60.0
 LOOK_S: Final = 0.2
 RESULT_BYTES_MAX: Final = 4 << 30
 """Bytes of a result, as Arrow has them."""
+UNCOUNTED: Final = -1
+"""What Flight SQL calls a number of changed rows that is not known."""
 RESULTS_BYTES_MAX: Final = 8 << 30
 """Bytes of all results that are computed, until the last row of each was sent, or the tick after `RESULT_IDLE_S`."""
 FILES_BYTES_MAX: Final = RESULTS_BYTES_MAX + QUERIES_MAX * RESULT_BYTES_MAX
@@ -66,13 +68,15 @@ ANSWERED: Final = pa.schema([("committed_at", pa.int64())])
 class Prepared:
     """A statement that was prepared, in which transaction (empty: in none), and the rows of its parameters.
 
+    ``rows``: None: no parameters were sent.
+
     ``done``: it has changed something with these rows.  The JDBC driver asks for a result after that, if it got no
     count, and must not run it again.
     """
 
     text: str
     transaction: bytes
-    rows: tuple[tuple[object, ...], ...] = ()
+    rows: pa.Table | None = None
     done: bool = False
 
 
@@ -107,6 +111,8 @@ class Desk:
         self._prepared = Kept[Prepared](clock, ids, "prepared statement", oldest_goes=True)
         self._cancels: dict[str, Cancel] = {}
         self._results = Kept[pa.Table](clock, ids, "result", idle_s=RESULT_IDLE_S, count_max=RESULTS_MAX)
+        # Most clients never fetch the answer of a statement that changes something.
+        self._answers = Kept[pa.Table](clock, ids, "answer", idle_s=RESULT_IDLE_S, oldest_goes=True)
         self._held = Held(RESULTS_BYTES_MAX)
 
     @property
@@ -117,6 +123,7 @@ class Desk:
     def ticked(self) -> None:
         """A tick has ended: what waited for it goes on, and what no client has asked for is dropped."""
         self._results.expire()
+        self._answers.expire()
         self._transactions.expire()
         self._prepared.expire()
         with self._ticked:
@@ -144,11 +151,12 @@ class Desk:
 
     def asked(self, text: str, transaction: bytes = b"") -> tuple[bytes, pa.Schema, int]:
         """Run a statement; return the handle of its result, and the result's schema and number of rows."""
-        return self._put(self._run(text, transaction))
+        statement = statements.parse(text)
+        return self._put(self._run(statement, transaction), statement)
 
     def fetched(self, handle: bytes) -> pa.Table:
         """Return a result, once."""
-        return self._results.take(handle)
+        return (self._answers if self._answers.has(handle) else self._results).take(handle)
 
     @one_statement(CHANGE)
     def executed(self, said: str | statements.Statement, transaction: bytes = b"") -> int | None:
@@ -165,24 +173,29 @@ class Desk:
             return self._acknowledge(self.env.execute(statement))
 
     @one_statement(CHANGE)
-    def counted(self, texts: Sequence[str], transaction: bytes = b"") -> int:
+    def counted(self, found: Sequence[statements.Statement], transaction: bytes = b"") -> int:
         """Run statements that change one table, at one time; return how many rows they have changed.
 
         Of a statement in a transaction that is 0, unless it inserts VALUES: it changes nothing before the commit.
+        `UNCOUNTED`: they are committed, and Spark could not count the rows.
         """
-        found = [statements.parse(text) for text in texts]
-        if len(texts) == 1 or transaction:
+        if not found:
+            return 0
+        updates = any(isinstance(statement, statements.Update) for statement in found)
+        if transaction or (len(found) == 1 and not updates):
             time = [self.executed(statement, transaction) for statement in found][-1]
         else:
             together = self.env.begin()
             for statement in found:
                 together.execute(statement)
             time = self._committed(together)
+            if updates:
+                return UNCOUNTED if (count := together.updated()) is None else count
         known = [_inserts(statement) for statement in found]
         if None not in known:
             return sum(filter(None, known))
         match found[0]:
-            case statements.Insert(table=table) | statements.Update(table=table) | statements.Delete(table=table):
+            case statements.Insert(table=table) | statements.Delete(table=table):
                 sign = -1 if isinstance(found[0], statements.Delete) else 1
                 return 0 if time is None else self._changed_at(table, time, sign)
         return 0
@@ -220,10 +233,9 @@ class Desk:
         """Return the kind and the schema of every collection, by name."""
         return self.env.collections()
 
-    def _run(self, text: str, transaction: bytes) -> pa.Table:
-        statement = statements.parse(text)
+    def _run(self, statement: statements.Statement, transaction: bytes) -> pa.Table:
         if isinstance(statement, statements.Question):
-            return self.answer(text)[0]
+            return self.answer(statement)[0]
         return _answered(self.executed(statement, transaction))
 
     def _committed(self, transaction: Transaction) -> int | None:
@@ -237,27 +249,35 @@ class Desk:
         return time
 
     @one_statement(QUERY)
-    def answer(self, text: str, as_of: int | None = None, handle: str = "") -> tuple[pa.Table, int | None]:
+    def answer(
+        self, question: str | statements.Question, as_of: int | None = None, handle: str = ""
+    ) -> tuple[pa.Table, int | None]:
         """Return the rows that a query is answered with, and the time at which they are true.
 
         They count in `results_bytes` until nothing refers to the table.
 
         ``handle``: under which the client may cancel it; empty: it will not.
         """
-        cancel = Cancel()
+        with self.cancellable(handle) as cancel, self._turn():
+            table, time = self._caught_up(question, as_of, cancel)
+            self._results.expire()
+            table = self._held.hold(table)
+        return table, time
+
+    @contextmanager
+    def cancellable(self, handle: str) -> Iterator[Cancel]:
+        """Have `cancel` end what is asked inside, and yield what ends it; empty: `cancel` does not."""
+        cancel = present()
         if handle:
             self._cancels[handle] = cancel
         try:
-            with self._turn():
-                table, time = self._caught_up(text, as_of, cancel)
-                self._results.expire()
-                table = self._held.hold(table)
+            with ended_by(cancel):
+                yield cancel
         finally:
             self._cancels.pop(handle, None)
-        return table, time
 
     def cancel(self, handle: str) -> bool:
-        """Cancel a query that is computed, or waits; return whether there was one with this handle."""
+        """Cancel a call that is computed, or waits; return whether there was one with this handle."""
         cancel = self._cancels.get(handle)
         if cancel is not None:
             cancel()
@@ -267,14 +287,16 @@ class Desk:
         """See `Environment.peek`; a view that was defined a moment ago is waited for."""
         return self._once_there(partial(self.env.peek, **arguments))
 
-    def _caught_up(self, text: str, as_of: int | None, cancel: Cancel) -> tuple[pa.Table, int | None]:
+    def _caught_up(
+        self, question: str | statements.Question, as_of: int | None, cancel: Cancel
+    ) -> tuple[pa.Table, int | None]:
         least = self._acknowledged if as_of is None else 0
 
         def answer() -> tuple[pa.Table, int | None]:
             if cancel.called:
                 raise cancel.error()
             with self.traffic.step("answer"):
-                return self.env.answer(text, as_of, least, cancel=cancel, bytes_max=RESULT_BYTES_MAX)
+                return self.env.answer(question, as_of, least, cancel=cancel, bytes_max=RESULT_BYTES_MAX)
 
         return self._once_there(answer)
 
@@ -307,13 +329,14 @@ class Desk:
         finally:
             self._turns.release()
 
-    def _put(self, table: pa.Table) -> tuple[bytes, pa.Schema, int]:
-        return self._results.put(table), table.schema, table.num_rows
+    def _put(self, table: pa.Table, of: statements.Statement) -> tuple[bytes, pa.Schema, int]:
+        kept = self._results if isinstance(of, statements.Question) else self._answers
+        return kept.put(table), table.schema, table.num_rows
 
     def followed(self, what: str, as_of: int | None, until: int | None) -> tuple[pa.Schema, Events]:
         """Subscribe; return the columns of the updates, and what comes: see `Environment.subscribe`.  Close it."""
         known = {name.lower(): schema for name, (_, schema) in self.tables().items()}.get(what.lower())
-        columns = arrow_schema(self.env.columns(what) if known is None else known)
+        columns = self.columns(what) if known is None else arrow_schema(known)
         updates = [*columns.remove_metadata(), pa.field(TIME, pa.int64()), pa.field(DIFF, pa.int64())]
         return pa.schema(updates), self.env.subscribe(what, as_of, until)
 
@@ -324,17 +347,27 @@ class Desk:
 
         The schema is None for a statement that changes something, by which clients tell it from a query.
         """
-        statement, asked, schema = statements.parse(text), parameters.count(text), None
-        if isinstance(statement, statements.Question):
-            schema = arrow_schema(self.env.columns(parameters.bound(text, [None] * asked)))
-        types = placeholders.types(statement, asked, {name: columns for name, (_, columns) in self.tables().items()})
-        return self._prepared.put(Prepared(text, transaction)), schema, types
+        statement, asked = statements.parse(text), parameters.count(text)
+        schema, types = None, list[pa.DataType]()
+        if asked or isinstance(statement, statements.Question):
+            schema, types = self._once_there(partial(self.env.prepared, statement))
+        if len(types) != asked:  # VALUES with more cells than columns
+            types = [pa.string()] * asked
+        shape = pa.schema([(str(number), kind) for number, kind in enumerate(types, start=1)])
+        return self._prepared.put(Prepared(text, transaction)), schema, shape
+
+    def columns(self, text: str) -> pa.Schema:
+        """Return the columns that a statement would be answered with; it does not run."""
+        columns, _ = self._once_there(partial(self.env.prepared, statements.parse(text)))
+        return ANSWERED if columns is None else columns
+
+    def columns_prepared(self, handle: bytes) -> pa.Schema:
+        """As `columns`, of a prepared statement."""
+        return self.columns(self._prepared.get(handle).text)
 
     def bind(self, handle: bytes, batches: Iterable[pa.RecordBatch]) -> None:
         """Give a prepared statement its parameters: a row for each time that it is to run."""
-        table = _bounded(batches)
-        columns = [column.to_pylist() for column in table.columns]
-        rows = tuple(zip(*columns, strict=True)) if columns else ()
+        rows = _bounded(batches)
         self._prepared.change(handle, lambda prepared: replace(prepared, rows=rows, done=False))
 
     def unprepare(self, handle: bytes) -> None:
@@ -344,36 +377,40 @@ class Desk:
     def asked_prepared(self, handle: bytes) -> tuple[bytes, pa.Schema, int]:
         """As `asked`, of a prepared statement."""
         prepared = self._prepared.get(handle)
-        if prepared.done:
-            return self._put(_answered(None))
-        texts = self._texts(prepared)
-        if len(texts) == 1:
-            return self.asked(texts[0], prepared.transaction)
-        if isinstance(statements.parse(prepared.text), statements.Question):
-            return self._put(self._one_after_another(texts))
-        self.counted(texts, prepared.transaction)
-        return self._put(_answered(None))
+        statement = statements.parse(prepared.text)
+        return self._put(self._run_bound(prepared, statement), statement)
 
-    def _one_after_another(self, texts: Sequence[str]) -> pa.Table:
+    def _run_bound(self, prepared: Prepared, statement: statements.Statement) -> pa.Table:
+        if prepared.done:
+            return _answered(None)
+        bound = _bound(prepared, statement)
+        if len(bound) == 1:
+            return self._run(bound[0], prepared.transaction)
+        if isinstance(statement, statements.Question):
+            questions = [each for each in bound if isinstance(each, statements.Question)]
+            return self._one_after_another(questions) if questions else self.columns(prepared.text).empty_table()
+        self.counted(bound, prepared.transaction)
+        return _answered(None)
+
+    def _one_after_another(self, questions: Sequence[statements.Question]) -> pa.Table:
         """Return the rows of several queries, as one result."""
         found: list[pa.Table] = []
-        for text in texts:
-            found.append(self.answer(text)[0])
+        for question in questions:
+            found.append(self.answer(question)[0])
             if sum(table.nbytes for table in found) > RESULT_BYTES_MAX:
                 raise InvalidUsage(f"the results have more than {RESULT_BYTES_MAX} bytes: bind fewer rows at a time")
-        whole = pa.concat_tables(found)
+        names = found[0].column_names
+        placed = [table.rename_columns([str(place) for place in range(len(names))]) for table in found]
+        whole = pa.concat_tables(placed, promote_options="permissive").rename_columns(names)  # types may differ
         found.clear()  # what counted is the same bytes
         return self._held.hold(whole)
 
     def changed_prepared(self, handle: bytes) -> int:
         """As `counted`, of a prepared statement, with all rows of its parameters."""
         prepared = self._prepared.get(handle)
-        count = self.counted(self._texts(prepared), prepared.transaction)
+        count = self.counted(_bound(prepared, statements.parse(prepared.text)), prepared.transaction)
         self._prepared.change(handle, lambda before: replace(before, done=True))
         return count
-
-    def _texts(self, prepared: Prepared) -> list[str]:
-        return [parameters.bound(prepared.text, row) for row in prepared.rows or ((),)]
 
     # ---- transactions ------------------------------------------------------------------------------------------------
 
@@ -391,6 +428,13 @@ class Desk:
     def roll_back(self, handle: bytes) -> None:
         """Drop a transaction, with what it gathered."""
         self._transactions.take(handle)
+
+
+def _bound(prepared: Prepared, statement: statements.Statement) -> list[statements.Statement]:
+    """Return the statement as often as rows of parameters were sent; once, if none were."""
+    wanted = parameters.count(prepared.text)
+    rows = [()] if prepared.rows is None or not wanted else parameters.rows(prepared.rows)
+    return [parameters.bound(statement, wanted, row) for row in rows]
 
 
 def _inserts(statement: statements.Statement) -> int | None:

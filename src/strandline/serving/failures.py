@@ -21,6 +21,7 @@ from strandline.errors import (
     FencedError,
     InvalidUsage,
     Position,
+    Silent,
     StrandlineError,
     Unavailable,
     first_line,
@@ -41,6 +42,18 @@ class Said(msgspec.Struct, frozen=True, omit_defaults=True):
     since: int | None = None
 
 
+class Refused(pa.ArrowInvalid):  # type: ignore[misc]
+    """A call that its caller has to change: the one status of gRPC for which Flight has no error of its own.
+
+    Trap: Flight sends the traceback of any other exception with it, and so the paths and the code of the server.  It
+    sends the name of the class in its place if Python cannot write the traceback, which asks for the cause first.
+    """
+
+    @property
+    def __cause__(self) -> BaseException | None:
+        raise AttributeError("a client is sent no traceback")
+
+
 def as_flight(error: BaseException, *, ours: bool) -> Any:
     """Return what a server raises in the place of ``error``; ``ours``: for a client of ours."""
     if not isinstance(error, StrandlineError):
@@ -49,7 +62,7 @@ def as_flight(error: BaseException, *, ours: bool) -> Any:
         return flight.FlightServerError(str(error), extra_info=msgspec.json.encode(_said(error)))
     match error:
         case DefinitionError() | InvalidUsage() | AsOfError():
-            return pa.ArrowInvalid(str(error))
+            return Refused(str(error))
         case Unavailable():
             return flight.FlightUnavailableError(str(error))
         case _:
@@ -77,6 +90,8 @@ def as_ours(error: BaseException, server: str) -> StrandlineError:
     if said is not None:
         return _meant(said)
     match error:
+        case flight.FlightTimedOutError():
+            return Silent(f"{server} does not answer in time")
         case flight.FlightUnavailableError():
             return Unavailable(f"{server} does not answer: {first_line(error)}")
         case flight.FlightUnauthenticatedError() | flight.FlightUnauthorizedError():

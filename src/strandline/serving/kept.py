@@ -76,6 +76,11 @@ class Kept(Generic[T]):
             f"there is no such {self._what}: it was ended, or not asked for during {self._idle_ms // 1000} s{others}"
         )
 
+    def has(self, handle: bytes) -> bool:
+        """Return whether something is kept under a handle."""
+        with self._lock:
+            return handle in self._values
+
     def change(self, handle: bytes, change: Callable[[T], T]) -> None:
         """Put another value in its place.  Raises as `get`."""
         value = change(self.get(handle))

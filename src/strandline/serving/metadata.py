@@ -21,6 +21,7 @@ from strandline.controller.introspection.naming import SCHEMA
 from strandline.controller.introspection.relations import RELATIONS
 from strandline.serving.facts import CHOICES, FACTS
 from strandline.serving.messages import Message, kind_of
+from strandline.serving.sql_types import type_info
 
 TABLE_TYPES: Final = {"table": "TABLE", "view": "VIEW", "source": "SOURCE TABLE", "source_table": "SOURCE TABLE"}
 """What a kind of collection is called; an introspection relation is a SYSTEM TABLE."""
@@ -90,6 +91,8 @@ def told(command: Message, collections: Callable[[], Mapping[str, tuple[str, Sch
         case "CommandGetTableTypes":
             types = sorted({*TABLE_TYPES.values(), SYSTEM})
             return pa.table([types], schema=pa.schema([pa.field("table_type", pa.string(), nullable=False)]))
+        case "CommandGetXdbcTypeInfo":
+            return type_info(command.data_type or None)
         case "CommandGetSqlInfo":
             return _server(set(command.info))
         case kind if kind in _NOTHING:

@@ -1,24 +1,25 @@
-"""Parameters: the values of a prepared statement, put where its question marks are.
+"""Parameters: the values that a client sends for the question marks of a statement.
 
-A value becomes a literal of SQL, written by sqlglot for Spark; a question mark is found by its tokens.  So what is in a
-value can never be read as SQL.
+They stay values: a statement carries them beside its text, and Spark has them as literals of the type that the client
+gave them (`engine.asked`).  So what is in a value can never be read as SQL.
 """
 
 from __future__ import annotations
 
-import datetime as dt
-import math
 from collections.abc import Sequence
-from decimal import Decimal
-from typing import Any, Final
+from dataclasses import replace
+from itertools import islice
+from typing import TypeVar
 
-from sqlglot import exp
-from sqlglot.tokenizer_core import TokenType
+import pyarrow as pa
 
-from strandline.controller.language.cursor import tokens_of
+from strandline.algebra.excerpt import Excerpt
+from strandline.algebra.schema import quote
+from strandline.compute.plan.sql.dialect import question_marks
+from strandline.controller.language import statements
 from strandline.errors import InvalidUsage
 
-DIALECT: Final = "spark"
+T = TypeVar("T", Excerpt, statements.Query)
 
 
 def count(text: str) -> int:
@@ -27,59 +28,50 @@ def count(text: str) -> int:
     >>> count("SELECT '?', ? FROM t -- ?")
     1
     """
-    return len(_places(text))
+    return len(question_marks(text))
 
 
-def bound(text: str, values: Sequence[Any]) -> str:
-    r"""Return the statement with a value in the place of each question mark.
+def bound(statement: statements.Statement, wanted: int, values: Sequence[pa.Scalar]) -> statements.Statement:
+    """Return a statement with a value for each of its question marks, of which there are ``wanted``.
 
-    >>> bound("SELECT * FROM t WHERE a = ? AND b = ?", [1, "it's \\ '?"])
-    "SELECT * FROM t WHERE a = 1 AND b = 'it\\'s \\\\ \\'?'"
+    >>> bound(statements.parse("DELETE FROM t WHERE a = ?"), 1, [pa.scalar(1)]).where.given
+    (<pyarrow.Int64Scalar: 1>,)
 
-    Raises `InvalidUsage` if there are more or fewer values, or one that SQL has no literal for.
+    Raises `InvalidUsage` if there are more or fewer values, or question marks where a statement can have none.
     """
-    places = _places(text)
-    if len(places) != len(values):
-        raise InvalidUsage(f"the statement has {len(places)} parameters, and {len(values)} values were given")
-    parts, at = [], 0
-    for number, (place, value) in enumerate(zip(places, values, strict=True), start=1):
-        parts += [text[at:place], literal(value, f"parameter {number}")]
-        at = place + 1
-    return "".join([*parts, text[at:]])
+    if wanted != len(values):
+        raise InvalidUsage(f"the statement has {wanted} parameters, and {len(values)} values were given")
+    if not values:
+        return statement
+    left = iter(values)
 
+    def take(excerpt: T) -> T:
+        return replace(excerpt, given=tuple(islice(left, count(excerpt.text))))
 
-def literal(value: Any, what: str = "the value") -> str:
-    """Return a value as SQL.
-
-    >>> literal(None), literal(True), literal(float("nan")), literal(Decimal("-1.50")), literal(b"ab")
-    ('NULL', 'TRUE', "CAST('nan' AS DOUBLE)", "CAST('-1.50' AS DECIMAL(3, 2))", "X'6162'")
-    >>> literal(dt.datetime(2026, 1, 2, 3, 4, 5, 6, dt.UTC))
-    "CAST('2026-01-02 03:04:05.000006' AS TIMESTAMP)"
-    """
-    match value:
-        case None | bool():
-            made = exp.convert(value)
-        case int():
-            made = exp.Literal.number(value) if value >= 0 else exp.Neg(this=exp.Literal.number(-value))
-        case float():
-            made = _cast(repr(value) if math.isfinite(value) else str(value), "DOUBLE")
-        case Decimal() if value.is_finite():
-            _, digits, exponent = value.as_tuple()
-            scale = max(0, -int(exponent))
-            precision = max(len(digits) + max(0, int(exponent)), scale, 1)
-            made = _cast(f"{value:f}", f"DECIMAL({precision}, {scale})")
-        case str():
-            made = exp.Literal.string(value)
-        case bytes():
-            return f"X'{value.hex().upper()}'"
-        case dt.datetime():
-            at = value if value.tzinfo is None else value.astimezone(dt.UTC).replace(tzinfo=None)
-            made = _cast(at.isoformat(sep=" ", timespec="microseconds"), "TIMESTAMP")
-        case dt.date():
-            made = _cast(value.isoformat(), "DATE")
+    match statement:
+        case statements.Query():
+            found: statements.Statement = take(statement)
+        case statements.Insert(query=query):
+            found = replace(statement, query=take(query))
+        case statements.Delete(where=where):
+            found = replace(statement, where=where and take(where))
+        case statements.Update(assignments=assignments, where=where):
+            taken = tuple(replace(each, value=take(each.value)) for each in assignments)
+            found = replace(statement, assignments=taken, where=where and take(where))
         case _:
-            raise InvalidUsage(f"{what} is a {type(value).__name__}, which no literal of SQL stands for")
-    return made.sql(dialect=DIALECT)
+            raise InvalidUsage("a query, an INSERT, an UPDATE and a DELETE have parameters, and no other statement has")
+    if next(left, None) is not None:
+        raise InvalidUsage("a parameter stands where a value may stand, and not in the place of a name")
+    return found
+
+
+def rows(table: pa.Table) -> list[tuple[pa.Scalar, ...]]:
+    """Return the rows of a table, each with its values as they are.
+
+    >>> rows(pa.table({"1": [1, None]}))
+    [(<pyarrow.Int64Scalar: 1>,), (<pyarrow.Int64Scalar: None>,)]
+    """
+    return [tuple(column[place] for column in table.columns) for place in range(table.num_rows)]
 
 
 def identifier(name: str) -> str:
@@ -88,12 +80,4 @@ def identifier(name: str) -> str:
     >>> identifier("a`b c")
     '`a``b c`'
     """
-    return exp.to_identifier(name, quoted=True).sql(dialect=DIALECT)
-
-
-def _cast(text: str, kind: str) -> exp.Expression:
-    return exp.Cast(this=exp.Literal.string(text), to=exp.DataType.build(kind, dialect=DIALECT))
-
-
-def _places(text: str) -> list[int]:
-    return [token.start for token in tokens_of(text) if token.token_type is TokenType.PLACEHOLDER]
+    return quote(name)

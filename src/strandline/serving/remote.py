@@ -13,18 +13,19 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 
 import msgspec
 import pyarrow as pa
 from pyarrow import flight
 
+from strandline.algebra.readable import readable
 from strandline.algebra.schema import Column, Schema
-from strandline.client import Cancel, Progress, Updates
+from strandline.client import Cancel, Progress, Updates, heeding_interrupts, present
 from strandline.compute.rules.explanation import Explanation
 from strandline.controller.language import arguments
 from strandline.controller.location.paths import path_of
-from strandline.errors import ConfigError, StrandlineError
+from strandline.errors import ConfigError, InvalidUsage, StrandlineError
 from strandline.instance.carriers.access import Address
 from strandline.options import resolve_reference
 from strandline.serving import calls
@@ -35,9 +36,13 @@ from strandline.store.system import SystemIds
 if TYPE_CHECKING:
     from strandline.controller.asking.verification import Verification
 
+T = TypeVar("T")
+
 _ROLL_BACK: Final = 2
 _AGAIN_S: Final = 0.05
-"""After so long a query is cancelled again that was not known to the server."""
+"""After so long a call is cancelled again that was not known to the server."""
+_ENDING_S: Final = 10.0
+"""How long the server may take to answer that a call is cancelled."""
 
 
 def connect(where: str, *, token: str | None = None, authority: str | None = None) -> RemoteEnvironment:
@@ -94,8 +99,14 @@ class Answer:
         return self.table.to_pandas()
 
     def collect(self) -> list[dict[str, Any]]:
-        """Return them as a list of dictionaries."""
-        rows: list[dict[str, Any]] = self.table.to_pylist()
+        """Return them as a list of dictionaries; dates and times of years that Python lacks are texts.
+
+        Raises `InvalidUsage` if two columns have one name: take the table then, or give them names of their own.
+        """
+        names = self.table.column_names
+        if len(set(names)) < len(names):
+            raise InvalidUsage(f"two columns have one name in {', '.join(names)}: use toArrow(), or name them with AS")
+        rows: list[dict[str, Any]] = readable(self.table).to_pylist()
         return rows
 
     def show(self) -> None:
@@ -103,8 +114,10 @@ class Answer:
         print(self)  # noqa: T201  # what it is for
 
     def __str__(self) -> str:
-        cells = [["NULL" if value is None else str(value) for value in row.values()] for row in self.table.to_pylist()]
-        columns = list(zip(self.table.schema.names, *cells, strict=True))
+        columns = [
+            (name, *("NULL" if value is None else str(value) for value in column.to_pylist()))
+            for name, column in zip(self.table.column_names, readable(self.table).columns, strict=True)
+        ]
         padded = [[cell.ljust(max(map(len, column))) for cell in column] for column in columns]
         return "\n".join("  ".join(line).rstrip() for line in zip(*padded, strict=True))
 
@@ -128,6 +141,7 @@ class RemoteEnvironment:
         headers = [(OURS.encode(), b"1")]
         if token is not None:
             headers.append((b"authorization", f"{calls.BEARER}{token.reveal()}".encode()))
+        self._headers = headers
         self._how = flight.FlightCallOptions(headers=headers)
         self._client = flight.FlightClient(place, tls_root_certs=authority)
 
@@ -159,24 +173,15 @@ class RemoteEnvironment:
         self, sql: str, as_of: int | None = None, *, cancel: Cancel | None = None
     ) -> tuple[pa.Table, int | None]:
         """Return the answer to ``sql``, and the time at which it is true; see `Environment.answer`."""
-        handle, ended = "" if cancel is None else SystemIds().fresh("query"), threading.Event()
         arguments.question(sql)
-        wanted = calls.Query(sql, arguments.maybe_time(as_of, "as_of"), handle)
+        time = arguments.maybe_time(as_of, "as_of")
 
-        def end() -> None:
-            while not self.call("cancel", handle=handle) and not ended.wait(_AGAIN_S):
-                pass  # the query has not arrived there yet
+        def rows(handle: str) -> pa.Table:
+            ticket = flight.Ticket(calls.QUERY + msgspec.json.encode(calls.Query(sql, time, handle)))
+            with self._failures():
+                return self._client.do_get(ticket, self._how).read_all()
 
-        if cancel is not None:
-            if cancel.called:
-                raise cancel.error()
-            cancel.by(end)
-        with self._failures():
-            ticket = flight.Ticket(calls.QUERY + msgspec.json.encode(wanted))
-            try:
-                table = self._client.do_get(ticket, self._how).read_all()
-            finally:
-                ended.set()
+        table = self._ended(rows, cancel)
         at = (table.schema.metadata or {}).get(calls.TRUE_AT)
         return table.replace_schema_metadata(None), None if at is None else int(at)
 
@@ -255,8 +260,9 @@ class RemoteEnvironment:
         limit: int | None = None,
         timeout: float | None = 10.0,
     ) -> pa.Table:
-        """See `Environment.peek`; a key's values are of JSON."""
-        return calls.rows(self.call("peek", name=name, key=key, as_of=as_of, limit=limit, timeout=timeout))
+        """See `Environment.peek`."""
+        wanted = calls.written(arguments.keys(key))
+        return calls.rows(self.call("peek", name=name, key=wanted, as_of=as_of, limit=limit, timeout=timeout))
 
     def backfill(self, name: str, collection: str | None = None, *, apply: bool = False) -> dict[str, Any]:
         """See `Environment.backfill`."""
@@ -280,9 +286,9 @@ class RemoteEnvironment:
         """See `Environment.promote`."""
         return int(self.call("promote", force=force, timeout=timeout))
 
-    def written_by(self) -> str | None:
-        """See `Environment.written_by`."""
-        found: str | None = self.call("written_by")
+    def written_by(self, timeout: float | None = None) -> str | None:
+        """See `Environment.written_by`; raises `Silent` after ``timeout`` seconds without an answer."""
+        found: str | None = self._called("written_by", {}, timeout)
         return found
 
     def inspect(self, name: str) -> dict[str, Any]:
@@ -300,10 +306,33 @@ class RemoteEnvironment:
     # ---- inside ------------------------------------------------------------------------------------------------------
 
     def call(self, method: str, **given: Any) -> Any:
-        """Make a call of `calls`, and return its answer."""
-        body = msgspec.json.encode(calls.Call(method, {name: v for name, v in given.items() if v is not None}))
-        (answer,) = self._acted(calls.CALL, body)
+        """Make a call of `calls`, and return its answer.  Ctrl-C ends it there."""
+        return self._ended(lambda handle: self._called(method, given, None, handle))
+
+    def _called(self, method: str, given: Mapping[str, Any], within_s: float | None, handle: str = "") -> Any:
+        said = {name: value for name, value in given.items() if value is not None}
+        (answer,) = self._acted(calls.CALL, msgspec.json.encode(calls.Call(method, said, handle)), within_s)
         return msgspec.json.decode(answer)
+
+    def _ended(self, make: Callable[[str], T], cancel: Cancel | None = None) -> T:
+        """Make a call, which is given its handle; ``cancel`` (None: what `ended_by` says) and Ctrl-C end it there."""
+        handle, over = SystemIds().fresh("call"), threading.Event()
+
+        def end() -> None:
+            while not self._called("cancel", {"handle": handle}, _ENDING_S) and not over.wait(_AGAIN_S):
+                pass  # the call has not arrived there yet
+
+        def made() -> T:
+            try:
+                return make(handle)
+            finally:
+                over.set()
+
+        cancel = present() if cancel is None else cancel
+        if cancel.called:
+            raise cancel.error()
+        cancel.by(end)
+        return heeding_interrupts(made, end)
 
     def put(self, wanted: calls.Rows, rows: Any) -> int | None:
         """Insert or delete rows; return the time of their commit (None: they are part of a transaction)."""
@@ -326,9 +355,10 @@ class RemoteEnvironment:
         request = made("ActionEndTransactionRequest", transaction_id=transaction.encode(), action=_ROLL_BACK)
         self._acted("EndTransaction", packed(request))
 
-    def _acted(self, name: str, body: bytes) -> list[bytes]:
+    def _acted(self, name: str, body: bytes, within_s: float | None = None) -> list[bytes]:
+        how = self._how if within_s is None else flight.FlightCallOptions(timeout=within_s, headers=self._headers)
         with self._failures():
-            return [found.body.to_pybytes() for found in self._client.do_action(flight.Action(name, body), self._how)]
+            return [found.body.to_pybytes() for found in self._client.do_action(flight.Action(name, body), how)]
 
     @contextmanager
     def _failures(self) -> Iterator[None]:

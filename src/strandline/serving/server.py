@@ -20,7 +20,8 @@ import msgspec
 import pyarrow as pa
 from pyarrow import flight
 
-from strandline.client import Progress, Updates
+from strandline.client import Leaving, Progress, Updates
+from strandline.controller.language import statements
 from strandline.errors import ConfigError, InvalidUsage, first_line
 from strandline.instance.carriers.exchange import start_thread
 from strandline.serving.calls import BEARER, CALL, QUERY, ROWS, SUBSCRIBE, TRUE_AT, Query, Rows, Subscribe, called, read
@@ -68,6 +69,7 @@ class FlightSql:
         def shut_down() -> None:
             with suppress(Exception):  # it is stopped already
                 self._server.shutdown()
+            self._server.leaving.close()
 
         start_thread(shut_down, "serving-ends")
 
@@ -80,39 +82,40 @@ class _Server(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow ships n
 
     def __init__(self, desk: Desk, place: str, **how: Any) -> None:
         self._desk = desk
+        self.leaving = Leaving()
         super().__init__(place, **how)
 
     def get_flight_info(self, context: Any, descriptor: Any) -> Any:
         """Run a query or a statement, and say where its result is."""
-        outcome = _outcome(context, self._info, descriptor)
+        outcome = self._outcome(context, self._info, descriptor)
         if isinstance(outcome, BaseException):
             raise outcome
         return outcome
 
     def get_schema(self, context: Any, descriptor: Any) -> Any:
-        """Say which columns a question about what there is answers with."""
-        outcome = _outcome(context, self._schema, descriptor)
+        """Say which columns a query, or a question about what there is, is answered with."""
+        outcome = self._outcome(context, self._schema, descriptor)
         if isinstance(outcome, BaseException):
             raise outcome
         return outcome
 
     def do_get(self, context: Any, ticket: Any) -> Any:
         """Send a result, or what comes of a subscription."""
-        outcome = _outcome(context, self._stream, context, ticket.ticket)
+        outcome = self._outcome(context, self._stream, context, ticket.ticket)
         if isinstance(outcome, BaseException):
             raise outcome
         return outcome
 
     def do_put(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:
         """Take rows, parameters, or a statement that changes something."""
-        outcome = _outcome(context, self._taken, descriptor.command, reader)
+        outcome = self._outcome(context, self._taken, descriptor.command, reader)
         if isinstance(outcome, BaseException):
             raise outcome
         writer.write(outcome)
 
     def do_action(self, context: Any, action: Any) -> Iterator[Any]:
         """Prepare a statement, or end it; begin a transaction, or end it; make a call of ours."""
-        outcome = _outcome(context, self._acted, action.type, action.body.to_pybytes())
+        outcome = self._outcome(context, self._acted, action.type, action.body.to_pybytes())
         if isinstance(outcome, BaseException):
             raise outcome
         return iter(outcome)
@@ -120,6 +123,14 @@ class _Server(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow ships n
     def list_actions(self, context: Any) -> list[tuple[str, str]]:
         """Return the actions that there are."""
         return [(name, what) for name, what in _ACTIONS.items()]
+
+    def _outcome(self, context: Any, call: Callable[..., Any], *given: Any) -> Any:
+        """Return what a call returns, or the error that is to be raised in its place."""
+        try:
+            with self.leaving.watched(context.is_cancelled):
+                return call(*given)
+        except Exception as error:  # noqa: BLE001 - it is raised in the client
+            return as_flight(error, ours=context.get_middleware(OURS) is not None)
 
     def _info(self, descriptor: Any) -> Any:
         command = unpacked(descriptor.command)
@@ -136,10 +147,17 @@ class _Server(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow ships n
         return _place(descriptor, packed(made("TicketStatementQuery", statement_handle=handle)), schema, rows)
 
     def _schema(self, descriptor: Any) -> Any:
-        about = told(unpacked(descriptor.command), self._desk.tables)
-        if about is None:
-            raise InvalidUsage("the columns of a statement are known once it runs")
-        return flight.SchemaResult(about.schema)
+        command = unpacked(descriptor.command)
+        about = told(command, self._desk.tables)
+        if about is not None:
+            return flight.SchemaResult(about.schema)
+        match kind_of(command):
+            case "CommandStatementQuery":
+                return flight.SchemaResult(self._desk.columns(command.query))
+            case "CommandPreparedStatementQuery":
+                return flight.SchemaResult(self._desk.columns_prepared(command.prepared_statement_handle))
+            case kind:
+                raise InvalidUsage(f"{kind} has no columns")
 
     def _stream(self, context: Any, ticket: bytes) -> Any:
         desk = self._desk
@@ -168,7 +186,7 @@ class _Server(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow ships n
         command = unpacked(said)
         match kind_of(command):
             case "CommandStatementUpdate":
-                rows = desk.counted([command.query], command.transaction_id)
+                rows = desk.counted([statements.parse(command.query)], command.transaction_id)
             case "CommandPreparedStatementUpdate":
                 desk.bind(command.prepared_statement_handle, _batches(reader))
                 rows = desk.changed_prepared(command.prepared_statement_handle)
@@ -214,14 +232,6 @@ _ACTIONS: Final = {
     "BeginTransaction": "gather what is inserted and deleted",
     "EndTransaction": "commit it at one time, or drop it",
 }
-
-
-def _outcome(context: Any, call: Callable[..., Any], *given: Any) -> Any:
-    """Return what a call returns, or the error that is to be raised in its place."""
-    try:
-        return call(*given)
-    except Exception as error:  # noqa: BLE001 - it is raised in the client
-        return as_flight(error, ours=context.get_middleware(OURS) is not None)
 
 
 def _place(descriptor: Any, ticket: bytes, schema: pa.Schema, rows: int) -> Any:

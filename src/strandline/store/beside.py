@@ -7,7 +7,17 @@ waits for such a call makes it.
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias, TypeVar
+
+T = TypeVar("T")
+
+
+class Aside(Protocol):
+    """Makes calls that block, in threads in which nothing else is held up.  The wiring decides which."""
+
+    async def __call__(self, call: Callable[[], T]) -> T:
+        """Return what ``call`` returns, or raise what it raises.  Where this is cancelled, ``call`` may go on."""
+        ...
 
 
 class Running(Protocol):

@@ -52,7 +52,7 @@ class Endpoint:
     """
 
     tables: dict[str, dict[str, Row]] = field(default_factory=dict)
-    staged: dict[str, list[Store]] = field(default_factory=dict)
+    staged: dict[str, list[tuple[Binding, pa.Table]]] = field(default_factory=dict)
     applied: set[str] = field(default_factory=set)
     commits: int = 0
 
@@ -231,7 +231,7 @@ class StagingSession(MemorySession):
 
     def __init__(self, endpoint: Endpoint) -> None:
         super().__init__(endpoint)
-        self._stores: list[Store] = []
+        self._stores: list[tuple[Binding, pa.Table]] = []
 
     def answers(self, message: Request) -> list[Response]:
         """Process ``message`` and return the answers."""
@@ -244,8 +244,8 @@ class StagingSession(MemorySession):
                 return self.loaded(message)
             case Flush():
                 return [Flushed()]
-            case Store():
-                self._stores.append(message)
+            case Store(binding, rows):
+                self._stores.append((self.bindings[binding], rows))
                 return []
             case StartCommit():
                 name = f"{self.name}-{len(self.endpoint.staged)}"
@@ -266,6 +266,8 @@ class StagingSession(MemorySession):
         return Acknowledged(StateUpdate({"staged": None}, merge_patch=True))
 
     def apply_staged(self, name: str) -> None:
-        """Store the rows that were staged under ``name``."""
-        for store in self.endpoint.staged[name]:
-            self.endpoint.store(self.bindings[store.binding], store.rows.to_pylist())
+        """Store the rows that were staged under ``name``, but those of a table that is filled from the start since."""
+        filled = {binding.resource: binding.state_key for binding in self.bindings}
+        for binding, rows in self.endpoint.staged[name]:
+            if filled.get(binding.resource, binding.state_key) == binding.state_key:
+                self.endpoint.store(binding, rows.to_pylist())

@@ -14,26 +14,31 @@ from __future__ import annotations
 
 import os
 import tempfile
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
+from strandline.controller.asking.housekeeping import sweep_scratch
 from strandline.controller.assembly import Assembly
 from strandline.controller.location.config import Config, Mode
 from strandline.controller.location.tenure import SystemProcesses, require_free
+from strandline.errors import StoreError
 from strandline.store.blob import Blob
 from strandline.store.blob_kinds.cache import CachedBlob, FileCache
 from strandline.store.blob_kinds.reading import ReadingBlob
 from strandline.store.system import SystemClock, SystemIds
 from strandline.wiring.consensuses import consensus_of
 from strandline.wiring.locations import Location, location_of
-from strandline.wiring.loop import RunningTask, at_once, side_by_side
+from strandline.wiring.loop import RunningTask, Threads, at_once, side_by_side
 from strandline.wiring.planes import Plane, late
 from strandline.wiring.registry import DRIVERS, Readers, driver, trigger
 from strandline.wiring.replicas import dial_of
 from strandline.wiring.stores import agreed
+
+PLANNING_MAX: Final = 4
+"""So many calls may ask Spark to plan at a time; it answers their questions one by one."""
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -81,13 +86,18 @@ def assemble(
         blob = _cached(blob, where, config, opened)
         if mode is Mode.INDEPENDENT:
             blob = ReadingBlob(blob)
+        if mode is Mode.FULL:
+            with suppress(StoreError):  # the next one that opens it does it then
+                at_once(sweep_scratch(blob, SystemClock()))
 
         def make(opened: ExitStack) -> Plane:
             from strandline.wiring.on_spark import on_spark  # it imports Spark's Python
 
-            return on_spark(spark, where, parts, config, opened)
+            return on_spark(spark, where, parts, config, mode, opened)
 
         clock, plane = SystemClock(), late(make, parts, config.functions, opened) if waits else make(opened)
+        aside = Threads(PLANNING_MAX, "strandline-planning")
+        opened.callback(aside.close)
         return SparkAssembly(
             clock,
             SystemIds(),
@@ -107,6 +117,7 @@ def assemble(
             plane.answers,
             tuple(DRIVERS),
             trigger,
+            aside,
         )
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from strandline.engine.session.functions import Functions
 
-ASKING: Final = ("algebra", "engine/frames", "engine/sql")
+ASKING: Final = ("algebra", "engine/frames", "engine/session", "engine/sql")
 """The rooms whose code asks Spark, and reads what it answers."""
 _HOUSE: Final = Path(__file__).parent.parent
 

@@ -14,7 +14,7 @@ from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, Final, Protocol
-from urllib.parse import SplitResult, parse_qsl, urlencode
+from urllib.parse import SplitResult, parse_qsl, quote, urlencode
 
 from strandline.connections.addresses import Address, of_hosts
 from strandline.controller.location.paths import path_of
@@ -144,7 +144,7 @@ class InPostgres:
         _refuse_bare_signs(place, options)
         schema = options.pop("schema", SCHEMA_DEFAULT)
         server = f"{place.netloc.rpartition('@')[2] or LOCAL}{place.path}"
-        return cls(Secret(place._replace(query=urlencode(options)).geturl()), server, schema)
+        return cls(Secret(place._replace(query=urlencode(options, quote_via=quote)).geturl()), server, schema)
 
     def shown(self, location: Location) -> str:
         """See `ConsensusPlace.shown`.

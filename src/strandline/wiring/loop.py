@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable, Coroutine, Sequence
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from typing import Any, Final, TypeVar
 
@@ -66,7 +66,7 @@ class LoopThread:
         with suppress(RuntimeError):
             self._loop.call_soon_threadsafe(call)
 
-    def repeat(self, clock: Clock, seconds: float, call: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    def repeat(self, clock: Clock, seconds: float, call: Callable[[], Coroutine[Any, Any, object]]) -> None:
         """Make ``call``, which raises nothing, every so many seconds until `quiet`."""
 
         async def forever() -> None:
@@ -96,6 +96,21 @@ class LoopThread:
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
+
+
+class Threads:
+    """Threads for calls that block: an `Aside`.  `close` waits for those that have begun."""
+
+    def __init__(self, many: int, name: str) -> None:
+        self._pool = ThreadPoolExecutor(many, name)
+
+    async def __call__(self, call: Callable[[], T]) -> T:
+        """See `Aside`."""
+        return await asyncio.get_running_loop().run_in_executor(self._pool, call)
+
+    def close(self) -> None:
+        """End the threads; calls that have not begun are not made."""
+        self._pool.shutdown(cancel_futures=True)
 
 
 def at_once(call: Coroutine[Any, Any, T]) -> T:

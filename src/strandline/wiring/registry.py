@@ -88,6 +88,19 @@ def named(kinds: Mapping[str, K], what: str, name: str) -> K:
     return kinds[name]
 
 
+ALSO: Final = {"csv": "files", "parquet": "files", "postgresql": "postgres"}
+"""Endpoints by other names that the documents use."""
+
+
+def described(name: str) -> DriverKind[Any]:
+    """Return the endpoint called ``name``, in any case, or by a name of `ALSO`.  Raises as `named`.
+
+    >>> described("Parquet").name
+    'files'
+    """
+    return named(DRIVERS, "endpoint", ALSO.get(name.lower(), name.lower()))
+
+
 @dataclass(frozen=True, slots=True)
 class Readers:
     """`Connectors` of all `READERS`."""

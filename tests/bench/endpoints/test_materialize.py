@@ -32,7 +32,6 @@ def require_both_sides(found: dict[str, Any], others: tuple[str, ...] = ("plain"
         assert len(found["ratios_of_rounds"][name]) == LOAD.rounds
 
 
-@pytest.mark.seldom(2)
 @pytest.mark.parametrize("endpoint", [Endpoint.DUCKDB, Endpoint.DELTA])
 def test_both_sides_write_tables(endpoint: Endpoint, tmp_path: Path) -> None:
     """Damage: the figure compares writing everything with writing a part."""
@@ -41,7 +40,6 @@ def test_both_sides_write_tables(endpoint: Endpoint, tmp_path: Path) -> None:
     require_both_sides(found["appends"])
 
 
-@pytest.mark.seldom(4)
 @pytest.mark.server
 def test_both_sides_push_to_kafka(
     spark: SparkSession, kafka_server: KafkaServer, kafka_connector: Path, tmp_path: Path
@@ -52,7 +50,6 @@ def test_both_sides_push_to_kafka(
     assert not [name for name in kafka_server.admin.list_topics(timeout=10).topics if name.startswith("strandline-b")]
 
 
-@pytest.mark.seldom(4)
 @pytest.mark.server
 def test_both_sides_write_postgres_and_rows_drain_and_are_followed(
     spark: SparkSession, postgres_server: PostgresServer, kafka_server: KafkaServer, tmp_path: Path

@@ -53,7 +53,6 @@ def followed(spark: SparkSession, place: Path, upstream: Upstream) -> None:
     assert 0 < found["rows"] <= COMMITS_PER_S * found["rows_per_s"]
 
 
-@pytest.mark.seldom(4)
 @pytest.mark.server
 def test_records_of_kafka_are_followed(spark: SparkSession, kafka_server: KafkaServer, tmp_path: Path) -> None:
     """Damage: the figure is of rows that never came, or of nothing."""
@@ -61,7 +60,6 @@ def test_records_of_kafka_are_followed(spark: SparkSession, kafka_server: KafkaS
         followed(spark, tmp_path / "kafka", upstream)
 
 
-@pytest.mark.seldom(4)
 @pytest.mark.server
 def test_transactions_of_postgres_are_followed(
     spark: SparkSession, postgres_server: PostgresServer, tmp_path: Path

@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-@pytest.mark.seldom(4)
 @pytest.mark.spark
 def test_both_sides_have_read_the_files(spark: SparkSession, tmp_path: Path) -> None:
     """Damage: the figure compares reading everything with reading a part."""

@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from kafka_server import KafkaServer
 
 
-@pytest.mark.seldom(4)
 @pytest.mark.server
 def test_both_sides_have_read_the_topic(
     spark: SparkSession, kafka_server: KafkaServer, kafka_connector: Path, tmp_path: Path

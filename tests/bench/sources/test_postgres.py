@@ -10,7 +10,6 @@ from strandline.bench.sources.postgres import followed, measure_postgres
 SLOTS = "SELECT count(*) FROM pg_replication_slots WHERE database = current_database()"
 
 
-@pytest.mark.seldom(4)
 @pytest.mark.server
 @pytest.mark.spark
 def test_both_sides_read_the_table(spark, postgres_server: PostgresServer, tmp_path):

@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-@pytest.mark.seldom(4)
 @pytest.mark.spark
 def test_both_collections_are_what_their_messages_say(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -28,7 +28,7 @@ class Far(RemoteEnvironment):
         self._place = place
         self._process = place.process
 
-    def written_by(self) -> str | None:
+    def written_by(self, timeout: float | None = None) -> str | None:
         """Answer, or not."""
         if self._place.process != self._process:
             raise Unavailable("gone")
@@ -74,6 +74,10 @@ class Place:
     def living(self, _: object) -> Far | None:
         """As `Opener.living`."""
         return None if self.process is None else Far(self)
+
+    def answering(self, project: object, _: object) -> Far | None:
+        """As `Opener.answering`."""
+        return self.living(project)
 
     def beside(self, *_: object) -> Here:
         """As `Opener.beside`."""

@@ -102,7 +102,13 @@ def followed(shop: Shop, opened: Terminal) -> list[str]:
         env.execute("INSERT INTO sales VALUES ('Gent', 3.00, 'by card')")
     opened.until(lambda lines: any("-1" in line for line in lines) and sum("+1" in line for line in lines) == 3)
     opened.press("C-c")
-    return opened.answered()[:-1]
+    return in_order(opened.answered()[:-1])
+
+
+def in_order(lines: list[str]) -> list[str]:
+    """Return what a SUBSCRIBE showed with the rows that were there first in the order of their text: they have none."""
+    first = next(at for at, line in enumerate(lines) if "+1" in line)
+    return [*lines[:first], *sorted(lines[first : first + 2]), *lines[first + 2 :]]
 
 
 def come_back(shop: Shop, opened: Terminal) -> list[str]:

@@ -75,7 +75,6 @@ def _widened(session: Any) -> list[tuple[str, str]]:
     return [(one, other) for one, other in combinations(TYPES, 2) if common(of[one], of[other]).isDefined()]
 
 
-@pytest.mark.seldom(2)
 @pytest.mark.parametrize("rounds", [1, pytest.param(3, marks=pytest.mark.slow)])
 def test_branches_of_every_shape_have_the_common_type(rounds: int, laboratory: Any) -> None:
     """Damage: a view that Spark accepts is refused with the name of a column that its author never wrote.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -12,11 +12,14 @@ from sqlglot.parsers.spark import SparkParser
 
 from strandline.algebra.nodes import Constant, Filter, Get, Join, Node, Opaque, Reduce, UnionAll, children
 from strandline.algebra.scalar import Faithful, scalar
-from strandline.algebra.schema import Column, Schema
+from strandline.algebra.schema import Column, Schema, quote
 from strandline.compute.explain import explain
 from strandline.compute.plan.query import Queries
+from strandline.compute.plan.sql import dialect
+from strandline.compute.plan.view import plan_view
 from strandline.compute.rehearsal import rehearse
 from strandline.compute.stage import split
+from strandline.engine.sql.rendering import render
 from strandline.errors import DefinitionError, Position
 
 pytestmark = pytest.mark.spark
@@ -238,6 +241,7 @@ def test_a_rewrite_by_the_parser_is_seen_and_the_authors_own_text_is_recomputed(
 ) -> None:
     """Damage: a mistake of the parser's is a wrong answer that nothing compares with what the author wrote."""
     wrong = {"ARRAY_CONSTRUCTORS": SparkParser.ARRAY_CONSTRUCTORS, "TERM": SparkParser.TERM | {TokenType.DASH: exp.Add}}
+    monkeypatch.setattr(dialect, "REMEMBERED_MAX", -1)  # what either parser reads is not for the other
     monkeypatch.setattr(Faithful.Parser, planted, wrong[planted])
     laboratory.forget(sql)
     view = laboratory.plan(sql)
@@ -277,6 +281,70 @@ def test_a_step_that_spark_would_refuse_is_refused_when_the_view_is_defined(labo
         with pytest.raises(DefinitionError, match="a step of") as refused:
             rehearse([broken], laboratory.catalog, laboratory.analyst)
         assert refused.value.position == Position(1, 1)
+
+
+class Noting:
+    """The analyst, with the texts that it is asked about and the steps that it is to rehearse."""
+
+    def __init__(self, inner: Any) -> None:
+        self._inner = inner
+        self.texts: list[str] = []
+        self.steps: list[tuple[Node, Mapping[str, Schema]]] = []
+
+    def schema_of(self, sql: str, relations: Mapping[str, Schema], *, ours: bool = False) -> Schema:
+        """See `Analyst.schema_of`."""
+        self.texts.append(sql)
+        found: Schema = self._inner.schema_of(sql, relations, ours=ours)
+        return found
+
+    def rehearse(self, steps: Sequence[Node], frames: Mapping[str, Schema], stored: Schema) -> None:
+        """See `Analyst.rehearse`."""
+        self.steps += [(step, frames) for step in steps]
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+
+def test_a_step_reaches_nothing_that_the_text_does_not(laboratory: Any) -> None:
+    """Damage: a step reads a file of the server, for steps are rehearsed without a look at what they reach."""
+    for sql in (
+        "SELECT s.shop, t.city, s.qty + 1 AS q FROM sales s LEFT JOIN shops t ON s.shop = t.city",
+        "SELECT shop, sum(qty) AS n, max(CAST(qty AS STRING)) AS m FROM sales GROUP BY shop HAVING count(*) > 1",
+        "SELECT shop, row_number() OVER (PARTITION BY shop ORDER BY qty) AS n FROM sales",
+        "SELECT from_xml(shop, 'a INT', map('mode', 'PERMISSIVE')).a AS a, explode(array(qty)) AS e FROM sales",
+        "SELECT DISTINCT shop FROM sales WHERE EXISTS (SELECT 1 FROM shops WHERE city = shop) ORDER BY shop LIMIT 3",
+        "SELECT shop FROM sales EXCEPT SELECT city FROM shops",
+    ):
+        noting = Noting(laboratory.analyst)
+        stages = split(plan_view(sql, laboratory.catalog, noting), "v")
+        rehearse(stages, laboratory.catalog, noting)
+        assert noting.steps
+        for step, frames in noting.steps:
+            views = {name: f"view_{n}" for n, name in enumerate(frames)}
+            updates = "SELECT *, 0L AS __time, 1L AS __diff FROM"
+            defined = ", ".join(f"frame_{n} AS ({updates} view_{n})" for n in range(len(frames)))
+            text = render(step, {name: f"frame_{n}" for n, name in enumerate(frames)})
+            read = {views[name]: schema for name, schema in frames.items()}
+            columns = ", ".join(map(quote, step.names))
+            laboratory.analyst.schema_of(f"WITH {defined} SELECT {columns} FROM ({text})", read)  # which looks
+
+
+@pytest.mark.parametrize(
+    "reaching",
+    [
+        "SELECT java_method('java.lang.System', 'getenv', shop) AS e FROM sales",
+        "WITH a AS (SELECT * FROM text.`/etc/hostname`) SELECT shop, value FROM sales JOIN a ON shop = value",
+        "SELECT TRANSFORM(shop) USING 'env' AS (x STRING) FROM sales",
+        "SELECT from_xml(shop, 'a INT', map('rowValidationXSDPath', '/etc/hostname')) AS a FROM sales",
+    ],
+)
+def test_of_what_a_text_may_not_reach_nothing_is_asked_in_other_words(reaching: str, laboratory: Any) -> None:
+    """Damage: a part of a refused text is put before Spark by itself, where no check looks at what it reaches."""
+    noting = Noting(laboratory.analyst)
+    with pytest.raises(DefinitionError):
+        plan_view(reaching, laboratory.catalog, noting)
+    assert set(noting.texts) <= {reaching}
+    assert noting.steps == []
 
 
 def schema_of(**columns: str) -> Schema:

@@ -13,7 +13,6 @@ import pytest
 
 from strandline.controller.asking import verification
 from strandline.controller.asking.backfill import backfill
-from strandline.controller.commanded import log_key
 from strandline.controller.core import Core
 from strandline.controller.defining import definitions
 from strandline.controller.language.statements import Bind, CreateMaterialization
@@ -252,7 +251,7 @@ def test_verify_knows_that_an_endpoint_is_beyond_its_recovery_log(place: Place) 
         written, logs = place.consensus.compare_and_set, []
 
         async def refused(request: CompareAndSet) -> Any:
-            if request.key == log_key(core.catalog.items["out"]) and place.ask('SELECT 1 FROM "People" WHERE k = 2'):
+            if request.key == core.catalog.items["out"].log and place.ask('SELECT 1 FROM "People" WHERE k = 2'):
                 logs.append(request.key)
                 raise Unavailable("the log cannot be written")
             return await written(request)

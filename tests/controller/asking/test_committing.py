@@ -16,7 +16,6 @@ import pytest
 from strandline.controller.asking import verification
 from strandline.controller.asking.status import status, task_position, task_progress
 from strandline.controller.asking.verification import COMMITTING_S, Verification, verify_endpoint
-from strandline.controller.commanded import log_key
 from strandline.controller.core import Core
 from strandline.controller.defining import definitions
 from strandline.controller.language.statements import Bind, CreateMaterialization, Drop
@@ -149,7 +148,7 @@ class Place:
 
         async def seen(request: CompareAndSet) -> Any:
             answer = await written(request)
-            if request.key == log_key(item(core)) and await committing(core):
+            if request.key == item(core).log and await committing(core):
                 found.set()
             return answer
 
@@ -164,7 +163,7 @@ def item(core: Core) -> Materialization:
 
 async def committing(core: Core) -> bool:
     """Return whether its log has a transaction that its endpoint has not acknowledged, as far as that says."""
-    return any(each.progress.committing for each in await records(log_key(item(core)), core.client))
+    return any(each.progress.committing for each in await records(item(core).log, core.client))
 
 
 def test_an_endpoint_that_is_yet_to_commit_is_compared_at_its_own_checkpoint(

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from tests.controller.conftest import Place
 from tests.controller.instances.apart import Site, site
@@ -41,15 +42,16 @@ class Asked:
         self.core = core
         self.text = ""
         self.rows: dict[str, list[dict[str, Any]]] = {}
-        monkeypatch.setattr(core.engine, "query", self._query)
+        monkeypatch.setattr(core.engine, "answer", self._answer)
 
-    async def _query(self, sql: str, relations: Mapping[str, tuple[Schema, Rows]], *, time: int) -> tuple[Schema, Rows]:
+    async def _answer(
+        self, sql: str, relations: Mapping[str, tuple[Schema, Rows]], given: Sequence[pa.Scalar] = ()
+    ) -> tuple[pa.Schema, Rows]:
         self.text = sql
         self.rows = {name: list(listed(rows).rows) for name, (_, rows) in relations.items()}
         for name, (schema, rows) in relations.items():
             assert listed(rows).names == schema.names, name
-        schema, rows = next(iter(relations.values()))
-        return schema, await self.core.engine.local(await self.core.engine.collect(rows), schema, time=0, diff=1)
+        return pa.schema([]), next(iter(relations.values()))[1]
 
     async def ask(self, name: str) -> list[dict[str, Any]]:
         """Return the rows of one relation."""

@@ -16,7 +16,7 @@ from strandline.compute.rules import accumulate
 from strandline.controller.asking import selfcheck
 from strandline.controller.asking.verification import MissingErrorsError, Verification
 
-pytestmark = [pytest.mark.spark, pytest.mark.seldom(2)]
+pytestmark = pytest.mark.spark
 
 Rows = Callable[..., list[dict[str, Any]]]
 

@@ -38,6 +38,19 @@ def test_a_directory_without_settings_is_no_project(tmp_path):
         load(tmp_path)
 
 
+def test_files_of_an_editor_of_windows_are_read(tmp_path):
+    """A byte-order mark is taken for a part of the first word, so the project has no statement and no location."""
+    root = write(tmp_path, strandline_yml="location: data\n", tables__t_sql="CREATE TABLE t (k INT)", views__v_sql="x")
+    for file, text in (
+        ("strandline.yml", "location: data\r\ntick_ms: 5000"),
+        ("tables/t.sql", "CREATE TABLE t (\r\n  k INT\r\n)"),
+        ("views/v.sql", "CREATE MATERIALIZED VIEW v AS\r\nSELECT k -- a comment\r\nFROM t"),
+    ):
+        (root / file).write_bytes(b"\xef\xbb\xbf" + text.encode())
+    assert list(statements(root)) == ["t", "v"]
+    assert load(root).config["tick_ms"] == 5_000
+
+
 def test_settings_are_read_and_paths_are_seen_from_the_project(tmp_path):
     """A project that is run from another directory would keep its collections there."""
     settings = (
@@ -66,6 +79,8 @@ def test_a_project_can_say_whatever_an_environment_can_be_configured_with(tmp_pa
     """Damage: an operator copies a setting of the docs into the project, and `run` refuses it as unknown."""
     said = {
         "lanes": 3,
+        "executors_wait_s": 8,
+        "executors_end_s": 60,
         "replica_token": "file:replicas",
         "replica_certificate": "tls/replica.pem",
         "replica_key": "tls/replica.key",

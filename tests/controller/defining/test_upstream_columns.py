@@ -396,7 +396,7 @@ def _unchecked(request: Callable[..., Any]) -> Callable[..., Any]:
     return lambda *a, **k: structs.replace(request(*a, **k), schema="")
 
 
-def _unnarrowed(catalog: Any, *, present: Any, schema: Schema) -> Any:
+def _unnarrowed(catalog: Any, *, present: Any, schema: Schema, **_: Any) -> Any:
     columns = tuple((column.name, column.type) for column in schema)
     return catalog.with_item(structs.replace(catalog.collection(present.name), columns=columns))
 

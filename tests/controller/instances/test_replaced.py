@@ -11,6 +11,7 @@ from tests.controller.instances.apart import held, replica_of, run, site
 
 from strandline.bench.environment import VIEWS, _change
 from strandline.controller.location.items import View
+from strandline.controller.writing import Writing
 from strandline.errors import FencedError
 from strandline.frontier.antichain import Frontier
 from strandline.instance.running.dataflows import Dataflows
@@ -67,6 +68,10 @@ def test_without_the_fence_it_would_write(monkeypatch: pytest.MonkeyPatch) -> No
     async def unfenced(self, stage, shard, epoch, *rest):
         return await opened(self, stage, shard, self._epoch, *rest)
 
+    async def unsaid(_writing, _view):
+        """Leave the shard as it is."""
+
     monkeypatch.setattr(Dataflows, "_open", unfenced)
+    monkeypatch.setattr(Writing, "_fence", unsaid)
     with pytest.raises(AssertionError, match="it is the query before"):
         run(_missed())

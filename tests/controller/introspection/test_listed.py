@@ -124,7 +124,8 @@ def test_a_list_names_others_as_their_authors_wrote_them() -> None:
     assert rows(Shown.SOURCES)[0] == ("Bank", "postgres", "pg", "accounts", "wide")
     assert rows(Shown.VIEWS)[0][1] == "Orders"
     assert rows(Shown.INDEXES) == [("by_id", "Orders", "id, `placed at`", "wide")]
-    assert rows(Shown.COLUMNS, "ORDERS") == [("id", "int"), ("placed at", "timestamp"), ("date", "date")]
+    found = rows(Shown.COLUMNS, "ORDERS")
+    assert found == [("id", "int", None), ("placed at", "timestamp", None), ("date", "date", None)]
 
 
 def test_the_view_of_a_subscription_is_not_listed() -> None:

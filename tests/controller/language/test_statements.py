@@ -45,6 +45,7 @@ def at(column: int, line: int = 1) -> Position:
     ("text", "statement"),
     [
         ("CREATE TABLE t (a INT, `b c` DECIMAL(10,2))", CreateTable("t", "a INT, `b c` DECIMAL(10,2)")),
+        ("CREATE TABLE t (a (INT))", CreateTable("t", "a (INT)")),
         ("create table if not exists t (a int)", CreateTable("t", "a int", if_not_exists=True)),
         (
             "CREATE TABLE t (`check` INT COMMENT 'NOT NULL', unique STRING, s STRUCT<a: ARRAY<INT>, `b>`: INT>);",
@@ -209,6 +210,8 @@ def test_commas_and_words_within_a_value_do_not_end_it(value: str, column: str) 
         ("CREATE TABLE t a INT", "line 1, column 16", r"\("),
         ("CREATE TABLE t (a INT", "line 1, column 22", r"\)"),
         ("CREATE TABLE t ()", "line 1, column 17", "a column"),
+        ("CREATE TABLE t ((a INT))", "line 1, column 17", "a column"),
+        ("INSERT INTO t (a b) VALUES (1)", "line 1, column 18", r"\)"),
         ("CREATE TABLE t (a)", "line 1, column 18", "a type"),
         ("CREATE TABLE t (s STRUCT<a: INT)", "line 1, column 33", "'>'"),
         ("CREATE TABLE a.b (a INT)", "line 1, column 15", "one part"),
@@ -440,11 +443,20 @@ def test_add_column_takes_what_create_table_takes(added: str, columns: str | Non
         (r"SELECT 'a\';b' ; SELECT r'\' ; SELECT 2", [r"SELECT 'a\';b'", r"SELECT r'\'", "SELECT 2"]),
         ('SELECT `a;``b;` FROM t;SELECT "x;"', ["SELECT `a;``b;` FROM t", 'SELECT "x;"']),
         ("/* a /* ; */ ; */ SELECT 1; SELECT 2 -- ;", ["SELECT 1", "SELECT 2"]),
+        ("SELECT 1 -- \\\n; SELECT 2\n; SELECT 3 -- \\", ["SELECT 1", "SELECT 3"]),
     ],
 )
 def test_a_script_is_split_at_its_own_semicolons_only(script: str, found: list[str]) -> None:
     """Else a semicolon in a string, a name or a comment would cut a statement in two."""
     assert split(script) == found
+
+
+@pytest.mark.parametrize("more", ["", " \\\n, n = 1Y", " \\\n -- \\\n, n = 'a'"])
+def test_a_comment_that_ends_in_a_backslash_goes_on_in_the_next_line(more: str) -> None:
+    """Damage: an UPDATE sets a column that Spark, which reads so everywhere else, finds in the comment."""
+    found: Any = parse(f"UPDATE t SET s = r'\\\n', m = 2S -- \\\n, id = 5{more}\n WHERE id = 2")
+    assert [(each.column, each.value.text) for each in found.assignments] == [("s", "r'\\\n'"), ("m", "2S")]
+    assert found.where == Excerpt("id = 2", at(8, line=4 + more.count("\n")))
 
 
 def test_a_statement_of_a_script_keeps_its_place() -> None:

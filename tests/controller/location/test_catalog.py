@@ -27,11 +27,11 @@ from strandline.testing.simulation.kernel import run_sync
 def test_a_catalog_of_a_newer_format_is_neither_read_nor_written_back() -> None:
     """Damage: an older version that is started by mistake takes away what only the newer one knows of an item."""
     register = Register(KEY, HandClock(), CountingIds(), MemoryConsensus())
-    body = b'{"format": 6, "epoch": 3, "items": {}, "new": [1]}'
+    body = b'{"format": 7, "epoch": 3, "items": {}, "new": [1]}'
     run_sync(register.update(lambda _: body))
     store = CatalogStore(register)
     for act in (store.read(), store.succeed(lambda _: pytest.fail("it was admitted"))):
-        with pytest.raises(ConfigError, match="catalog is kept in format 6"):
+        with pytest.raises(ConfigError, match="catalog is kept in format 7"):
             run_sync(act)
     assert run_sync(register.read()) == body
 
@@ -87,7 +87,7 @@ WITH_INSTANCE = (
     b'"dropped":[],"left":[],"writes":5,"unfenced":false,"promoted":""}'
 )
 """A catalog as the first version wrote it that knows instances."""
-SINCE_THEN = b',"root":"","replaced":0}'
+SINCE_THEN = b',"root":"","replaced":0,"ended":[]}'
 """What later versions write behind that."""
 OF_VIEWS_SINCE = b'"audits":0,"apart":"","narrowed":{},"begins":0,"fence":0,"query_from":0}'
 """What later versions write of a view."""
@@ -136,8 +136,10 @@ def test_a_catalog_with_a_source_in_an_instance_is_read_as_it_was_written() -> N
     assert run_sync(store.change(7, lambda catalog: catalog)) == found
     since_then = IN_INSTANCE.replace(b'"id":"m-1","instance":"x"', b'"id":"m-1","instance":"x","location":""')
     since_then = since_then.replace(
-        b'"keep_history":null,"instance":"x"', b'"keep_history":null,"instance":"x","grown":0'
+        b'"keep_history":null,"instance":"x"',
+        b'"keep_history":null,"instance":"x","grown":0,"starts":0,"comments":{}',
     )
+    since_then = since_then.replace(b'"progress":"s-5","instance":"x"', b'"progress":"s-5","instance":"x","starts":0')
     assert run_sync(register.read()) == since_then[:-1] + SINCE_THEN
 
 
@@ -179,6 +181,18 @@ def test_an_instance_is_needed_by_the_sources_and_materializations_in_it() -> No
     assert catalog.dependents("c") == ["bank", "s"], "a source needs its connections as before"
     assert catalog.dependents("other") == ["m", "n"], "and a materialization its collections"
     assert {each.format for each in (catalog, catalog.without("s").without("bank"))} == {4}
+
+
+def test_the_log_of_a_dropped_materialization_is_remembered_until_it_is_taken_over() -> None:
+    """Damage: a replica that is cut off writes rows of a dropped materialization into the table of the next one."""
+    bound = (BoundTable("t", "t", ("k",)),)
+    one, next_one = (Materialization("m", "duckdb", {}, bound, each) for each in ("m-1", "m-2"))
+    catalog = Catalog().with_item(one)
+    assert catalog.ended == ()
+    for dropped in (catalog.without("m"), catalog.with_item(next_one)):
+        assert (dropped.ended, dropped.format) == (("materialization/m-1",), 6)
+        assert (dropped.taken_over({"materialization/m-1"}).ended, dropped.taken_over({one.log}).format) == ((), 1)
+    assert catalog.without("m").taken_over({"other"}).ended == ("materialization/m-1",)
 
 
 def held(deployment: str, process: int = 1) -> Holder:

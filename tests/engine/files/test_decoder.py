@@ -42,7 +42,7 @@ from strandline.store.memory import MemoryConsensus
 from strandline.testing.contracts.reader_contract import SharedReaderContract
 from strandline.testing.doubles import CountingIds, HandClock
 
-pytestmark = [pytest.mark.spark, pytest.mark.seldom(2)]
+pytestmark = pytest.mark.spark
 
 CSV = FileFormat(Encoding.CSV)
 JSON = FileFormat(Encoding.JSON)
@@ -256,6 +256,18 @@ def test_records_that_span_lines_need_multiline_and_then_have_the_line_they_star
     good, errors = decode({"a.csv": text})
     assert set(good) == {(1, "a", 7), (2, "e", 7)}  # Spark takes a quote that is never closed for closed
     assert lines(errors) == [("a.csv", n) for n in (3, 4, 5, 7, 8, 9)]
+
+
+@pytest.mark.parametrize(("quoted", "ends"), [("\n", "\r\n"), ("\r\n", "\n"), ("\r", "\n")])
+@pytest.mark.parametrize("header", [True, False])
+def test_another_line_end_in_the_quotes_of_the_first_record_ends_no_record(decode, quoted, ends, header):
+    """Damage: Spark takes it for that of rows: a text keeps a carriage return, or rows are gone without an error."""
+    rows = [f'1,"a{quoted}b"', "2,c", f'x,"d{quoted}e"', f'3,"f{quoted}"']
+    first = [f'k,v,"more{quoted}"', *(f"{row},0" for row in rows)] if header else rows
+    form = FileFormat(Encoding.CSV, multiline=True, header=header)
+    good, errors = decode({"a.csv": ends.join([*first, ""])}, form=form)
+    assert good == {(1, f"a{quoted}b", 7): 1, (2, "c", 7): 1, (3, f"f{quoted}", 7): 1}
+    assert [e["reason"] for e in errors] == ["column `k`: 'x' is not a valid int"]
 
 
 def test_other_quotes_and_escapes_can_be_said(decode):

@@ -46,3 +46,36 @@ def test_the_header_of_csv_is_the_whole_first_line_that_is_not_blank(
     ([layout], unusable) = group([file], PAIR, FileFormat(Encoding.CSV, delimiter=delimiter), FileBytes())
     assert not unusable
     assert (len(layout.names), layout.names[-2:], layout.header_lines) == (fields, ("k", "v"), (3,))
+
+
+@pytest.mark.parametrize(
+    ("header", "declared", "found"),
+    [
+        ("id, a,a", ("a", " a"), ("id", " a", "a")),
+        ("id, a,b ", ("a", "b"), ("id", "a", "b")),
+        ("id, A ,a", (" a ",), ("id", " a ", "__undeclared_2")),
+        ("id,\t,\u00a0", ("\t", "\u00a0"), ("id", "\t", "\u00a0")),
+        ('id,"a\nb", a', ("a\nb", "a"), ("id", "a\nb", "a")),
+    ],
+)
+def test_a_field_names_the_column_that_is_called_just_so_and_else_the_one_without_blanks(
+    tmp_path: Path, header: str, declared: tuple[str, ...], found: tuple[str, ...]
+) -> None:
+    """Damage: a column whose name has blanks at its ends is found in no file, or another one's values stand in it."""
+    path = tmp_path / "a.csv"
+    path.write_bytes(f"{header}\n1,2,3\n".encode())
+    schema = Schema(tuple(Column(name, "int") for name in ("id", *declared)))
+    form = FileFormat(Encoding.CSV, multiline="\n" in header)
+    ([layout], unusable) = group([DatedFile(str(path), path.name, path.stat().st_size, 7)], schema, form, FileBytes())
+    assert not unusable
+    assert layout.names == found
+
+
+def test_two_fields_of_one_column_are_refused_though_one_has_blanks(tmp_path: Path) -> None:
+    """Damage: one of two columns is read as the declared one, and which one is not known."""
+    path = tmp_path / "a.csv"
+    path.write_bytes(b"id, a,a\n1,2,3\n")
+    schema = Schema((Column("id", "int"), Column("a", "int")))
+    layouts, (refused,) = group([DatedFile(str(path), "a.csv", 15, 7)], schema, FileFormat(Encoding.CSV), FileBytes())
+    assert not layouts
+    assert "column `a` 2 times" in refused.reason

@@ -19,7 +19,7 @@ from strandline.engine.files import decoder, small
 from strandline.engine.files.decoder import SparkFiles
 from strandline.engine.frames.rows import Distributed, Local, dataframe, unwrap
 
-pytestmark = [pytest.mark.spark, pytest.mark.property, pytest.mark.seldom(2)]
+pytestmark = [pytest.mark.spark, pytest.mark.property]
 
 CSV, JSON = FileFormat(Encoding.CSV), FileFormat(Encoding.JSON)
 FLAT = Schema(

@@ -23,7 +23,7 @@ from strandline.engine.messages.decoder import SparkMessages, conformed, decoded
 from strandline.testing.lists.list_engine import listed
 from strandline.testing.lists.list_messages import ListMessages
 
-pytestmark = [pytest.mark.spark, pytest.mark.property, pytest.mark.seldom(2)]
+pytestmark = [pytest.mark.spark, pytest.mark.property]
 
 SCHEMA = Schema(
     (

@@ -22,7 +22,7 @@ from strandline.engine.messages.decoder import SparkMessages, conformed, decoded
 from strandline.testing.lists.list_engine import listed
 from strandline.testing.lists.list_messages import ListMessages
 
-pytestmark = [pytest.mark.spark, pytest.mark.seldom(2)]
+pytestmark = pytest.mark.spark
 
 PAIR = Schema((Column("k", "int"), Column("v", "string")))
 JSON, CSV, TEXT, BYTES = (

@@ -21,7 +21,7 @@ from strandline.engine.messages.decoder import SparkMessages
 from strandline.testing.lists.list_engine import listed
 from strandline.testing.lists.list_messages import ListMessages
 
-pytestmark = [pytest.mark.spark, pytest.mark.seldom(2)]
+pytestmark = pytest.mark.spark
 
 NAMES = {kind: f"c{number}" for number, kind in enumerate(TEXTS)}
 FLAT = Schema((Column("id", "int"), *(Column(name, kind) for kind, name in NAMES.items())))

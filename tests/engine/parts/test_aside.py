@@ -15,10 +15,10 @@ import pytest
 from pyspark.sql import SparkSession
 
 from strandline.algebra.schema import Column, Schema
-from strandline.engine.parts.aside import Aside
+from strandline.engine.parts.aside import Aside, InLocation, Nowhere, OfThisMachine
 from strandline.engine.parts.part_store import PartStore
 from strandline.engine.spark import SparkEngine
-from strandline.errors import InvalidUsage
+from strandline.errors import Determinate, InvalidUsage
 from strandline.plane.reading import Differences
 
 pytestmark = pytest.mark.spark
@@ -71,17 +71,28 @@ def _compared(engine: SparkEngine, aside: Aside, wanted: pa.Table) -> Difference
     return asyncio.run(body())
 
 
-@pytest.mark.parametrize("held", [0, 1 << 30], ids=["file", "memory"])
-def test_rows_put_aside_are_what_came(engine: SparkEngine, tmp_path: Path, held: int) -> None:
-    """Damage: `verify` of a large table calls right rows wrong, or wrong ones right, or leaves its temporary file."""
-    with Aside(engine.session, SCHEMA, TIME_, held) as aside:
+@pytest.mark.parametrize(("held", "pattern"), [(0, "strandline-aside-*"), (0, "parts/scratch"), (1 << 30, "")])
+def test_rows_put_aside_are_what_came(engine: SparkEngine, tmp_path: Path, held: int, pattern: str) -> None:
+    """Damage: `verify` of a large table calls right rows wrong, or wrong ones right, or leaves its files."""
+    store = PartStore(tmp_path / "parts")
+    place = (lambda: InLocation(store, "scratch")) if pattern.startswith("parts") else OfThisMachine
+    with Aside(engine.session, SCHEMA, TIME_, held, place) as aside:
         for first in (0, 100, 200):
             aside.add(_table(first, 100))
-        assert len(list(tmp_path.glob("strandline-aside-*"))) == (0 if held else 1)
+        assert not pattern or len(list(tmp_path.glob(pattern))) == 1
         found = _compared(engine, aside, _table(1, 300))
     assert (found.missing, found.extra) == (1, 1)
     assert [row["k"] for row in found.sample.to_pylist()] == [300, 0]
-    assert not list(tmp_path.glob("strandline-aside-*"))
+    assert not pattern or not list(tmp_path.glob(pattern))
+
+
+def test_a_process_that_only_reads_puts_nothing_where_no_executor_reads_it(engine: SparkEngine) -> None:
+    """Damage: executors find no file, and `verify` says that the location is damaged."""
+    with Aside(engine.session, SCHEMA, TIME_, 1 << 30, Nowhere) as aside:
+        aside.add(_table(0, 1))
+        assert asyncio.run(engine.collect(aside.rows())).num_rows == 1
+    with Aside(engine.session, SCHEMA, TIME_, 0, Nowhere) as aside, pytest.raises(Determinate, match="only reads"):
+        aside.add(_table(0, 1))
 
 
 def test_no_rows_are_a_frame_too(engine: SparkEngine) -> None:

@@ -42,6 +42,14 @@ def test_only_the_locations_bucket_is_configured() -> None:
     assert "fs.s3a.bucket.bucket.path.style.access" not in s3a.bucket_settings(ObjectLocation("s3://bucket", {}))
 
 
+def test_nothing_is_replaced_in_an_option() -> None:
+    """Damage: CREATE SOURCE sends the environment of this process to the server that it names as the endpoint."""
+    for name in ("endpoint", "access_key_id", "secret_access_key"):
+        with pytest.raises(ConfigError, match=f"the option {name} of s3://bucket") as refused:
+            s3a.bucket_settings(ObjectLocation("s3://bucket", {name: "http://x/${env.HOME}"}))
+        assert "HOME" not in str(refused.value)
+
+
 @pytest.mark.spark
 def test_a_session_without_s3a_is_refused_with_the_jars_that_it_needs(spark: SparkSession) -> None:
     """Damage: opening a bucket beside a session of one's own ends in the name of an unknown Java class."""

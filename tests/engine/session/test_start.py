@@ -8,7 +8,7 @@ import logging
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import cast
@@ -21,7 +21,8 @@ from py4j.protocol import Py4JError
 from pyspark.sql import SparkSession
 
 from strandline.engine.parts.part_store import PartStore
-from strandline.engine.session.start import adopt, java_path, require_java, require_running, spark_is_gone
+from strandline.engine.session.reach import BARRED, KEPT
+from strandline.engine.session.start import adopt, java_path, require_java, require_running, sibling, spark_is_gone
 from strandline.engine.spark import SparkEngine
 from strandline.errors import ConfigError
 from strandline.testing.contracts.engine_contract import SCHEMA, request, table
@@ -181,7 +182,6 @@ session.stop()
 """
 
 
-@pytest.mark.seldom(3)
 @pytest.mark.spark
 def test_executors_in_other_processes_stage_the_same_batch(spark: SparkSession, tmp_path: Path) -> None:
     """Damage: what works on a laptop fails on a cluster, or stages other rows there."""
@@ -209,3 +209,62 @@ def test_a_jvm_that_is_about_to_end_has_no_classes_left() -> None:
     """Damage: a service whose supervisor ends the JVM first has failed, though nothing went wrong."""
     assert spark_is_gone(Py4JError("org.apache.spark.sql.classic.SparkSession does not exist in the JVM"))
     assert not spark_is_gone(Py4JError("An error occurred while calling o1.sql"))
+
+
+@pytest.fixture
+def application(spark: SparkSession) -> Iterator[Callable[[str, str], None]]:
+    """A call that configures the application itself, from which each new session takes what it begins with."""
+    conf = spark._jsparkSession.sharedState().conf()
+    before: dict[str, str | None] = {}
+
+    def configure(key: str, value: str) -> None:
+        before[key] = conf.get(key, None)
+        conf.set(key, value)
+
+    yield configure
+    for key, value in before.items():
+        conf.remove(key) if value is None else conf.set(key, value)
+
+
+def test_no_setting_of_the_application_changes_what_a_text_means(
+    spark: SparkSession, application: Callable[[str, str], None]
+) -> None:
+    """Damage: a view has other rows in a company's application than elsewhere, since literals are read otherwise there.
+
+    Each switch that this Spark documents is thrown, and one that it does not.
+    """
+    plain = adopt(spark)
+    known = {row.key: row.value for row in plain.sql("SET -v").collect()}
+    known["spark.sql.parser.escapedStringLiterals"] = "false"
+    switches = {
+        key: "false" if value == "true" else "true"
+        for key, value in known.items()
+        if value in {"true", "false"} and plain.conf.isModifiable(key) and not key.startswith(KEPT)
+    }
+    assert len(switches) > 50
+    wanted = {key: plain.conf.get(key) for key in switches}
+    for key, value in switches.items():
+        application(key, value)
+    own = adopt(spark)
+    assert {key: own.conf.get(key) for key in switches} == wanted
+    like = sibling(own, {})
+    assert {key: like.conf.get(key) for key in switches} == wanted
+
+
+def test_a_configuration_that_opens_the_server_to_texts_is_refused(spark: SparkSession) -> None:
+    """Damage: one line in a file of settings, and every client reads the passwords in the environment."""
+    for key in ("spark.sql.variable.substitute", "spark.sql.runSQLOnFiles"):
+        with pytest.raises(ConfigError, match="environment or files"):
+            adopt(spark, {key: "true"})
+        assert adopt(spark, {key: "false"}).conf.get(key) == "false"
+
+
+def test_what_is_taken_out_of_our_sessions_stays_in_the_callers(spark: SparkSession) -> None:
+    """Damage: a notebook that opens an environment can no longer call a function of Spark's."""
+    caller = spark.newSession()
+    own = adopt(caller)
+    for session in (own, sibling(own, {})):
+        assert not any(session.catalog.functionExists(name) for name in BARRED)
+        assert session.sql("SELECT '${env:HOME}'").first()[0] == "${env:HOME}"
+    assert all(caller.catalog.functionExists(name) for name in BARRED)
+    assert caller.conf.get("spark.sql.variable.substitute") == "true"

@@ -121,7 +121,6 @@ def test_what_has_no_exact_product_sees_each_copy_block_by_block(engine: SparkEn
     )  # fmt: skip
 
 
-@pytest.mark.seldom(3)
 def test_a_recomputed_query_sees_ten_million_copies_and_no_array_of_them(engine: SparkEngine) -> None:
     """Damage: one row with a count of millions makes a recomputed view fail for want of memory."""
     node = Opaque((ROWS,), ("t",), "SELECT k, count(*) AS c FROM t GROUP BY k", ("k", "c"), "by hand")

@@ -2,6 +2,8 @@
 
 The server is started once, as ``fork_server.py SOCKET``.  The connector's command is ``relay.py SOCKET``: it hands its
 stdin, stdout and stderr to the server, whose child becomes the connector.  The child ends when the relay does.
+
+What DuckDB imports when it is first used (pandas: half a second) is imported here, before any fork.
 """
 
 from __future__ import annotations
@@ -13,6 +15,8 @@ import socket
 import sys
 import threading
 
+import duckdb  # noqa: F401
+import pandas as pd  # noqa: F401
 from tests.materialize.wire.served_duckdb import main
 
 from strandline.materialize.wire.options import CODEC_VARIABLE

@@ -73,6 +73,11 @@ class ServedDuckDB:
 
         return Driver(self._options)
 
+    def died(self) -> None:
+        """End the connectors of the runtimes that died, as their guards do; one that opens late would fence others."""
+        while self._sessions:
+            self._sessions.popleft()._child.abandon()
+
     def rows(self, table: str) -> list[dict[str, Any]]:
         """Return the rows of a table; none if there is no such table."""
         name = '"' + table.replace('"', '""') + '"'

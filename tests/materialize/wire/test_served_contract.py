@@ -36,25 +36,25 @@ class ServedContract(DriverContract):
         return lambda: ServedDuckDB(tmp_path / f"{next(numbers)}.duckdb", command, self.codec)
 
     # These start hundreds of processes each.
-    @pytest.mark.seldom(12)
     def test_a_transaction_without_rows_is_committed_and_recovered(self, make_endpoint: MakeEndpoint) -> None:
         """Damage: the task of an empty view starts from nothing for ever; or rows stay of a view that is empty now."""
         super().test_a_transaction_without_rows_is_committed_and_recovered(make_endpoint)
 
-    @pytest.mark.seldom(12)
     def test_a_crash_at_any_point_loses_nothing_and_repeats_nothing(self, make_endpoint: MakeEndpoint) -> None:
         """Damage: a row is missing or duplicated after a restart."""
         super().test_a_crash_at_any_point_loses_nothing_and_repeats_nothing(make_endpoint)
 
-    @pytest.mark.seldom(12)
     def test_a_zombie_that_wakes_inside_a_transaction_commits_nothing(self, make_endpoint: MakeEndpoint) -> None:
         """Damage: a process that was presumed dead overwrites its successor's rows."""
         super().test_a_zombie_that_wakes_inside_a_transaction_commits_nothing(make_endpoint)
 
-    @pytest.mark.seldom(12)
     def test_a_backfill_that_dies_at_any_point_is_finished(self, make_endpoint: MakeEndpoint) -> None:
         """Damage: a table stays empty, or holds rows of before and after at once."""
         super().test_a_backfill_that_dies_at_any_point_is_finished(make_endpoint)
+
+    def test_names_reach_the_endpoint_as_they_are(self, make_endpoint: MakeEndpoint) -> None:
+        """Damage: a column's name runs as SQL, or two names reach one table."""
+        super().test_names_reach_the_endpoint_as_they_are(make_endpoint)
 
     def test_a_preview_says_what_apply_would_do_and_does_none_of_it(
         self, make_endpoint: Callable[[], ServedDuckDB]

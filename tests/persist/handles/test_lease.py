@@ -189,3 +189,20 @@ def test_what_one_coroutine_gives_back_is_held_for_as_long_as_another_reads_it(p
     shared.release(other)
     run_sync(shared.beat())
     assert seqno_held(place.state()) > other.seqno
+
+
+def test_a_lease_that_processes_share_holds_what_each_of_them_reads(place):
+    """Damage: one process beats the lease, and the parts that another one planned to read are deleted under it."""
+    writer = place.writer()
+    place.append(writer, 0, 2, [["a", 0, 1]])
+    planning = run_sync(place.client().leased_reader("s", place.schema, "orders", lease="frame"))
+    planned = run_sync(planning.snapshot(1))
+    run_sync(planning.beat())
+    for at in range(2, 9):
+        place.append(writer, at, at + 1)
+    beating = run_sync(place.client().leased_reader("s", place.schema, "orders", lease="frame"))
+    run_sync(beating.downgrade_since(Frontier(1)))
+    run_sync(beating.beat())
+    assert seqno_held(place.state()) <= planned.seqno
+    run_sync(beating.close())
+    assert seqno_held(place.state()) > planned.seqno

@@ -28,7 +28,7 @@ import msgspec
 
 from laws.broken import LawBrokenError, require
 from strandline.algebra.schema import DIFF, ERROR, TIME
-from strandline.controller.commanded import bindings, log_key
+from strandline.controller.commanded import bindings
 from strandline.controller.location.catalog import KEY, Catalog, CatalogStore, shards_of
 from strandline.controller.location.items import InstanceItem, Materialization, Source, Table, View, begins_of
 from strandline.frontier.antichain import as_time
@@ -460,7 +460,7 @@ class Observer:
         bound = bindings(item, catalog)
         keys = tuple(b.state_key for b in bound)
         head = await Register(
-            log_key(item), self._client.clock, self._client.ids, self._client.consensus, kind=Kind.CHECKPOINT
+            item.log, self._client.clock, self._client.ids, self._client.consensus, kind=Kind.CHECKPOINT
         ).read()
         record = None if head is None else decode(item.name, head)
         if item.endpoint == "checkpointing":

@@ -21,14 +21,14 @@ SEEDS_FILE: Final = Path(__file__).with_name("seeds.json")
 FATES: Final = "fates of "
 """Before the name of a campaign: the seeds that met what may become of a call."""
 FINDINGS: Final[Mapping[str, frozenset[int]]] = {
-    "persist": frozenset({210, 2_099, 1_019_697}),
+    "persist": frozenset({210, 2_099, 1_019_697, 1_026_041}),
     "whole": frozenset(
         {2_011_788, 2_018_075, 1_796_640_097_767, 1_796_823_154_348, 1_797_000_000_213, 1_797_200_001_225}
     ),
-    "apart": frozenset({91_082, 93_685, 204_811, 301_230, 1_796_738_733_893}),
+    "apart": frozenset({91_082, 93_685, 204_811, 301_230, 1_796_738_733_893, 1_797_500_001_246}),
     "pushed": frozenset({1_796_832_340_500}),
-    "replaced": frozenset({1_797_300_001_710}),
-    "altered": frozenset({1_796_847_213_094}),
+    "replaced": frozenset({61_150, 1_797_300_001_710}),
+    "altered": frozenset({1_257, 1_796_847_213_094, 1_796_945_130_893, 1_796_951_902_118}),
     "wrong": frozenset({80_586, 1_500_001_666}),
 }
 """Seeds that found a bug of ours: each stays among the histories of its campaign."""

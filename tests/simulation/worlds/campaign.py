@@ -66,8 +66,13 @@ def mixed(campaign: str, fixed: int, new: int | None = None) -> Sequence[int]:
     if os.environ.get(SEED) or os.environ.get(RUNS):
         return seeds(0, fixed)
     same = [*range(fixed), *sorted(telling(campaign) - frozenset(range(fixed)))]
-    first = FRESH + time.time_ns() // 1_000_000  # noqa: TID251 - other histories each time are the point
+    first = newest()
     return [*same, *range(first, first + (len(same) if new is None else new))]
+
+
+def newest() -> int:
+    """Return a seed from which on no run made histories before."""
+    return FRESH + time.time_ns() // 1_000_000  # noqa: TID251 - other histories each time are the point
 
 
 class Played(Protocol):

@@ -92,10 +92,13 @@ class Instance:
                 world.marks["open: failed"] += 1
                 await SimClock(world.simulation).sleep(0.05)
                 continue
+            epoch = core.require_writing().epoch
             try:
                 await self._work(core)
                 return
-            except FencedError:
+            except FencedError as error:
+                now = (await world.observer.catalog()).epoch
+                require("F1", now > epoch, f"epoch {epoch} is fenced, and no other has begun: {error}")
                 world.marks["fenced"] += 1
                 if world.simulation.calm or world.choose("give up", 3) == 0:
                     return

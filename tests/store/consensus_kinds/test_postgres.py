@@ -9,11 +9,12 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
+from urllib.parse import quote
 
 import psycopg
 import pytest
 
-from postgres_server import PostgresServer
+from postgres_server import HOSTILE, PostgresServer
 from strandline.errors import ConfigError, CorruptionError, Determinate, Indeterminate, StoreError, Unavailable
 from strandline.store.consensus import Committed, Mismatch, Versioned
 from strandline.store.consensus_kinds.postgres import COMMIT_REFUSED, PostgresConsensus
@@ -31,17 +32,18 @@ SCHEMAS = itertools.count()
 
 @pytest.fixture
 def schema() -> str:
-    """Return a schema that no other test has, of a name that wants quoting."""
-    return f'Test {os.getpid()} "{next(SCHEMAS)}"'
+    """Return a schema that no other test has, of a name that wants quoting, and that LATIN1 cannot write."""
+    return f'Test ∞ {os.getpid()} "{next(SCHEMAS)}"'
 
 
 @pytest.fixture
 def open_consensus(postgres_server: PostgresServer, schema: str) -> Iterator[Callable[..., PostgresConsensus]]:
-    """Open handles to one table, and close them all in the end."""
+    """Open handles to one table, in sessions whose settings are hostile, and close them all in the end."""
     opened: list[PostgresConsensus] = []
+    settings = "".join(f" -c{name}={value.replace(' ', '')}" for name, value in HOSTILE.items())
 
     def open_one(**options: Any) -> PostgresConsensus:
-        opened.append(PostgresConsensus(postgres_server.url, schema=schema, **options))
+        opened.append(PostgresConsensus(f"{postgres_server.url}?options={quote(settings)}", schema=schema, **options))
         return opened[-1]
 
     yield open_one

@@ -7,7 +7,8 @@ import os
 import random
 import subprocess
 import sys
-from collections.abc import Coroutine
+from collections.abc import AsyncGenerator, Coroutine
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -21,6 +22,7 @@ from strandline.testing.contracts.blob_contract import BlobContract, OpenBlob
 from strandline.testing.contracts.consensus_contract import ConsensusContract, OpenConsensus, step
 from strandline.testing.simulation.choices import Listed, Seeded, every_list
 from strandline.testing.simulation.kernel import (
+    CLEANUP_POINTS_MAX,
     PAUSES_MS,
     READ,
     START_MS,
@@ -292,6 +294,53 @@ def test_a_crash_runs_no_io_of_the_actors_cleanup() -> None:
     simulation.spawn("a", actor)
     simulation.drive()
     assert run_sync(place.list("")) == ["lock"]
+
+
+@pytest.mark.parametrize("began", [0, 1])
+def test_a_crash_reaches_an_asynchronous_generator_that_is_waited_for(began: int) -> None:
+    """Damage: what the generator holds is never let go in the simulation, or its reader's cleanup ends the run."""
+    place, let_go = MemoryBlob(), []
+
+    async def listen(blob: SimBlob) -> AsyncGenerator[int, None]:
+        try:
+            for n in range(2):
+                await blob.set(f"k{n}", b"")
+                yield n
+        finally:
+            let_go.append("generator")
+            await blob.set("cleaned", b"")
+
+    async def actor(incarnation: int) -> None:
+        if incarnation == 1:
+            return
+        heard = listen(SimBlob(place))
+        try:
+            while True:
+                await anext(heard)
+        finally:
+            await heard.aclose()
+            let_go.append("reader")
+
+    fates = [list(Fate).index(fate) for fate in (*[Fate.DONE] * began, Fate.CRASH_AFTER)]
+    simulation = Simulation(Scripted(**{SET: fates}))
+    simulation.spawn("a", actor)
+    simulation.drive()
+    assert let_go == ["generator", "reader"]
+    assert run_sync(place.list("")) == ["k0", "k1"][: began + 1]
+
+
+def test_an_actor_that_goes_on_after_its_crash_is_refused() -> None:
+    """Damage: code that swallows what ends a process looks as if it survived."""
+
+    async def actor(_: int) -> None:
+        for _ in range(1 + CLEANUP_POINTS_MAX + 1):
+            with suppress(BaseException):
+                await SimBlob(MemoryBlob()).set("k", b"")
+
+    simulation = Simulation(Scripted(**{SET: [list(Fate).index(Fate.CRASH_BEFORE)]}))
+    simulation.spawn("a", actor)
+    with pytest.raises(InvalidUsage, match="does not end when it crashes"):
+        simulation.drive()
 
 
 def test_an_actor_that_does_not_come_back_ends_the_run() -> None:

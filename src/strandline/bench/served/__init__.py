@@ -1,3 +1,3 @@
 """Benchmarks of a running environment that clients write to and read from, each in a process of its own."""
 
-__all__ = ["serving"]
+__all__ = ["creating", "serving"]

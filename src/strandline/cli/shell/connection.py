@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from strandline.cli.terminal.opening import Asked, Opener
+from strandline.cli.terminal.opening import ANSWER_S, Asked, Opener
 from strandline.controller.defining.project.settings import Project
-from strandline.errors import ConfigError, StrandlineError, Unavailable
+from strandline.errors import ConfigError, Silent, StrandlineError, Unavailable
 from strandline.serving import RemoteEnvironment, writer
 
 BACK_S: Final = 60.0
@@ -49,7 +49,7 @@ class Connection:
 
     def open(self) -> str:
         """Connect, or open the location for reading; return what to say of it."""
-        self._env = self._opener.living(self.project)
+        self._env = self._opener.answering(self.project, self._say)
         if self._env is not None:
             self._process, self._met = self._writer(), True
             return f"connected to the process that writes {self.project.location} (process {self._process})"
@@ -67,7 +67,7 @@ class Connection:
             return self.env
         if self._env is None:
             self.come_back()
-        elif not self.writes and (found := self._opener.living(self.project)) is not None:
+        elif not self.writes and (found := self._living(needed=changes)) is not None:
             self._join(found, "a process writes the location now: connected to it")
         elif not self.writes and changes:
             self._become_writer()
@@ -78,7 +78,9 @@ class Connection:
         if not isinstance(self._env, RemoteEnvironment) or not isinstance(error, Unavailable | ConfigError):
             return False
         try:
-            self._env.written_by()
+            self._env.written_by(timeout=ANSWER_S)
+        except Silent:
+            return False  # it is there, and what failed is raised where it was asked
         except (Unavailable, ConfigError):
             self._env.close()
             self._env = None
@@ -90,7 +92,7 @@ class Connection:
         """Wait for a process that writes.  Raises `Unavailable` if none is there for long."""
         self._say("waiting for it to come back (Ctrl-C ends the wait)")
         waited = 0.0
-        while (found := self._opener.living(self.project)) is None:
+        while (found := self._living()) is None:
             if waited >= BACK_S:
                 raise Unavailable(
                     f"no process writes {self.project.location}: start `strandline run`, or start this shell again, "
@@ -99,6 +101,18 @@ class Connection:
             self._wait(LOOK_S)
             waited += LOOK_S
         self._join(found, "it is back: connected")
+
+    def _living(self, *, needed: bool = False) -> RemoteEnvironment | None:
+        """Return the process that writes, if there is one that answers.
+
+        Raises `Silent` if one does not answer that is ``needed``.
+        """
+        try:
+            return self._opener.living(self.project)
+        except Silent:
+            if needed:
+                raise
+            return None
 
     def close(self) -> None:
         """End the connection, or close what was opened."""

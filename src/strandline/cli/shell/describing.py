@@ -37,7 +37,9 @@ def described(name: str, ask: Ask, look: Look) -> Iterator[Text]:
     found, kind = kinds[wanted]
     yield Text.assemble((kind, ""), " ", (printable(found, lines=False), HEAD))
     if any(row["name"] == found for row in lists["COLLECTIONS"]):
-        yield from lines(ask(f"SHOW COLUMNS FROM {named(found)}"), look)
+        columns = ask(f"SHOW COLUMNS FROM {named(found)}")
+        commented = columns.column("comment").null_count < columns.num_rows
+        yield from lines(columns if commented else columns.drop_columns(["comment"]), look)
     views = ask("SHOW VIEWS").to_pylist()
     about = {
         "indexes": [f"{row['name']} ({row['columns']})" for row in lists["INDEXES"] if row["collection"] == found],

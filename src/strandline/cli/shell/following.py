@@ -8,6 +8,7 @@ from typing import Final
 from rich.cells import cell_len
 from rich.text import Text
 
+from strandline.algebra.readable import readable
 from strandline.algebra.schema import DIFF, TIME
 from strandline.cli.shell.tables import FAINT, HEAD, cell, fit, numeric, sized, styled
 from strandline.cli.terminal.output import printable
@@ -40,7 +41,8 @@ class Scroll:
                 yield Text("it is closed: nothing more comes", FAINT)
             case Updates(rows):
                 names = [name for name in rows.schema.names if name not in {TIME, DIFF}]
-                cells = [[cell(value) for value in rows.column(name).to_pylist()] for name in names]
+                shown = readable(rows)
+                cells = [[cell(value) for value in shown.column(name).to_pylist()] for name in names]
                 if self._widths is None:
                     self._widths = self._fitted(names, cells)
                     self._right = [numeric(rows.schema.field(name).type) for name in names]

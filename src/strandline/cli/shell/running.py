@@ -32,12 +32,13 @@ from strandline.cli.shell.working import followed, interruptible, within
 from strandline.cli.terminal.exits import sentence
 from strandline.cli.terminal.opening import Asked
 from strandline.cli.terminal.output import outcome, printable, verb
-from strandline.client import Cancel
+from strandline.client import Cancel, ended_by
 from strandline.controller.defining.project.files import resolved
 from strandline.controller.language import statements
 from strandline.controller.language.showing import Show, Shown, Subscribe
 from strandline.errors import ConfigError, DefinitionError, InvalidUsage, StrandlineError, Unavailable
 from strandline.frontier import moments
+from strandline.options import file_text
 from strandline.serving import RemoteEnvironment, RemoteTransaction
 
 if TYPE_CHECKING:
@@ -260,7 +261,7 @@ class Shell:
 
     def _run_file(self, file: str) -> None:
         try:
-            text = Path(file).expanduser().read_text()
+            text = file_text(Path(file).expanduser())
         except (OSError, UnicodeDecodeError) as error:
             raise ConfigError(f"the file {file!r} cannot be read: {sentence(error)}") from error
         if not self.run(text):
@@ -297,9 +298,15 @@ class Shell:
         return self._asked(lambda env, cancel: env.answer(text, cancel=cancel))[0]
 
     def _waited(self, call: Callable[[], T]) -> T:
-        """Make a call that cannot be taken back."""
+        """Make a call that cannot be taken back; Ctrl-C ends what it only asks, as Spark for the plan of a view."""
+        cancel = Cancel()
+
+        def made() -> T:
+            with ended_by(cancel):
+                return call()
+
         try:
-            return interruptible(call, _nothing, self._waits)
+            return interruptible(made, cancel, self._waits)
         except KeyboardInterrupt:
             self._say("it was sent, and may still be done: look before you repeat it")
             raise
@@ -373,10 +380,6 @@ class Shell:
             line, mark = pointed(text, at, self._console.width)
             self._console.print(Text(line))
             self._console.print(Text(mark, _WRONG))
-
-
-def _nothing() -> None:
-    """Cancel nothing: a change that was sent goes on."""
 
 
 def _duration(seconds: float) -> str:

@@ -17,6 +17,7 @@ import pyarrow as pa
 from rich.cells import cell_len, set_cell_size
 from rich.text import Text
 
+from strandline.algebra.readable import readable
 from strandline.cli.terminal.output import printable
 
 NULL: Final = "NULL"
@@ -42,7 +43,7 @@ def lines(rows: pa.Table, look: Look) -> Iterator[Text]:
     shown = rows if look.limit is None else rows.slice(0, look.limit)
     right = [numeric(kind) for kind in shown.schema.types]
     names = [printable(name, lines=False) for name in shown.column_names]
-    cells = [[cell(value) for value in column.to_pylist()] for column in shown.columns]
+    cells = [[cell(value) for value in column.to_pylist()] for column in readable(shown).columns]
     widths = [max(map(cell_len, (name, *column))) for name, column in zip(names, cells, strict=True)]
     fitted = fit(widths, [*map(cell_len, names)], right, look.width)
     values = list(zip(*cells, strict=True)) if cells else []

@@ -8,6 +8,7 @@ from contextlib import AbstractContextManager, ExitStack, closing, suppress
 from dataclasses import dataclass
 from typing import Final, Generic, Protocol, TypeVar
 
+from strandline.client import Outcome
 from strandline.errors import Unavailable
 from strandline.instance.carriers.exchange import start_thread
 
@@ -48,28 +49,6 @@ class _Ended:
     error: BaseException | None
 
 
-class _Outcome(Generic[T]):
-    """What a call returned or raised, once it has ended."""
-
-    def __init__(self, call: Callable[[], T]) -> None:
-        self._call = call
-        self._ended: queue.SimpleQueue[tuple[T | None, BaseException | None]] = queue.SimpleQueue()
-
-    def make(self) -> None:
-        """Make the call."""
-        try:
-            self._ended.put((self._call(), None))
-        except BaseException as error:  # noqa: BLE001 - it is raised in the thread that waits
-            self._ended.put((None, error))
-
-    def result(self, seconds: float) -> T:
-        """Return what was returned, or raise what was raised.  Raises `Empty` if the call goes on."""
-        value, error = self._ended.get(timeout=seconds)
-        if error is not None:
-            raise error
-        return value  # type: ignore[return-value]  # it is T where there is no error
-
-
 def interruptible(
     call: Callable[[], T], cancel: Callable[[], object], shown: Callable[[], AbstractContextManager[object]]
 ) -> T:
@@ -77,7 +56,7 @@ def interruptible(
 
     Ctrl-C calls ``cancel``, and raises `KeyboardInterrupt` when the call has ended, or will not.
     """
-    outcome, looks = _Outcome(call), 0
+    outcome, looks = Outcome(call), 0
     start_thread(outcome.make, "shell")
     try:
         with ExitStack() as entered:
@@ -100,7 +79,7 @@ def within(seconds: float, call: Callable[[], T]) -> T:
 
     Raises what the call raises; `Unavailable` if it takes longer than ``seconds``.
     """
-    outcome = _Outcome(call)
+    outcome = Outcome(call)
     start_thread(outcome.make, "shell")
     try:
         return outcome.result(seconds)
@@ -137,8 +116,8 @@ def followed(stream: Stream[T]) -> Iterator[T]:
                     raise error
 
 
-def _let_go(cancel: Callable[[], object], outcome: _Outcome[T]) -> None:
-    cancelling = _Outcome(cancel)
+def _let_go(cancel: Callable[[], object], outcome: Outcome[T]) -> None:
+    cancelling = Outcome(cancel)
     start_thread(cancelling.make, "shell")
     with suppress(Exception, KeyboardInterrupt):  # how it ends is of no interest now
         outcome.result(LET_GO_S)

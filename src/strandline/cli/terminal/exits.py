@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from enum import IntEnum
 from typing import Final
 
-from strandline.errors import FencedError, StrandlineError, first_line
+from strandline.errors import ExecutorsGone, FencedError, StrandlineError, first_line
 from strandline.extras import lacking
 
 TRACEBACK_VARIABLE: Final = "STRANDLINE_TRACEBACK"
@@ -23,15 +23,22 @@ class Exit(IntEnum):
     DIFFERENCE = 3
     FENCED = 4
     STANDS_STILL = 5
+    NO_EXECUTORS = 6
 
 
 def exit_of(error: Exception) -> Exit:
     """Return the exit status for an error.
 
-    >>> exit_of(FencedError("gone")), exit_of(StrandlineError("no"))
-    (<Exit.FENCED: 4>, <Exit.FAILED: 1>)
+    >>> exit_of(FencedError("gone")), exit_of(ExecutorsGone("none")), exit_of(StrandlineError("no"))
+    (<Exit.FENCED: 4>, <Exit.NO_EXECUTORS: 6>, <Exit.FAILED: 1>)
     """
-    return Exit.FENCED if isinstance(error, FencedError) else Exit.FAILED
+    match error:
+        case FencedError():
+            return Exit.FENCED
+        case ExecutorsGone():
+            return Exit.NO_EXECUTORS
+        case _:
+            return Exit.FAILED
 
 
 def sentence(error: Exception) -> str:

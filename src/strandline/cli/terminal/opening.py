@@ -17,11 +17,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, TextIO, TypeAlias
 
 import strandline
-from strandline import client
+from strandline import client, serving
 from strandline.cli.terminal.exits import wants_traceback
 from strandline.controller.defining.project.settings import Project, settings
 from strandline.controller.location.config import Mode
-from strandline.errors import ConfigError, Determinate, Unavailable
+from strandline.errors import ConfigError, Determinate, Silent, Unavailable
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -33,6 +33,8 @@ Asked: TypeAlias = "Environment | RemoteEnvironment"
 """What a command asks: an environment that it opened, or that of the process that writes."""
 STANDARD_OUTPUT: Final = 1
 STANDARD_ERROR: Final = 2
+ANSWER_S: Final = 2.0
+"""How long the process that writes may take to answer that it is there."""
 
 
 @dataclass(frozen=True)
@@ -52,8 +54,22 @@ class Opener:
         return settings(root)
 
     def reading(self, project: Project, note: Callable[[str], object]) -> Asked:
-        """Connect to the process that writes the project's location; if none serves there, open it as `beside` does."""
-        return self.living(project) or self.beside(project, note)
+        """Connect to the process that writes the project's location; if none serves there, open it as `beside` does.
+
+        So it does if that process does not answer, and ``note`` says so.
+        """
+        return self.answering(project, note) or self.beside(project, note)
+
+    def answering(self, project: Project, note: Callable[[str], object]) -> RemoteEnvironment | None:
+        """Connect to the process that writes the project's location; None: none serves there, or answers.
+
+        ``note`` reports a process that is there and does not answer.
+        """
+        try:
+            return self.living(project)
+        except Silent as error:
+            note(f"strandline: {error}; reading what the location holds")
+            return None
 
     def beside(self, project: Project, note: Callable[[str], object]) -> Environment:
         """Open the project's location for reading only, whatever becomes of the process that writes it.
@@ -70,17 +86,29 @@ class Opener:
         """Connect to the process that writes the project's location; if none serves there, open it for writing.
 
         Only then it matters what the project's files define.
+
+        Raises `Silent` if a process serves there and does not answer.
         """
         return self.living(project) or self.writing(self.project(project.root))
 
     def living(self, project: Project) -> RemoteEnvironment | None:
-        """Connect to the process that writes the project's location; None: none serves there."""
+        """Connect to the process that writes the project's location; None: none serves there.
+
+        Raises `Silent` if a process serves there and does not answer within `ANSWER_S`.
+        """
         try:
             found = strandline.connect(project.location)
         except ConfigError:
             return None
         try:
-            found.written_by()
+            found.written_by(timeout=ANSWER_S)
+        except Silent as error:
+            found.close()
+            pid = serving.writer(project.location)
+            raise Silent(
+                f"process {pid} writes {project.location} and has not answered within {ANSWER_S:g} seconds: it is "
+                f"stopped (`kill -CONT {pid}` lets it go on), or its machine is busy"
+            ) from error
         except (Unavailable, ConfigError):  # it was killed, or has just ended
             found.close()
             return None

@@ -20,6 +20,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from strandline.algebra.readable import readable
+
 WIDTH_UNFOLDED: Final = 100_000
 
 
@@ -104,19 +106,39 @@ def as_json(document: Mapping[str, Any]) -> str:
 def rows_document(rows: pa.Table) -> dict[str, Any]:
     """Return rows as a document: ``columns`` (names and types) and ``rows``, an object each.
 
+    Where two columns have one name, each is called after it by its place, as `a`, `a_2`: an object has a name once.
+
     >>> rows_document(pa.table({"n": [1, None]}))
     {'columns': [{'name': 'n', 'type': 'int64'}], 'rows': [{'n': 1}, {'n': None}]}
     """
     columns = [
         {"name": name, "type": str(kind)} for name, kind in zip(rows.column_names, rows.schema.types, strict=True)
     ]
-    assert len(set(rows.column_names)) == len(columns), "an answer's columns have names of their own"
-    return {"columns": columns, "rows": rows.to_pylist()}
+    names = _apart(rows.column_names)
+    for column, name in zip(columns, names, strict=True):
+        column["name"] = name
+    return {"columns": columns, "rows": readable(rows.rename_columns(names)).to_pylist()}
+
+
+def _apart(names: Sequence[str]) -> list[str]:
+    """Return names of which each is there once.
+
+    >>> _apart(["a", "a_2", "a", "b"])
+    ['a', 'a_2', 'a_3', 'b']
+    """
+    taken, found = set(names), list[str]()
+    for name in names:
+        own, number = name, 1
+        while own in found or (own != name and own in taken):
+            number += 1
+            own = f"{name}_{number}"
+        found.append(own)
+    return found
 
 
 def rows_table(rows: pa.Table) -> Table:
     """Return rows as a table for people."""
-    lists = [column.to_pylist() for column in rows.columns]
+    lists = [column.to_pylist() for column in readable(rows).columns]
     numeric = [
         pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind)
         for kind in rows.schema.types

@@ -181,7 +181,10 @@ def _instance(name: str, found: Mapping[str, Any]) -> Iterator[str]:
 def _next(found: Mapping[str, Any]) -> Iterator[str]:
     """Yield how far the next version is, for people."""
     asked = ", and its promotion is asked for" if found["asked"] else ""
-    yield f"next version: {'it has caught up' if found['ready'] else 'it has not caught up yet'}{asked}"
+    behind = any(each["behind"] for each in found["views"].values())
+    yield f"next version: {'it has not caught up yet' if behind else 'it has caught up'}{asked}"
+    if found["refused"]:
+        yield f"next version: it cannot be promoted: {found['refused']}"
     for name, each in found["views"].items():
         why = each["behind"] or each["later"] or told({"ms": each["lag_ms"], "rows": None})
         yield f"next version, {name}: {why}"

@@ -73,7 +73,12 @@ def _type(context: Context, node: Node, argument: exp.Expr) -> str:
 
 
 _MEANS: Final = ("avg", "mean", "try_avg")
-_SUM: Final = "aggregate(summed, 0D, (total, value) -> total + value)"
+_SUM: Final = (
+    "aggregate(summed, named_struct('t', 0D, 'v', 0D, 'n', 0D),"
+    " (a, v) -> IF(v = a.v, named_struct('t', a.t, 'v', v, 'n', a.n + 1),"
+    " named_struct('t', a.t + a.v * a.n, 'v', v, 'n', 1D)), a -> a.t + a.v * a.n)"
+)
+"""Each value once, times how often it is there: as `engine.sql.grouping` adds them, which keeps counts."""
 _TOTAL: Final = parsed(f"CASE WHEN size(summed) > 0 THEN {_SUM} END")
 _EXACT_TOTAL: Final = parsed("CAST(total AS BIGINT)")
 _EXACT_TRIED: Final = parsed("TRY_CAST(total AS BIGINT)")

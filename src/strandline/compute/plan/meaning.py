@@ -20,6 +20,7 @@ from sqlglot import exp
 from strandline.algebra.scalar import text
 from strandline.algebra.schema import Schema
 from strandline.compute.plan.scalars.analyst import Analyst
+from strandline.compute.plan.scalars.order import show_keys
 from strandline.compute.plan.scalars.positions import is_open_list, is_positional, is_settled
 from strandline.compute.plan.sql.dialect import in_sight, parse
 from strandline.compute.plan.sql.trees import mentioned
@@ -27,8 +28,19 @@ from strandline.errors import DefinitionError
 
 _E = TypeVar("_E", bound=exp.Expr)
 
-_ADDED: Final = ("avg", "mean", "sum")
-_FLOATS: Final = ("float", "double")
+_MEANS: Final = ("avg", "mean", "try_avg")
+_SPREAD: Final = {
+    **dict.fromkeys(("var_pop",), "{deviations} / {count}"),
+    **dict.fromkeys(("stddev_pop",), "sqrt({deviations} / {count})"),
+    **dict.fromkeys(("variance", "var_samp"), "{deviations} / ({count} - 1)"),
+    **dict.fromkeys(("std", "stddev", "stddev_samp"), "sqrt({deviations} / ({count} - 1))"),
+}
+"""Variances and what is made of them, by the sum of the squared deviations from the mean."""
+_ADDED: Final = ("sum", "try_sum", *_MEANS, *_SPREAD)
+_FLOATS: Final = ("float", "double", "string")
+"""Types that Spark adds up as doubles."""
+_WIDE: Final = "bigint"
+"""A type that it averages as doubles, and whose sum may overflow on the way."""
 _BY_POSITION: Final = ("lag", "lead", "ntile", "row_number")
 _FIRST: Final = ("any_value", "first", "first_value")
 _LAST: Final = ("last", "last_value")
@@ -50,8 +62,9 @@ def meaning(sql: str, relations: Mapping[str, Schema], analyst: Analyst) -> str 
     try:
         for query in reversed(list(whole.find_all(exp.Select, exp.SetOperation, exp.Subquery))):  # what is inside first
             _Completion(query, relations, analyst).complete()
+        show_keys(whole)
         completed = text(whole)
-        same = analyst.schema_of(completed, relations) == analyst.schema_of(sql, relations)
+        same = analyst.schema_of(completed, relations, ours=True) == analyst.schema_of(sql, relations)
     except (Inexpressible, DefinitionError):
         return None
     return completed if same else None
@@ -187,27 +200,40 @@ class _Completion:
             yield relation.alias_or_name, self._schema(f"SELECT * FROM {text(bare)}").names
 
     def _fold(self, call: exp.Anonymous) -> None:
-        """Add floats up in the order of their values, and leave all other sums to Spark."""
+        """Add floats up in the order of their values, and leave other sums to Spark unless the order shows in them."""
         if len(call.expressions) != 1 or isinstance(call.expressions[0], exp.Star):
             return
         argument, gather = call.expressions[0], "collect_list"
         if isinstance(argument, exp.Distinct):
             argument, gather = argument.expressions[0], "collect_set"
-        if self._type(argument) not in _FLOATS:
+        name, type_ = call.name.lower(), self._type(argument)
+        if type_ == _WIDE and name in (*_MEANS, "try_sum"):
+            self._exactly(call, argument)
             return
-        around: exp.Expr = call
-        gathered: exp.Expr = _call(gather, exp.cast(argument.copy(), "double"))
-        while isinstance(around.parent, exp.Filter | exp.Window) and around.parent.this is around:
-            around = around.parent
-            outer = around.copy()
-            outer.set("this", gathered)
-            gathered = outer
+        if type_ not in _FLOATS and name not in _SPREAD:
+            return
+        around, gathered = _around(call, _call(gather, exp.cast(argument.copy(), "double")))
         values = text(_call("array_sort", gathered))
-        total = f"aggregate({values}, 0D, (__total, __value) -> __total + __value)"
-        value = total if call.name.lower() == "sum" else f"{total} / size({values})"
-        folded = parse(f"SELECT (CASE WHEN size({values}) > 0 THEN {value} END)")
-        assert folded is not None, values
-        around.replace(folded.expressions[0])
+        if name in _SPREAD:
+            least = 0 if name.endswith("_pop") else 1
+            value = _SPREAD[name].format(deviations=_deviations(values), count=f"CAST(size({values}) AS DOUBLE)")
+        else:
+            least, total = 0, _total(values)
+            value = f"{total} / size({values})" if name in _MEANS else total
+        _put(around, f"CASE WHEN size({values}) > {least} THEN {value} END")
+
+    def _exactly(self, call: exp.Anonymous, argument: exp.Expr) -> None:
+        """Add 64-bit integers up as decimals, where Spark's sum rounds, or is NULL, in one order and not in another."""
+        terms: exp.Expr = exp.cast(argument.copy(), "decimal(20,0)")
+        counted: exp.Expr = argument.copy()
+        if isinstance(call.expressions[0], exp.Distinct):
+            terms, counted = exp.Distinct(expressions=[terms]), exp.Distinct(expressions=[counted])
+        around, summed = _around(call, _call("sum", terms))
+        total, count = text(summed), text(_around(call, _call("count", counted))[1])
+        if call.name.lower() in _MEANS:
+            _put(around, f"CAST({total} AS DOUBLE) / NULLIF({count}, 0)")
+        else:
+            _put(around, f"{'TRY_CAST' if call.name.lower() == 'try_sum' else 'CAST'}({total} AS BIGINT)")
 
     def _type(self, argument: exp.Expr) -> str:
         bare = exp.Select(expressions=[exp.alias_(argument.copy(), "argument", quoted=True)])
@@ -218,8 +244,56 @@ class _Completion:
 
     def _schema(self, sql: str) -> Schema:
         """Return Spark's schema of a query in the place of this one."""
-        named = [text(each) for each in in_sight(self.query)]
-        return self.analyst.schema_of(f"WITH {', '.join(named)} {sql}" if named else sql, self.relations)
+        named = [text(each) for each in _read_by(sql, in_sight(self.query))]
+        asked = f"WITH {', '.join(named)} {sql}" if named else sql
+        return self.analyst.schema_of(asked, self.relations, ours=True)
+
+
+def _around(call: exp.Anonymous, aggregate: exp.Expr) -> tuple[exp.Expr, exp.Expr]:
+    """Return ``call`` with the FILTER and the OVER that it has, and ``aggregate`` with the same ones."""
+    around: exp.Expr = call
+    while isinstance(around.parent, exp.Filter | exp.Window) and around.parent.this is around:
+        around = around.parent
+        outer = around.copy()
+        outer.set("this", aggregate)
+        aggregate = outer
+    return around, aggregate
+
+
+def _put(place: exp.Expr, value: str) -> None:
+    """Put an expression in the place of another one."""
+    found = parse(f"SELECT ({value})")
+    assert found is not None, value
+    place.replace(found.expressions[0])
+
+
+def _total(values: str) -> str:
+    """Return the sum of a sorted array: of each value, in ascending order, times how often it is there."""
+    return (
+        f"aggregate({values}, named_struct('sum', 0D, 'value', 0D, 'count', 0D), (__a, __v) -> CASE"
+        " WHEN __v = __a.value THEN named_struct('sum', __a.sum, 'value', __v, 'count', __a.count + 1)"
+        " ELSE named_struct('sum', __a.sum + __a.value * __a.count, 'value', __v, 'count', 1D) END,"
+        " __a -> __a.sum + __a.value * __a.count)"
+    )
+
+
+def _deviations(values: str) -> str:
+    """Return the sum of the squared deviations from the mean, by Welford's recurrence over a sorted array."""
+    mean = "__a.mean + (__v - __a.mean) / (__a.count + 1)"
+    return (
+        f"aggregate({values}, named_struct('count', 0D, 'mean', 0D, 'sum', 0D), (__a, __v) -> named_struct('count',"
+        f" __a.count + 1, 'mean', {mean}, 'sum', __a.sum + (__v - __a.mean) * (__v - ({mean}))), __a -> __a.sum)"
+    )
+
+
+def _read_by(sql: str, in_sight: list[exp.CTE]) -> list[exp.CTE]:
+    """Return those common table expressions that a text may name, and those that these may."""
+    found: list[exp.CTE] = []
+    for each in reversed(in_sight):
+        texts = (sql, *map(text, found))
+        if any(each.alias.lower() in said.lower() for said in texts):
+            found.insert(0, each)
+    return found
 
 
 def _own(query: exp.Expr, kind: type[_E]) -> Iterator[_E]:

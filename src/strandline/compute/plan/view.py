@@ -19,12 +19,15 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 
 from sqlglot import exp
 
 from strandline.algebra.nodes import Filter, Get, Node, Opaque, UnionAll, frames
-from strandline.algebra.scalar import Scalar, cast, text
+from strandline.algebra.scalar import Scalar, as_written, cast, text
 from strandline.algebra.schema import Schema
+from strandline.compute.plan.asked.growth import STEP_NODES_MAX, shared_parts, step_nodes
+from strandline.compute.plan.asked.pieces import is_large
 from strandline.compute.plan.key import key
 from strandline.compute.plan.meaning import meaning
 from strandline.compute.plan.query import Queries
@@ -52,6 +55,7 @@ class PlannedView:
     ``plan`` has the columns of ``schema``, by name; ``imports`` are the collections that it reads, which are those that
     the text names; ``sql`` the author's text; ``types`` Spark's types of the columns inside the plan that a stage may
     have to store; ``notes`` what the author may want to know; ``key`` columns that identify its rows, if known.
+    ``parts`` are nodes of ``plan`` that are stored by themselves (`growth`).
     """
 
     plan: Node
@@ -61,6 +65,7 @@ class PlannedView:
     types: Mapping[str, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     key: tuple[str, ...] | None = None
+    parts: tuple[Node, ...] = ()
 
 
 def plan_view(sql: str, catalog: Mapping[str, Schema], analyst: Analyst, *, distrusted: bool = False) -> PlannedView:
@@ -71,13 +76,18 @@ def plan_view(sql: str, catalog: Mapping[str, Schema], analyst: Analyst, *, dist
     Raises:
         DefinitionError: the text is no query that Spark accepts, names what is not there, or has no definite value.
     """
+    question = "plan", sql, [(name, schema.ddl) for name, schema in catalog.items()], distrusted
+    return analyst.made(question, partial(_plan_view, sql, catalog, analyst, distrusted=distrusted))
+
+
+def _plan_view(sql: str, catalog: Mapping[str, Schema], analyst: Analyst, *, distrusted: bool) -> PlannedView:
     sql = sql.strip().rstrip(";").rstrip()
     query = parse(sql)
     named = {name: catalog[name] for name in _named(query, sql, catalog)}
     refuse_indefinite(query, sql, analyst.functions)
     schema = _schema(query, sql, named, analyst)
     mistrust = None if query is not None else "only Spark can read this text"
-    if query is not None and not analyst.same(sql, text(query), named):
+    if query is not None and not analyst.same(sql, as_written(query), named):
         query, mistrust = None, "sqlglot reads this text otherwise than Spark does"
         refuse_indefinite(None, sql, analyst.functions)
     doubts = analyst.doubts(sql, named, ordering=query is None)
@@ -86,6 +96,7 @@ def plan_view(sql: str, catalog: Mapping[str, Schema], analyst: Analyst, *, dist
         refuse_order(doubts)
     context = Context(named, analyst, None if query is None else mentioned(query), Names(_bound(query)))
     whole = _recomputable(query, sql, named, analyst) if distrusted else None
+    parts: tuple[Node, ...] = ()
     try:
         if whole is not None:
             raise Unplanned("a check found rows of it wrong")
@@ -94,14 +105,26 @@ def plan_view(sql: str, catalog: Mapping[str, Schema], analyst: Analyst, *, dist
         if _comma_before_outer(query):
             raise Unplanned("an outer join after a comma")
         plan = _planned(query, sql, schema, context)
+        parts = shared_parts(plan, context.is_storable)
+        if (nodes := step_nodes(plan, parts)) > STEP_NODES_MAX:
+            whole = _recomputable(query, sql, named, analyst)
+            if whole is not None:
+                raise Unplanned(
+                    f"a step of it has {nodes} nodes where each is written out wherever it is read, and Spark would "
+                    f"take long to plan more than {STEP_NODES_MAX}; write views of some of its parts"
+                )
+        if parts:
+            context.notes.append(f"{len(parts)} of its parts are stored by themselves, since it reads them often")
     except Unplanned as why:
         if whole is None and query is not None:
             refuse_unordered(query, sql)
         plan = _whole(whole or sql, schema, named, str(why))
         context.notes[:] = [f"the whole query is recomputed: {why}", *inexact(query)]
         context.types.update((c.name, c.type) for c in schema)
+        parts = ()
     found, plan = key(plan), _reading_all(plan, schema, context)
-    return PlannedView(plan, schema, tuple(sorted(named)), sql, dict(context.types), tuple(context.notes), found)
+    types, notes = dict(context.types), tuple(context.notes)
+    return PlannedView(plan, schema, tuple(sorted(named)), sql, types, notes, found, parts)
 
 
 def _schema(query: exp.Expr | None, sql: str, relations: Mapping[str, Schema], analyst: Analyst) -> Schema:
@@ -139,14 +162,14 @@ def _planned(query: exp.Expr, sql: str, schema: Schema, context: Context) -> Nod
     if len(planned.outputs) != len(schema.columns):
         raise Unplanned("the plan has another number of columns than the query")
     plan = renamed(planned.node, zip(schema.names, planned.columns, strict=True))
-    found = context.schema(plan)
+    found = context.accepted(plan) if is_large(plan) else context.whole(plan)
     if found != schema:
         raise Unplanned(f"the plan's columns are ({found.ddl}), the query's ({schema.ddl})")
     return plan
 
 
 def _whole(sql: str, schema: Schema, relations: Mapping[str, Schema], reason: str) -> Node:
-    inputs = tuple(Get(name, tuple((c, c) for c in relations[name].names)) for name in relations)
+    inputs = tuple(Get.of(name, relations[name].names) for name in relations)
     return Opaque(inputs, tuple(relations), sql, schema.names, reason)
 
 

@@ -143,7 +143,7 @@ def accumulate(node: Reduce, prior: Node, window: Window) -> Node | None:
 
 def finalise(node: Reduce, stage: str) -> Node:
     """Return the output of ``node`` as a projection of its accumulators."""
-    return Project(Get(stage, tuple((name, name) for name in _names(node))), kept(node).finalised)
+    return Project(Get.of(stage, _names(node)), kept(node).finalised)
 
 
 def _names(node: Reduce) -> tuple[str, ...]:

@@ -23,7 +23,7 @@ def own_columns(node: Node, types: Mapping[str, str]) -> tuple[Column, ...]:
 
 def own_rows(node: Node, stage: str) -> Node:
     """Return the plan that reads a node's rows, as they are, from the collection ``stage``."""
-    return Get(stage, tuple((name, name) for name in node.names))
+    return Get.of(stage, node.names)
 
 
 def own_names(node: Node) -> tuple[str, ...]:

@@ -144,16 +144,20 @@ class Sink:
         """Whether an audit is due whatever a certificate says."""
         return self._doubted
 
-    async def adopt(self, seed: ShardState) -> None:
+    async def adopt(self, seed: ShardState, begins: int = 0) -> None:
         """Go on from ``seed``, a shard that holds what this dataflow desires of its inputs up to some time, if it does.
 
-        Its rows are owed, and the negation of the rows that are stored here.
+        Its rows are owed, and the negation of the rows that are stored here.  If the seed is ahead of this shard, its
+        changes are owed at their own times, so that the shard is right at each of them.  No time before ``begins`` is
+        ever read here.  If the seed's history begins later than what is missing here, nothing is adopted.
         """
-        read = _certified(seed, self.fingerprint)
+        read, state = _certified(seed, self.fingerprint), await self.writer.refresh()
         if read is not None and read > 0:
-            prepared = await self._stored(seed, 0, as_time(seed.upper), advance=read - 1)
-            await self._owe(prepared, await self.writer.refresh())
-            self._resume(read)
+            time = min(read - 1, max(as_time(state.upper), begins))
+            if seed.since <= Frontier(time):
+                prepared = await self._stored(seed, 0, as_time(seed.upper), advance=time)
+                await self._owe(prepared, state, time)
+                self._resume(read)
 
     def audit_if_passed(self, desired: Frontier) -> None:
         """Ask for an audit if the shard is ahead of what is ``desired``, so that a step would owe and not append.
@@ -179,8 +183,8 @@ class Sink:
         self._accounted, self._digest, self._certified, self._overtaken = MINIMUM, NOTHING, False, False
         self._resume(as_of)
 
-    async def replace(self, desired: Updates) -> None:
-        """Owe the difference between full desired contents, both halves of them, and all that is stored.
+    async def replace(self, desired: Updates, time: int) -> None:
+        """Owe the difference between the desired contents at ``time``, both halves of them, and all that is stored.
 
         Unless a replica was faster: then the step under way is over.  If it raises, the sink owes what it owed.
         """
@@ -188,11 +192,12 @@ class Sink:
         if not self.seen:
             self._adopted(state)
         if not self._overtaken:
-            await self._owe(desired, state)
+            await self._owe(desired, state, time)
             self.counters.audits += self.desired is None and not self.fresh
 
-    async def _owe(self, desired: Updates, state: ShardState) -> None:
-        stored = Updates() if self.fresh else await self._stored(state, 0, as_time(state.upper))
+    async def _owe(self, desired: Updates, state: ShardState, time: int) -> None:
+        """Owe ``desired`` in place of all stored rows; those stay until ``time``, if that is later."""
+        stored = Updates() if self.fresh else await self._stored(state, 0, as_time(state.upper), advance=time)
         self._correction.clear()
         self._correction.add(desired)
         self._correction.withdraw(stored)

@@ -16,8 +16,12 @@ from strandline.controller.location.items import SharedSource, Source, View
 from strandline.controller.location.tenure import lives, released
 from strandline.errors import CorruptionError, InvalidUsage, StrandlineError
 from strandline.persist.fsck import check_location, held_by_transactions, shards_of
+from strandline.persist.shard.objects import named_time, scratch_prefix
 from strandline.persist.shard.trace import Merged, everything
+from strandline.persist.upkeep.collect import LEAKED_AFTER_MS
 from strandline.persist.upkeep.inspect import Inspection
+from strandline.store.blob import Blob
+from strandline.store.clock import Clock
 
 
 async def shards(core: Core) -> dict[str, str]:
@@ -185,7 +189,15 @@ async def _sweep(core: Core) -> list[str]:
             removed += await collector.sweep(held)
         except CorruptionError:
             continue  # fsck reports it as damaged; the parts that it names are not known
-    return removed
+    return removed + await sweep_scratch(core.assembly.blob, core.assembly.clock)
+
+
+async def sweep_scratch(blob: Blob, clock: Clock) -> list[str]:
+    """Delete what processes that died had put aside, and return its keys; one that lives needs nothing so old."""
+    prefix, before = scratch_prefix(), clock.now_ms() - LEAKED_AFTER_MS
+    begun = {key: named_time(prefix, key) for key in await blob.list(prefix)}
+    old = [key for key, ms in begun.items() if ms is not None and ms < before]
+    return [key for key in old if await blob.delete(key)]
 
 
 def _inspected(found: Inspection) -> dict[str, Any]:

@@ -11,8 +11,10 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
+import pyarrow as pa
 from msgspec.structs import replace
 from sqlglot import exp
 
@@ -20,7 +22,16 @@ from strandline.algebra.excerpt import within
 from strandline.algebra.nodes import Get, Project
 from strandline.algebra.scalar import Scalar, call, cast, column
 from strandline.algebra.schema import ERROR, Column, Schema
-from strandline.compute.plan.sql.dialect import parse, position, position_of, relations, words
+from strandline.compute.plan.scalars.order import cut_in_order
+from strandline.compute.plan.sql.dialect import (
+    parse,
+    position,
+    position_of,
+    question_marks,
+    relations,
+    row_limits,
+    words,
+)
 from strandline.controller.asking.status import live_counters, status
 from strandline.controller.core import Core
 from strandline.controller.holding import Hold
@@ -37,6 +48,7 @@ from strandline.persist.handles.contents import Contents, Half, Rows
 from strandline.persist.handles.definite import read_definitely
 from strandline.persist.handles.read import ReadHandle
 from strandline.persist.shard.state import ShardState
+from strandline.plane.described import Described
 from strandline.plane.edits import Edit
 
 ERRORS: Final = Schema(
@@ -62,20 +74,26 @@ REPLACED_S: Final = 10.0
 
 @dataclass(frozen=True)
 class Answer:
-    """What a query is answered with: plain rows, and the time at which they are true (None: it reads no collection)."""
+    """What a query is answered with: plain rows, and the time at which they are true (None: it reads no collection).
+
+    ``columns``: theirs, as Arrow has them; several may have one name.
+    """
 
     as_of: int | None
-    schema: Schema
+    columns: pa.Schema
     rows: Rows
 
 
 @dataclass(frozen=True)
 class Question:
-    """A query, and what it reads: all of that is held, so it can be answered while everything goes on."""
+    """A query, and what it reads: all of that is held, so it can be answered while everything goes on.
+
+    ``given``: the values of the question marks of ``text``.
+    """
 
     text: str
+    given: Sequence[pa.Scalar]
     as_of: int | None
-    time: int
     relations: Mapping[str, tuple[Schema, Rows]]
 
 
@@ -83,31 +101,48 @@ class NotYetError(AsOfError):
     """What is read is not complete yet at the time that the caller wants at least; it will be after a tick."""
 
 
-async def query(core: Core, sql: str, as_of: int | None, hold: Hold) -> Answer:
+async def query(core: Core, sql: str, as_of: int | None, hold: Hold, given: Sequence[pa.Scalar] = ()) -> Answer:
     """Return plain Spark's answer to ``sql`` over the collections it names, all at one time, as plain rows.
 
-    What it reads is kept by ``hold``.
+    What it reads is kept by ``hold``.  ``given``: the values of its question marks.
 
     Raises:
         AsOfError: not every collection can be read at ``as_of``.
         CollectionError: one of them has errors then.
         DefinitionError: Spark refuses the text, or a relation is unknown.
     """
-    return await answered(core, await asked(core, sql, as_of, hold))
+    return await answered(core, await asked(core, sql, as_of, hold, given=given))
 
 
 async def answered(core: Core, question: Question) -> Answer:
     """Return the answer to a question.  Raises `DefinitionError` if Spark refuses its text."""
-    schema, rows = await core.engine.query(question.text, question.relations, time=question.time)
-    return Answer(question.as_of, schema, await core.engine.multiset(rows))
+    columns, rows = await core.engine.answer(question.text, question.relations, question.given)
+    return Answer(question.as_of, columns, rows)
 
 
-async def asked(core: Core, sql: str, as_of: int | None, hold: Hold, least: int = 0) -> Question:
+async def described(core: Core, sql: str, hold: Hold) -> Described:
+    """Return what a query with parameters is answered with, and what these are; nothing is computed.
+
+    What it reads is kept by ``hold``.  Raises as `query`.
+    """
+    marks = question_marks(sql)
+    question = await asked(core, sql, None, hold, given=[pa.scalar(None)] * len(marks))
+    left = question_marks(question.text)  # a time to read at is one no longer
+    found = await core.engine.described(question.text, question.relations, len(left), row_limits(question.text))
+    numbers = [marks.index(mark) for mark in left]
+    types = dict(zip(numbers, found.parameters, strict=True))
+    outputs = {numbers[number]: place for number, place in found.outputs.items()}
+    return Described(found.columns, tuple(types.get(number, pa.int64()) for number in range(len(marks))), outputs)
+
+
+async def asked(
+    core: Core, sql: str, as_of: int | None, hold: Hold, least: int = 0, given: Sequence[pa.Scalar] = ()
+) -> Question:
     """Return what a query reads, at ``as_of``, or at the latest complete time, which is ``least`` or later.
 
     Raises as `query`, and `NotYetError` if that is to come.
     """
-    aside = asides.taken(sql)
+    aside = asides.taken(sql, given)
     if as_of is not None and aside.as_of not in {None, as_of}:
         raise InvalidUsage(f"the query says AS OF {aside.as_of}, and is asked for at {as_of}: leave one of them out")
     as_of = aside.as_of if as_of is None else as_of
@@ -120,7 +155,10 @@ async def asked(core: Core, sql: str, as_of: int | None, hold: Hold, least: int 
     halves = {stand_in: await _half(core, half, sql) for stand_in, half in aside.halves.items()}
     present = await _present(core, stand_ins)
     time, relations = await relations_at(core, names, as_of, hold, least, halves)
-    return Question(text, time if names or halves else None, time, relations | present)
+    relations = relations | present
+    schemas = {name: schema for name, (schema, _) in relations.items()}
+    text = await core.assembly.planning(partial(cut_in_order, text, schemas, core.assembly.analyst))
+    return Question(text, aside.given, time if names or halves else None, relations)
 
 
 async def _half(core: Core, half: asides.Half, sql: str) -> ReadHandle:
@@ -234,7 +272,7 @@ def relations_of(core: Core, sql: str, others: Collection[str] = ()) -> list[str
     if tree is None:
         occurring = {word.text.lower() for word in words(sql)}
         return sorted(names & occurring if occurring else names)
-    used = {table.name.lower(): table for table in relations(tree)}
+    used = {".".join(part.name.lower() for part in table.parts): table for table in relations(tree)}
     for name in sorted(used.keys() - names - {*others}):
         with within(position_of(used[name], sql)):
             raise unknown("collection", name, names)

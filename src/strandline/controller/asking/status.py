@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from strandline.controller.asking.freshness import counted_in, freshness, lag_ms
-from strandline.controller.commanded import log_key, place_of, spec_of
+from strandline.controller.commanded import place_of, spec_of
 from strandline.controller.core import Core
 from strandline.controller.instances.replicas import seen
 from strandline.controller.location import on_error
@@ -152,7 +152,10 @@ async def _instances(core: Core) -> dict[str, Any]:
 
 
 async def _next(core: Core) -> dict[str, Any] | None:
-    """Return how far the next version is, if one is prepared: whether it is ready, and by view the reason why not."""
+    """Return how far the next version is, if one is prepared: whether it can be promoted, and if not, why.
+
+    By view the reason why that has not caught up; ``refused``: what else stands in the way.
+    """
     version = await core.versions.read()
     if not version.views:
         return None
@@ -166,7 +169,9 @@ async def _next(core: Core) -> dict[str, Any] | None:
             "behind": version.behind.get(name),
             "later": version.later.get(name),
         }
-    return {"ready": not version.behind, "asked": bool(version.asked), "views": views}
+    refused = version.refused(core.catalog)
+    ready = not (version.behind or refused)
+    return {"ready": ready, "refused": refused or None, "asked": bool(version.asked), "views": views}
 
 
 def _place(catalog: Catalog, item: Item) -> dict[str, str]:
@@ -260,9 +265,9 @@ async def _task_status(core: Core, report: Report | None, name: str, item: Mater
 
 async def task_position(core: Core, item: Materialization) -> int:
     """Return how far an endpoint has come, as the recovery log says that it has acknowledged."""
-    return await reached(log_key(item), spec_of(item, core.catalog), core.client)
+    return await reached(item.log, spec_of(item, core.catalog), core.client)
 
 
 async def task_progress(core: Core, item: Materialization) -> list[Progress]:
     """Return the progress of each of its splits, or of the whole, that the recovery log has."""
-    return [each.progress for each in await records(log_key(item), core.client)]
+    return [each.progress for each in await records(item.log, core.client)]

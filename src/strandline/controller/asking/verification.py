@@ -12,6 +12,7 @@ import pyarrow as pa
 from sqlglot import exp
 
 from strandline.algebra.nodes import Filter, Get
+from strandline.algebra.readable import readable
 from strandline.algebra.scalar import Scalar, call, column, number
 from strandline.algebra.schema import Schema
 from strandline.compute.afresh import Halves, afresh, computed
@@ -27,7 +28,7 @@ from strandline.controller.holding import Hold
 from strandline.controller.location.catalog import unknown
 from strandline.controller.location.items import Materialization, View
 from strandline.controller.planning import define, replanned, seen
-from strandline.errors import AsOfError, EvaluationError, InvalidUsage, Unavailable
+from strandline.errors import AsOfError, EvaluationError, InvalidUsage, Unavailable, Unsettled
 from strandline.frontier.antichain import as_time
 from strandline.materialize.protocol.task import Binding, Checkpoint, Progress
 from strandline.materialize.reduced import Reduced
@@ -130,7 +131,7 @@ async def verify(core: Core, name: str, as_of: int | None, sample: Sample | None
     if meant is not None:
         try:
             return await checked(meant)
-        except EvaluationError:
+        except (EvaluationError, Unsettled):
             pass  # Spark fails on some row: whether the answer depends on this row is decided stage by stage
     return await checked(await _afresh(core, view, handles, known))
 
@@ -140,7 +141,7 @@ async def _checked(
 ) -> Verification:
     """Compare what a view holds with what it must hold: those rows that are in ``sample``."""
     if sample is not None:
-        planned, _ = _defined(core, view)
+        planned, _ = await _defined(core, view)
         condition = sample.of(planned.key or view.schema.names)
         rows = Filter(Get("rows", tuple((each, each) for each in view.schema.names)), condition)
         wanted = await core.engine.evaluate(rows, {"rows": wanted}, origin=0)
@@ -148,9 +149,10 @@ async def _checked(
     return await _compare(core, view.name, view.schema, stored, wanted, time)
 
 
-def _defined(core: Core, view: View) -> tuple[PlannedView, tuple[Stage, ...]]:
+async def _defined(core: Core, view: View) -> tuple[PlannedView, tuple[Stage, ...]]:
     """Plan a view over the columns that its query sees, as if no check had found its plan wrong."""
-    return define(view.name, view.sql, core.catalog, core.assembly.analyst, narrowed=view.narrowed)
+    given = (view.name, view.sql, core.catalog, core.assembly.analyst)
+    return await core.assembly.planning(partial(define, *given, narrowed=view.narrowed))
 
 
 async def _seen_by(view: View, name: str, core: Core) -> ReadHandle:
@@ -165,7 +167,7 @@ async def _meant(core: Core, view: View, handles: Mapping[str, ReadHandle], know
     It is lazy, and has insertions at ``time``.  None: no text says it.
     """
     schemas = {each: handle.schema for each, handle in handles.items()}
-    sql = meaning(view.sql, schemas, core.assembly.analyst)
+    sql = await core.assembly.planning(partial(meaning, view.sql, schemas, core.assembly.analyst))
     if sql is None:
         return None
     relations = {each: await multiset(core, each, handle, known, Hold()) for each, handle in handles.items()}
@@ -180,7 +182,7 @@ async def _afresh(core: Core, view: View, handles: Mapping[str, ReadHandle], kno
         MissingErrorsError: it must have errors.
     """
     read = {each: Halves(await updates(core, handle, known, Hold(), net=True)) for each, handle in handles.items()}
-    _, stages = _defined(core, view)
+    _, stages = await _defined(core, view)
     found = await afresh(core.engine, stages, read, time=known)
     for errors in found.errors:
         failed = await core.engine.errors(errors)
@@ -197,7 +199,7 @@ async def verify_state(core: Core, name: str) -> list[Verification]:
     view = core.catalog.collection(name)
     assert isinstance(view, View), f"{name!r} is not a view"
     handles = {each: await core.readers.of(item) for each, item in view.reads.items()}
-    _, stages = replanned(view, core.catalog, core.assembly.analyst)
+    _, stages = await core.assembly.planning(partial(replanned, view, core.catalog, core.assembly.analyst))
     found = []
     for stage in stages[:-1]:
         shard = view.stages.get(stage.name)
@@ -328,19 +330,4 @@ def _together(name: str, tables: list[Verification]) -> Verification:
 async def _compare(core: Core, name: str, schema: Schema, stored: Rows, wanted: Rows, time: int) -> Verification:
     both = await core.engine.union(schema, [stored, wanted], advance=time, negate=[False, True])
     left = await core.engine.differences(both, schema, significant=SIGNIFICANT_DIGITS)
-    return Verification(name, time, left.missing, left.extra, shown(left.sample))
-
-
-def shown(rows: pa.Table) -> pa.Table:
-    """Return rows that Python can show: a column with dates in years that Python does not have becomes texts.
-
-    >>> shown(pa.table({"a": pa.array([-735525, None], pa.int32()).cast(pa.date32())}))["a"].to_pylist()
-    ['-0044-03-15', None]
-    """
-    for place, name in enumerate(rows.column_names):
-        try:
-            rows[name].to_pylist()
-        except (OverflowError, ValueError):
-            if pa.types.is_temporal(rows[name].type):
-                rows = rows.set_column(place, name, rows[name].cast(pa.string()))
-    return rows
+    return Verification(name, time, left.missing, left.extra, readable(left.sample))

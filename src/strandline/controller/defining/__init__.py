@@ -1,3 +1,3 @@
 """Defining: CREATE and DROP, projects, and applying a project."""
 
-__all__ = ["altering", "apply", "creating", "definitions", "proposals", "relocating", "sources"]
+__all__ = ["altering", "apply", "creating", "definitions", "explaining", "proposals", "relocating", "sources"]

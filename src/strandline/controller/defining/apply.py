@@ -255,6 +255,11 @@ def set_anew(present: Item, statement: Create) -> Iterator[str]:
         before, now = present.keep_history, statement.keep_history
         if now != before:
             yield "a history as the settings say" if now is None else f"KEEP HISTORY FOR {now!r}"
+    if isinstance(present, Table | Source | SourceTable) and isinstance(statement, Kept):
+        after = definitions.keeping(present, statement).comments
+        for name in sorted(present.comments.keys() | after.keys()):
+            if (text := after.get(name)) != present.comments.get(name):
+                yield f"no comment on {name}" if text is None else f"{name} COMMENT {text!r}"
 
 
 async def _widen(core: Core, present: Item, statement: Create) -> None:

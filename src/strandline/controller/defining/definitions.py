@@ -18,15 +18,14 @@ import msgspec
 
 from strandline.algebra.excerpt import within
 from strandline.algebra.schema import RESERVED, Schema
-from strandline.compute.explain import explain
 from strandline.compute.rehearsal import rehearse
-from strandline.compute.rules.explanation import Explanation
 from strandline.compute.stage import split
 from strandline.controller.commanded import spec_of
 from strandline.controller.core import Core
 from strandline.controller.defining.triggers import require_trigger
 from strandline.controller.introspection import naming
 from strandline.controller.language import statements
+from strandline.controller.language.cursor import comments_of
 from strandline.controller.language.indexes import CreateIndex
 from strandline.controller.language.placed import Kept
 from strandline.controller.location import on_error
@@ -47,6 +46,7 @@ from strandline.controller.location.items import (
     SourceTable,
     Table,
     View,
+    begins_of,
 )
 from strandline.controller.location.version import imported, read_by, require_settled
 from strandline.controller.planning import (
@@ -60,7 +60,6 @@ from strandline.controller.planning import (
 )
 from strandline.errors import DefinitionError
 from strandline.frontier.refresh import Refresh
-from strandline.instance import live
 from strandline.materialize.driver import require_all
 from strandline.materialize.reduced import Reduced
 from strandline.options import refusal_of_secrets
@@ -76,6 +75,7 @@ KINDS: Final[Mapping[str, type | UnionType]] = {
     "materialization": Materialization,
 }
 """What DROP calls each item."""
+_WITH_COLUMNS: Final = (statements.CreateTable, statements.CreateSource, statements.CreateSourceTable)
 Assigning: TypeAlias = statements.CreateSource | statements.CreateView | statements.CreateMaterialization | CreateIndex
 """The statements that may name an instance."""
 
@@ -96,7 +96,10 @@ async def create_view(core: Core, statement: statements.CreateView) -> None:
         return
     instance = instance_of(core.catalog, statement)
     with within(statement.start):
-        definition = plan(core, statement.name, statement.query, statement.refresh, instance)
+        given = (core, statement.name, statement.query, statement.refresh, instance)
+        definition = await core.assembly.planning(lambda: plan(*given))
+    if taken(core, statement, View):
+        return  # another statement has made it meanwhile
     with within(statement.refresh_at):
         refuse_past(core, definition.view.refresh)
     core.require_writing().plans.put(definition)
@@ -121,7 +124,8 @@ def plan(core: Core, name: str, sql: str, refresh: Refresh | None = None, instan
         refresh = msgspec.structs.replace(refresh, created=core.require_writing().created(found.planned.imports))
         found = replace(found, stages=split(found.planned, name.lower(), refresh))
     shards = stage_shards(found.stages, core.catalog, ids, instance=instance)
-    view = msgspec.structs.replace(found.view, shard=ids.fresh("s"), refresh=refresh)
+    begins = max((begins_of(core.catalog.collection(each)) for each in found.planned.imports), default=0)
+    view = msgspec.structs.replace(found.view, shard=ids.fresh("s"), refresh=refresh, begins=begins)
     return replace(found, view=view if view.awaits_creation else msgspec.structs.replace(view, stages=shards))
 
 
@@ -225,11 +229,11 @@ async def drop(core: Core, statement: statements.Drop) -> None:
         await writing.close_dropped()
         return
     with within(statement.at):
-        item = _droppable(core, statement)
-    if item is None:
-        return
+        if _droppable(core, statement) is None:
+            return
+    before = core.catalog
     await core.catalogs.change(writing.epoch, lambda catalog: catalog.without(name))
-    await writing.stop(item)
+    await writing.stop_dropped(before)
     await writing.close_dropped()
 
 
@@ -250,19 +254,6 @@ def _droppable(core: Core, statement: statements.Drop) -> Item | None:
     return item
 
 
-def explain_view(core: Core, name: str, counted: Mapping[str, int]) -> Explanation:
-    """Return how a view is maintained; ``counted``: live counters, which hold its last steps.
-
-    Raises `DefinitionError` if there is no such view.
-    """
-    item = core.catalog.find(name)
-    if not isinstance(item, View):
-        raise unknown("materialized view", name, (n for n, i in core.catalog.items.items() if isinstance(i, View)))
-    planned, stages = replanned(item, core.catalog, core.assembly.analyst)
-    last = {each.name: done for each in stages if (done := live.last_step(counted, each.name)) is not None}
-    return explain(planned, stages, last, item.refresh)
-
-
 async def audit(core: Core, name: str) -> None:
     """Make the next step of every stage of a view recompute it in full and append what is wrong."""
     writing = core.require_writing()
@@ -281,14 +272,23 @@ def _key(core: Core, name: str) -> tuple[str, ...]:
 def keeping(item: C, statement: Kept) -> C:
     """Return ``item`` with its history kept for as long as ``statement`` says (None: as the environment says).
 
-    Raises `DefinitionError` if that is no interval.
+    The columns that the statement names get the comments that it has.  Raises `DefinitionError` if that is no interval.
     """
     with within(statement.keep_history_at):
         try:
             milliseconds("0" if statement.keep_history is None else statement.keep_history)
         except ValueError as error:
             raise DefinitionError(f"KEEP HISTORY FOR: {error}") from None
-    return msgspec.structs.replace(item, keep_history=statement.keep_history)
+    kept = msgspec.structs.replace(item, keep_history=statement.keep_history)
+    if not isinstance(kept, Table | Source | SourceTable) or not isinstance(statement, _WITH_COLUMNS):
+        return kept
+    return msgspec.structs.replace(kept, comments=commented(kept.comments, statement.columns))
+
+
+def commented(comments: Mapping[str, str], columns: str) -> dict[str, str]:
+    """Return ``comments``, by column, once those of the column list ``columns`` have theirs as they are there."""
+    said = {name.lower(): text for name, text in comments_of(columns).items()}
+    return {name: text for name, text in (dict(comments) | said).items() if text is not None}
 
 
 async def add(core: Core, item: Item) -> None:

@@ -7,7 +7,7 @@ source is commanded (`controller/commanded.py`).  So a connection that is replac
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TypeAlias
 
@@ -54,13 +54,9 @@ async def create_connection(core: Core, statement: statements.CreateConnection) 
     with within(statement.at):
         for name in core.catalog.dependents(statement.name):
             _check_again(core, after, name)
-    writing = core.require_writing()
-    await core.catalogs.change(writing.epoch, lambda catalog: catalog.with_item(made))
-    for name in core.catalog.dependents(statement.name):
-        source = core.catalog.items[name.lower()]
-        async with core.problems.of(source.name.lower()):  # it is out of ticks even if upstream does not hear of it
-            await writing.stop(source)  # also if the text is the same: a reference may lead to another password now
-        await writing.start(source)
+    users = core.catalog.dependents(statement.name)
+    # Also if the text is the same: a reference may lead to another password now.
+    await _open_anew(core, users, lambda catalog: catalog.with_item(made))
 
 
 async def retry(core: Core, name: str) -> str:
@@ -69,17 +65,42 @@ async def retry(core: Core, name: str) -> str:
     ``name``: the source's, or that of a table of it.  Where that fails, it is the source's problem.
 
     Raises `DefinitionError` with candidates if there is no such source, `InvalidUsage` if this environment does not
-    write.
+    write, and what a store raises that does not take it.
     """
-    writing, found = core.require_writing(), core.catalog.find(name)
+    core.require_writing()
+    found = core.catalog.find(name)
     source = core.catalog.find(found.source) if isinstance(found, SourceTable) else found
     if not isinstance(source, Source | SharedSource):
         known = [n for n, item in core.catalog.items.items() if isinstance(item, Source | SharedSource | SourceTable)]
         raise unknown("source", name, known)
-    async with core.problems.of(source.name.lower()):  # it is out of ticks even if upstream does not hear of it
-        await writing.stop(source)
-    await writing.start(source)
+    await _open_anew(core, [source.name])
     return source.name
+
+
+async def _open_anew(
+    core: Core, names: Iterable[str], change: Callable[[Catalog], Catalog] = lambda catalog: catalog
+) -> None:
+    """Change the catalog, and have the sources called ``names`` opened anew.
+
+    What keeps one from opening is its problem.  The catalog counts it: a replica that cannot be reached now opens them
+    anew when it hears of the count.
+    """
+    writing, sources = core.require_writing(), [name.lower() for name in names]
+
+    def counted(catalog: Catalog) -> Catalog:
+        changed = change(catalog)
+        items = dict(changed.items)
+        for name in sources:
+            if isinstance(source := items.get(name), Source | SharedSource):
+                items[name] = msgspec.structs.replace(source, starts=source.starts + 1)
+        return changed.having(items)
+
+    await core.catalogs.change(writing.epoch, counted)
+    for name in sources:
+        if source := core.catalog.items.get(name):
+            async with core.problems.of(name):  # it is out of ticks even if upstream does not hear of it
+                await writing.stop(source)
+            await writing.start(source)
 
 
 def _check_again(core: Core, after: Catalog, name: str) -> None:

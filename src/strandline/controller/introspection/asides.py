@@ -10,17 +10,20 @@ position that Spark names is one of the author's text.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
+import pyarrow as pa
+
 from strandline.algebra.schema import RESERVED
-from strandline.compute.plan.sql.dialect import Word, position, words
+from strandline.compute.plan.sql.dialect import Word, position, question_marks, words
 from strandline.controller.introspection.naming import blank
 from strandline.errors import DefinitionError, InvalidUsage
 from strandline.frontier.moments import moment
 
 _BEFORE_A_RELATION: Final = ("FROM", "JOIN", ",")
+_PARAMETER: Final = "?"
 _OF_SPARK: Final = ("VERSION", "TIMESTAMP")
 """Spark's own words before AS OF, which mean the same."""
 
@@ -35,32 +38,39 @@ class Half:
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """A text for Spark; the time that its author wrote, if any; and stand-ins for the errors that it reads."""
+    """A text for Spark; the time that its author wrote, if any; and stand-ins for the errors that it reads.
+
+    ``given``: the values of the question marks that are left in the text.
+    """
 
     text: str
     as_of: int | None = None
     halves: Mapping[str, Half] = field(default_factory=dict)
+    given: Sequence[pa.Scalar] = ()
 
 
-def taken(sql: str) -> Asked:
-    """Return ``sql`` without what it says to us.
+def taken(sql: str, given: Sequence[pa.Scalar] = ()) -> Asked:
+    """Return ``sql`` without what it says to us; ``given``: the values of its question marks (NULL: no time).
 
     >>> taken("SELECT * FROM v AS OF 5 WHERE a > 1")
-    Asked(text='SELECT * FROM v         WHERE a > 1', as_of=5, halves={})
+    Asked(text='SELECT * FROM v         WHERE a > 1', as_of=5, halves={}, given=())
+    >>> taken("SELECT * FROM v AS OF ?", [pa.scalar(5)])
+    Asked(text='SELECT * FROM v        ', as_of=5, halves={}, given=())
     >>> taken("SELECT reason FROM errors(s) e").text
     'SELECT reason FROM __e0      e'
 
     Raises `DefinitionError` with a position for a time that is none, or a second one that differs.
     """
-    found = words(sql)
-    text, as_of, halves = sql, None, dict[str, Half]()
+    found, text, as_of, halves = words(sql), sql, None, dict[str, Half]()
+    values = dict(zip(question_marks(sql), given, strict=False)) if given else {}
     for n, word in enumerate(found):
         if word.literal:
             continue
         if word.text.upper() == "AS" and (time := _time(found, n)) is not None:
             begin, at = time
+            value = values.pop(at.start, None)
             try:
-                read = moment(at.text)
+                read = None if value is not None and not value.is_valid else moment(_said(at, value))
             except InvalidUsage as error:
                 raise DefinitionError(f"AS OF: {error}", position(sql, at.start)) from error
             if as_of not in (None, read):
@@ -75,7 +85,7 @@ def taken(sql: str) -> Asked:
             halves[stand_in] = Half(name.text.lower(), name.start)
             text = blank(text, word.start, end)
             text = text[: word.start] + stand_in + text[word.start + len(stand_in) :]
-    return Asked(text, as_of, halves)
+    return Asked(text, as_of, halves, tuple(values.values()))
 
 
 def _time(found: list[Word], n: int) -> tuple[int, Word] | None:
@@ -85,10 +95,14 @@ def _time(found: list[Word], n: int) -> tuple[int, Word] | None:
         return None
     named = not after[1].literal and after[1].text.upper() == "TIMESTAMP"
     at = after[2] if named and len(after) > 2 else after[1]
-    if not at.literal and not at.text[:1].isdigit():
+    if not at.literal and not at.text[:1].isdigit() and at.text != _PARAMETER:
         return None
     sparks = n > 1 and not found[n - 1].literal and found[n - 1].text.upper() in _OF_SPARK
     return found[n - 1 if sparks else n].start, at
+
+
+def _said(at: Word, value: pa.Scalar | None) -> str:
+    return at.text if value is None else str(value.as_py())
 
 
 def _erring(found: list[Word], n: int) -> Word | None:

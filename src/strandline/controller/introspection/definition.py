@@ -8,6 +8,7 @@ stands for, and the options of a connection stay the connection's.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Final
 
 from sqlglot import exp
@@ -41,15 +42,17 @@ def definition(item: Item) -> str:
     """
     match item:
         case Table():
-            return f"CREATE TABLE {named(item.name)} ({columns(item.schema)}){_history(item.keep_history)}"
+            return (
+                f"CREATE TABLE {named(item.name)} ({columns(item.schema, item.comments)}){_history(item.keep_history)}"
+            )
         case SourceTable():
             options = _options({REFERENCE: item.reference, **item.options})
             first, later = _in_turn(item, "TABLE")
-            head = f"CREATE TABLE {named(item.name)} ({columns(first)})"
+            head = f"CREATE TABLE {named(item.name)} ({columns(first, item.comments)})"
             return f"{head}\nFROM SOURCE {named(item.source)} {options}{_history(item.keep_history)}{later}"
         case Source():
             first, later = _in_turn(item, "SOURCE")
-            head = f"CREATE SOURCE {named(item.name)}{_instance(item.instance)} ({columns(first)})"
+            head = f"CREATE SOURCE {named(item.name)}{_instance(item.instance)} ({columns(first, item.comments)})"
             return f"{head}\nFROM {item.connector} {_options(item.options)}{_history(item.keep_history)}{later}"
         case SharedSource():
             head = f"CREATE SOURCE {named(item.name)}{_instance(item.instance)}"
@@ -71,16 +74,20 @@ def definition(item: Item) -> str:
             return f"CREATE INSTANCE {named(item.name)} REPLICAS ({replicas})"
 
 
-def columns(schema: Schema) -> str:
-    """Return columns as a statement has them."""
-    return ", ".join(f"{named(column.name)} {column.type}" for column in schema)
+def columns(schema: Schema, comments: Mapping[str, str] = MappingProxyType({})) -> str:
+    """Return columns as a statement has them; ``comments``: by the column's name in lower case."""
+    said = {name: f" COMMENT {literal(text)}" for name, text in comments.items()}
+    return ", ".join(f"{named(column.name)} {column.type}{said.get(column.name.lower(), '')}" for column in schema)
 
 
 def _in_turn(item: Source | SourceTable, kind: str) -> tuple[Schema, str]:
     """Return the columns that a source was created with, and the statement for those that it has got since."""
     first = made_with(item)
     later = Schema(item.schema.columns[len(first.columns) :])
-    return first, f";\nALTER {kind} {named(item.name)} ADD COLUMNS ({columns(later)})" if later.columns else ""
+    return (
+        first,
+        f";\nALTER {kind} {named(item.name)} ADD COLUMNS ({columns(later, item.comments)})" if later.columns else "",
+    )
 
 
 def _binding(bound: BoundTable) -> str:

@@ -95,7 +95,8 @@ def _described(statement: Show, catalog: Catalog) -> list[Row]:
             f"{found.name!r} is {a} {kind}, which has no columns; SHOW CREATE {named(found.name)} shows what it is",
             statement.at,
         )
-    return [(column.name, column.type) for column in found.schema]
+    comments = {} if isinstance(found, View) else found.comments
+    return [(column.name, column.type, comments.get(column.name.lower())) for column in found.schema]
 
 
 def _item(statement: Show, catalog: Catalog, kind: str, known: Iterable[str]) -> Item:
@@ -173,7 +174,7 @@ def _schema(*names: str) -> Schema:
     return Schema(tuple(Column(name, "string") for name in names))
 
 
-_DESCRIBED: Final = _schema("column", "type")
+_DESCRIBED: Final = _schema("column", "type", "comment")
 _LISTS: Final[Mapping[Shown, _List]] = {
     Shown.TABLES: _List(_schema("name", "source", "keep_history"), _tables),
     Shown.SOURCES: _List(_schema("name", "connector", "connections", "tables", "instance"), _sources),

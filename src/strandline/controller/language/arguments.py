@@ -58,26 +58,25 @@ def statement(sql: object) -> statements.Statement:
 
 def query(sql: object) -> str:
     """Return the text of the query that a caller gave."""
-    return asked(statement(sql))
+    return asked(statement(sql)).text
 
 
 def question(sql: object) -> statements.Question:
     """Return the query that a caller gave, or the statement that answers with rows as a query does."""
-    from strandline.controller.language import statements
     from strandline.controller.language.showing import Show
 
     found = statement(sql)
-    return found if isinstance(found, Show) else statements.Query(asked(found))
+    return found if isinstance(found, Show) else asked(found)
 
 
-def asked(found: statements.Statement) -> str:
-    """Return the text of a query.  Raises `InvalidUsage` for another statement."""
+def asked(found: statements.Statement) -> statements.Query:
+    """Return a query.  Raises `InvalidUsage` for another statement."""
     from strandline.controller.language import statements
 
     if not isinstance(found, statements.Query):
         how = "run it with `strandline sql -f FILE`, or in Python with env.execute(…)"
         raise InvalidUsage(f"{type(found).__name__} is no query: {how}")
-    return found.text
+    return found
 
 
 def token(value: object) -> str | None:

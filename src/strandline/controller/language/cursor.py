@@ -19,6 +19,7 @@ from strandline.controller.language import unsupported
 from strandline.errors import DefinitionError, Position
 
 _LITERALS: Final = (TokenType.STRING, TokenType.RAW_STRING, TokenType.NUMBER)
+_TEXTS: Final = (TokenType.STRING, TokenType.RAW_STRING)
 _QUOTED: Final = (TokenType.STRING, TokenType.RAW_STRING, TokenType.IDENTIFIER)
 QUERY_WORDS: Final = ("SELECT", "WITH", "VALUES", "FROM", "TABLE", "(")
 """What a query can begin with."""
@@ -45,6 +46,21 @@ def tokens_of(text: str) -> list[Token]:
         ) from error
     except TokenError as error:
         raise DefinitionError(f"the text cannot be read: {str(error).splitlines()[0]}") from error
+
+
+def comments_of(columns: str) -> dict[str, str | None]:
+    """Return the comment of each column of a list that was read before; None: it has none.
+
+    >>> comments_of("id INT COMMENT 'its number', s STRUCT<comment: STRING>")
+    {'id': 'its number', 's': None}
+    """
+    found: dict[str, str | None] = {}
+    if columns.strip():
+        cursor = Cursor(columns, tokens_of(columns))
+        while not found or cursor.accept(","):
+            name = cursor.only_name("a column")
+            found[name] = cursor.type_and_comment()
+    return found
 
 
 class Cursor(Faithful.Parser):
@@ -199,7 +215,7 @@ class Cursor(Faithful.Parser):
             if self.peek() == "CONSTRAINT" or self._table_constraint:
                 raise self._not_kept(self.peek())
             self.only_name("a column")
-            self._type()
+            self.type_and_comment()
             if not self.accept(","):
                 return Excerpt(self._find_sql(begin, self._prev), position(self.sql, begin.start))
 
@@ -208,9 +224,10 @@ class Cursor(Faithful.Parser):
         word, next_ = self.peek(), self.peek(1)
         return word in {"PRIMARY KEY", "FOREIGN KEY"} or (word in {"UNIQUE", "CHECK"} and next_ == "(")
 
-    def _type(self) -> None:
-        """Take the definition of one column."""
+    def type_and_comment(self) -> str | None:
+        """Take the definition of one column behind its name; return its comment, if it has one."""
         closing: list[str] = []
+        comment: str | None = None
         if self._ends():
             raise self.fail("a type")
         while closing or not self._ends():
@@ -219,6 +236,10 @@ class Cursor(Faithful.Parser):
             word = self.peek()
             if word == "NOT" and self.peek(1) == "NULL":
                 raise self._not_kept("NOT NULL")
+            if word == "COMMENT" and self._next and self._next.token_type in _TEXTS:
+                if closing:
+                    raise self.unsupported("COMMENT", "a part of a type has none: write it behind the column")
+                comment = str(self._next.text)
             if word in _CONSTRAINTS and not closing:
                 raise self._not_kept(word)
             if word in _PLACES and not closing:
@@ -228,6 +249,7 @@ class Cursor(Faithful.Parser):
             elif closing and word == closing[-1]:
                 closing.pop()
             self._advance()
+        return comment
 
     def _ends(self) -> bool:
         return self.done or self.peek() in {",", ")"}

@@ -11,15 +11,16 @@ from __future__ import annotations
 import datetime as dt
 import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from decimal import Decimal
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any, Final
 
 import pyarrow as pa
 from sqlglot import exp
 
 from strandline.algebra.arrow_types import arrow
+from strandline.algebra.excerpt import Excerpt
 from strandline.algebra.schema import Column
 from strandline.algebra.types import Atom, Type
 from strandline.algebra.types import Decimal as DecimalType
@@ -28,6 +29,7 @@ from strandline.compute.plan.sql.dialect import parse
 from strandline.errors import DefinitionError
 
 ROWS_MAX: Final = 10_000
+STATEMENTS_REMEMBERED: Final = 100
 _BITS: Final = {"tinyint": 8, "smallint": 16, "int": 32, "bigint": 64}
 _WHOLE: Final = re.compile(r"[0-9]+")
 _DECIMAL: Final = re.compile(r"[0-9]{1,18}(\.[0-9]{1,18})?")
@@ -43,28 +45,35 @@ class _SparksToJudge(Exception):
     """The rows are not known here."""
 
 
-def rows(text: str, columns: Sequence[Column]) -> pa.Table | None:
-    """Return the rows of a query that is VALUES of literals, for ``columns``; None: only Spark knows them.
+def rows(query: Excerpt, columns: Sequence[Column]) -> pa.Table | None:
+    """Return the rows of a query that is VALUES of literals and parameters, for ``columns``; None: only Spark knows.
 
-    >>> rows("VALUES (1, 'a'), (-2, NULL)", (Column("n", "int"), Column("t", "string"))).to_pydict()
+    >>> from strandline.errors import Position
+    >>> at = Position(1, 1)
+    >>> n, t = Column("n", "int"), Column("t", "string")
+    >>> rows(Excerpt("VALUES (1, 'a'), (?, NULL)", at, (pa.scalar(-2),)), (n, t)).to_pydict()
     {'n': [1, -2], 't': ['a', None]}
-    >>> rows("VALUES (1 + 1)", (Column("n", "int"),)), rows("VALUES (300)", (Column("n", "tinyint"),))
+    >>> rows(Excerpt("VALUES (1 + 1)", at), (n,)), rows(Excerpt("VALUES (300)", at), (Column("n", "tinyint"),))
     (None, None)
     """
+    text = query.text
     if not text.lstrip()[:6].upper().startswith("VALUES") or any(escape in text for escape in _ESCAPES):
         return None
     try:
-        tree = parse(text)
+        tree = _parsed(text)
         if type(tree) is not exp.Values or len(tree.expressions) > ROWS_MAX:
             return None
         if any(more for name, more in tree.args.items() if name != "expressions"):  # an alias, LIMIT, …
             return None
-        takes = [_taking(type_of(column.name, column.type)) for column in columns]
+        given = iter(query.given)
+        takes = [_taking(type_of(column.name, column.type), given) for column in columns]
         made = [
             [take(cell) for take, cell in zip(takes, row.expressions, strict=True)]
             for row in tree.expressions
             if type(row) is exp.Tuple or _raise()
         ]
+        if next(given, None) is not None:
+            return None
         kinds = [arrow(type_of(column.name, column.type)) for column in columns]
         arrays = [pa.array([row[place] for row in made], kind) for place, kind in enumerate(kinds)]
         return pa.Table.from_arrays(arrays, names=[column.name for column in columns])
@@ -72,12 +81,40 @@ def rows(text: str, columns: Sequence[Column]) -> pa.Table | None:
         return None
 
 
+def parameter_types(text: str, into: Sequence[pa.DataType]) -> list[pa.DataType] | None:
+    """Return the type of each parameter of VALUES whose cells go into columns of these types; None: it is no VALUES.
+
+    A parameter inside an expression is a text, which Spark casts.
+
+    >>> parameter_types("VALUES (?, 1), (-?, ?)", [pa.date32(), pa.int32()])
+    [DataType(date32[day]), DataType(string), DataType(int32)]
+    """
+    tree = _parsed(text)
+    if type(tree) is not exp.Values or any(type(row) is not exp.Tuple for row in tree.expressions):
+        return None
+    return [
+        kind if place is cell else pa.string()
+        for row in tree.expressions
+        for cell, kind in zip(row.expressions, into, strict=False)
+        for place in cell.find_all(exp.Placeholder)
+    ]
+
+
+@lru_cache(maxsize=STATEMENTS_REMEMBERED)
+def _parsed(text: str) -> exp.Expr | None:
+    """Return a text's tree, which no one changes: programs send one statement with many values."""
+    return parse(text)
+
+
 def _raise() -> Any:
     raise _SparksToJudge
 
 
-def _taking(kind: Type) -> Callable[[exp.Expr], Any]:
-    """Return what makes a value of a column's type of a literal, or raises `_SparksToJudge`."""
+def _taking(kind: Type, given: Iterator[pa.Scalar]) -> Callable[[exp.Expr], Any]:
+    """Return what makes a value of a column's type of a literal, or raises `_SparksToJudge`.
+
+    A parameter takes the next value of ``given``.
+    """
     take: dict[str, Callable[[exp.Expr], Any]] = {
         "boolean": _boolean,
         "string": _text,
@@ -93,8 +130,30 @@ def _taking(kind: Type) -> Callable[[exp.Expr], Any]:
         case DecimalType():
             known = partial(_decimal, kind=kind)
         case _:
-            raise _SparksToJudge
-    return lambda cell: None if type(cell) is exp.Null else known(cell)
+            known = _unknown
+
+    def taken(cell: exp.Expr) -> Any:
+        if type(cell) is exp.Placeholder and not cell.args.get("this"):
+            return _sent(next(given, None), kind)
+        return None if type(cell) is exp.Null else known(cell)
+
+    return taken
+
+
+def _unknown(_: exp.Expr) -> Any:
+    raise _SparksToJudge
+
+
+def _sent(value: pa.Scalar | None, kind: Type) -> pa.Scalar:
+    """Return a value that a client sent, of the column's type: of the same one, or a whole number in its range."""
+    if value is None:
+        raise _SparksToJudge
+    wanted = arrow(kind)
+    if value.type.equals(wanted) or not value.is_valid:
+        return value if value.is_valid else pa.scalar(None, wanted)
+    if pa.types.is_signed_integer(value.type) and pa.types.is_signed_integer(wanted):
+        return value.cast(wanted)  # raises `ArrowInvalid` where it is beyond
+    raise _SparksToJudge
 
 
 def _boolean(cell: exp.Expr) -> bool:

@@ -35,6 +35,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
+import pyarrow as pa
 from sqlglot.tokenizer_core import Token, TokenType
 
 from strandline.algebra.excerpt import Excerpt
@@ -207,9 +208,10 @@ class Bracket(Placed):
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """A question, which Spark answers; moved by spaces to where it stands in the text that it is from."""
+    """A question, which Spark answers, moved by spaces to its place in its text; ``given``: see `Excerpt`."""
 
     text: str
+    given: tuple[pa.Scalar, ...] = ()
 
 
 Create: TypeAlias = (

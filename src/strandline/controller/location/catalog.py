@@ -42,7 +42,7 @@ from strandline.errors import DefinitionError, FencedError
 from strandline.persist.handles.register import Register, decode_json
 
 KEY: Final = "catalog"
-FORMAT: Final = 5
+FORMAT: Final = 6
 FORMAT_OF_SHARED: Final = 2
 """The first format that knows connections and shared sources; a catalog without them is kept in the first of all."""
 FORMAT_OF_LEFT: Final = 3
@@ -54,7 +54,10 @@ beside the replicas, so a catalog is kept in this one while it has some."""
 FORMAT_OF_REPLACED: Final = 5
 """The first format that knows views whose query is replaced, and columns that a table or a source has got since.
 An earlier version would let a replica of the former query write on, so a catalog stays in it once a view was."""
-assert FORMAT_OF_SHARED < FORMAT_OF_LEFT < FORMAT_OF_INSTANCES < FORMAT_OF_REPLACED <= FORMAT
+FORMAT_OF_ENDED: Final = 6
+"""The first format that knows logs of dropped materializations that are to be taken over.  An earlier version would
+forget them, so a catalog is kept in this one while it has some."""
+assert FORMAT_OF_SHARED < FORMAT_OF_LEFT < FORMAT_OF_INSTANCES < FORMAT_OF_REPLACED < FORMAT_OF_ENDED <= FORMAT
 I = TypeVar("I", bound=Item)  # noqa: E741 - a kind of item
 ERRORS_SUFFIX: Final = "_errors"
 """Behind a source's name: under which name its errors are read."""
@@ -95,8 +98,9 @@ class Left(msgspec.Struct, frozen=True):
 class Catalog(msgspec.Struct, frozen=True):
     """All items by name, and the current generation.
 
-    ``dropped`` are the shards that no item has and that are not closed yet, and ``left`` the sources whose upstream was
-    not released yet (`controller/location/dropped.py`).  ``writes``: the epoch under which replicas write, 0 until the
+    ``dropped`` are the shards that no item has and that are not closed yet, ``left`` the sources whose upstream was not
+    released yet, and ``ended`` the recovery logs of dropped materializations that were not taken over yet
+    (`controller/location/dropped.py`).  ``writes``: the epoch under which replicas write, 0 until the
     first generation that knows of it; it is never above ``epoch``, so that the environment can close what replicas
     wrote.  ``replaced``: how often views that go on got other queries; none is written further beyond the epoch of its
     writers (`View.fence`).  ``unfenced``: a replica is to be fenced that writes under ``epoch`` itself; the next
@@ -115,11 +119,12 @@ class Catalog(msgspec.Struct, frozen=True):
     promoted: str = ""
     root: str = ""
     replaced: int = 0
+    ended: tuple[str, ...] = ()
 
     def having(self, items: dict[str, Item]) -> Catalog:
         """Return the catalog with these ``items``; shards of the old items that none of them keeps are `dropped`.
 
-        Sources that none of them is are `left`.
+        Sources that none of them is are `left`, and the logs of such materializations `ended`.
         """
         kept_shards = shards_of(items)
         left = tuple(
@@ -129,7 +134,9 @@ class Catalog(msgspec.Struct, frozen=True):
         )
         given_up = shards_of(self.items) - kept_shards - {each.progress for each in left}
         dropped = (*self.dropped, *sorted(given_up))
-        return _formatted(msgspec.structs.replace(self, items=items, dropped=dropped, left=(*self.left, *left)))
+        ended = (*self.ended, *sorted(_logs(self.items) - _logs(items)))
+        changed = msgspec.structs.replace(self, items=items, dropped=dropped, left=(*self.left, *left), ended=ended)
+        return _formatted(changed)
 
     def with_item(self, item: Item) -> Catalog:
         """Return the catalog with ``item``, in the place of what had its name."""
@@ -158,6 +165,10 @@ class Catalog(msgspec.Struct, frozen=True):
         left = tuple(each for each in self.left if each.progress not in progress)
         gone = tuple(each.progress for each in self.left if each.progress in progress)
         return _formatted(msgspec.structs.replace(self, dropped=(*self.dropped, *gone), left=left))
+
+    def taken_over(self, logs: AbstractSet[str]) -> Catalog:
+        """Return the catalog once ``logs``, of dropped materializations, were taken over."""
+        return _formatted(msgspec.structs.replace(self, ended=tuple(each for each in self.ended if each not in logs)))
 
     def with_writes_raised(self, epoch: int) -> Catalog:
         """Return the catalog with ``epoch``, the present or next generation, as the one that replicas write under.
@@ -256,6 +267,8 @@ def _formatted(catalog: Catalog) -> Catalog:
         wanted.append(FORMAT_OF_INSTANCES)
     if catalog.replaced or any(map(_has_changed, catalog.items.values())):
         wanted.append(FORMAT_OF_REPLACED)
+    if catalog.ended:
+        wanted.append(FORMAT_OF_ENDED)
     return msgspec.structs.replace(catalog, format=max(wanted))
 
 
@@ -268,6 +281,11 @@ def _has_changed(item: Item) -> bool:
             return bool(item.replaces or item.narrowed or item.apart)
         case _:
             return False
+
+
+def _logs(items: Mapping[str, Item]) -> frozenset[str]:
+    """Return the recovery log of every materialization."""
+    return frozenset(item.log for item in items.values() if isinstance(item, Materialization))
 
 
 def shards_of(items: Mapping[str, Item]) -> frozenset[str]:

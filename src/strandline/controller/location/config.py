@@ -21,6 +21,9 @@ TICK_MS_DEFAULT: Final = 1000
 DEPLOYMENT_DEFAULT: Final = "default"
 CACHE_BYTES_DEFAULT: Final = 256 << 20
 KEEP_HISTORY_DEFAULT: Final = "1 hour"
+EXECUTORS_WAIT_S_DEFAULT: Final = 30
+"""A standalone cluster starts an executor in a few seconds, and another in place of a lost one."""
+EXECUTORS_END_S_DEFAULT: Final = 600
 NOWHERE: Final = "none"
 """What ``console_at`` says where there is to be no console."""
 TRACES: Final = ("endpoint", "headers")
@@ -52,6 +55,10 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     FOR``): an interval such as ``1 hour`` or ``7 days``, or ``0``.
     ``cache_bytes``: how much of an object store is kept in local files (0: nothing), in ``cache`` if that is said.
     ``spark``: Spark configuration (``spark.master`` and what else a cluster wants).
+    ``executors_wait_s``: how many seconds a job waits for executors of a cluster while there is none; then what needs
+    it fails, names what is missing, and is tried again at the next tick.  ``executors_end_s``: after how many seconds
+    without an executor, while jobs want one, this process ends with status 6 (0: never); at once if the master of the
+    cluster no longer knows it.
     ``kafka_jars``: where Spark gets its Kafka connector from, which reads long topics: ``maven``, or a directory with
     its jars.  Without it (and if Spark does not have it anyway) this process reads them.
     ``functions``: what views may call besides Spark's functions, by name: a ``udf`` of Spark's that is deterministic,
@@ -82,6 +89,8 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     cache_bytes: int = CACHE_BYTES_DEFAULT
     spark: dict[str, str] = {}
     storage: dict[str, str] = {}
+    executors_wait_s: int = EXECUTORS_WAIT_S_DEFAULT
+    executors_end_s: int = EXECUTORS_END_S_DEFAULT
     kafka_jars: str | None = None
     functions: dict[str, Any] = {}
     replica_token: str | None = None
@@ -98,6 +107,10 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def __post_init__(self) -> None:
         if self.tick_ms < 1:
             raise ConfigError(f"tick_ms is {self.tick_ms}; it must be at least 1")
+        if self.executors_wait_s < 1:
+            raise ConfigError(f"executors_wait_s is {self.executors_wait_s}; it must be at least 1")
+        if self.executors_end_s < 0:
+            raise ConfigError(f"executors_end_s is {self.executors_end_s}; it must not be negative (0: it never ends)")
         if self.lanes is not None and self.lanes < 1:
             raise ConfigError(f"lanes is {self.lanes}; it must be at least 1")
         try:

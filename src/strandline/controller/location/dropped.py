@@ -1,4 +1,6 @@
-"""What dropped items leave, brought to its end: upstreams released, and shards closed and deleted once none reads them.
+"""What dropped items leave, brought to its end: upstreams are released, logs taken over, shards closed.
+
+Shards are deleted once none reads them.
 
 The catalog's change is what drops an item, and it lists the shards that no item keeps from then on.  Closing them takes
 many more changes, each idempotent, so a process that dies in between leaves a list that the next environment works off.
@@ -7,6 +9,9 @@ What upstream keeps for a source (a replication slot) goes first: the shard of t
 An upstream that keeps something still is asked again by the next environment, since one that is gone must not delay
 each tick; until then it is a problem that names what is left.  One that could not be asked, since a store did not
 answer, is asked by the next tick.
+
+The recovery logs of a dropped materialization are taken over before another one is opened: a replica that is cut off
+may still run the one that was dropped, and the other one may fill the same table.
 """
 
 from __future__ import annotations
@@ -20,6 +25,7 @@ from strandline.controller.location.catalog import Catalog, Left
 from strandline.errors import ConfigError, FencedError, StrandlineError
 from strandline.instance.commands import RunIngestion
 from strandline.instance.connections import Connectors
+from strandline.instance.tasks import end_task
 from strandline.persist.client import PersistClient
 from strandline.persist.together.transactions import Transactions
 
@@ -74,6 +80,19 @@ async def release(
 
     await together([ask(left) for left in sources])
     return found
+
+
+async def end(logs: Iterable[str], client: PersistClient) -> tuple[frozenset[str], dict[str, str]]:
+    """Take the logs of dropped materializations over; return which are, and what stands in the way of each other."""
+    ended, problems = set(), {}
+    for log in logs:
+        try:
+            await end_task(log, client)
+        except StrandlineError as error:
+            problems[log] = f"its materialization was dropped, and it is not taken over yet: {error}"
+        else:
+            ended.add(log)
+    return frozenset(ended), problems
 
 
 async def close(

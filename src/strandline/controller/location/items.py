@@ -47,17 +47,20 @@ class _Item(msgspec.Struct, frozen=True, dict=True, tag_field="kind"):
 class Table(_Item, frozen=True, tag="table"):
     """A collection written by INSERT, UPDATE and DELETE.
 
-    ``grown``: how many columns it has got since it was created, which are its last ones.
+    ``grown``: how many columns it has got since it was created, which are its last ones.  ``comments``: of those
+    columns that have one, by the column's name in lower case.
     """
 
     keep_history: str | None = None
     grown: int = 0
+    comments: dict[str, str] = {}
 
 
 class Source(_Item, frozen=True, tag="source"):
     """A collection fed from outside.  ``remap`` and ``progress`` are the reader's own shards.
 
-    ``grown``: see `Table`.
+    ``grown``: see `Table`.  ``starts``: how often it was opened anew because someone asked for it, or because its
+    connection was defined again.  ``comments``: see `Table`.
     """
 
     connector: str
@@ -67,6 +70,8 @@ class Source(_Item, frozen=True, tag="source"):
     keep_history: str | None = None
     instance: str = ""
     grown: int = 0
+    starts: int = 0
+    comments: dict[str, str] = {}
 
     @property
     def shards(self) -> tuple[str, ...]:
@@ -77,7 +82,7 @@ class Source(_Item, frozen=True, tag="source"):
 class SharedSource(msgspec.Struct, frozen=True, tag_field="kind", tag="shared source"):
     """A source that is no collection: `SourceTable`s are, which it feeds all at the same times.
 
-    ``remap`` and ``progress`` are the reader's own shards.
+    ``remap`` and ``progress`` are the reader's own shards.  ``starts``: see `Source`.
     """
 
     name: str
@@ -86,6 +91,7 @@ class SharedSource(msgspec.Struct, frozen=True, tag_field="kind", tag="shared so
     remap: str
     progress: str
     instance: str = ""
+    starts: int = 0
 
     @property
     def shards(self) -> tuple[str, ...]:
@@ -97,7 +103,7 @@ class SourceTable(_Item, frozen=True, tag="source table"):
     """A collection that a shared source feeds.
 
     ``reference`` is what upstream calls it.  ``source`` is in lower case.  ``options`` are those that every source
-    has; what they do not say, the source's say.  ``grown``: see `Table`.
+    has; what they do not say, the source's say.  ``grown``, ``comments``: see `Table`.
     """
 
     source: str
@@ -105,6 +111,7 @@ class SourceTable(_Item, frozen=True, tag="source table"):
     options: dict[str, str] = {}
     keep_history: str | None = None
     grown: int = 0
+    comments: dict[str, str] = {}
 
 
 class View(_Item, frozen=True, tag="view"):
@@ -119,8 +126,9 @@ class View(_Item, frozen=True, tag="view"):
     ``apart``: what the names of its internal stages hold besides, so that it shares none of them with a view that reads
     another collection under the same name.  ``narrowed``: by the name of a table that has got columns since, those that
     the query sees of it.  ``begins``: the first time at which it can be read: before, another query had this name, and
-    its history is gone.  ``fence``: how far beyond the epoch of its writers it is written: what runs a query of before
-    is fenced at its shard.  ``query_from``: before that time its history is of the queries that had this name before.
+    its history is gone.  Of a successor: where the view that it is to replace was when that was asked for.  ``fence``:
+    how far beyond the epoch of its writers it is written: what runs a query of before is fenced at its shard.
+    ``query_from``: before that time its history is of the queries that had this name before.
     """
 
     sql: str
@@ -193,6 +201,11 @@ class Materialization(msgspec.Struct, frozen=True, tag_field="kind", tag="materi
     id: str
     instance: str = ""
     location: str = ""
+
+    @property
+    def log(self) -> str:
+        """The Consensus key of its task's recovery log."""
+        return f"materialization/{self.id}"
 
     @property
     def endpoint_options(self) -> dict[str, str]:

@@ -76,6 +76,10 @@ class Version(msgspec.Struct, frozen=True):
         stages = {shard for each in self.views.values() for shard in each.view.stages.values()}
         return frozenset(stages | {each.shard for each in self.views.values() if each.shard}) - shards_of(catalog.items)
 
+    def refused(self, catalog: Catalog) -> str:
+        """Return why it cannot be promoted now, however far its views are; empty: nothing stands in the way."""
+        return being_replaced(catalog) or self.stranded(catalog)
+
     def stranded(self, catalog: Catalog) -> str:
         """Return which item outside this version could not go on after its promotion, and why; empty: all can."""
         changed = {
@@ -110,8 +114,8 @@ class Version(msgspec.Struct, frozen=True):
         Raises `ConfigError` if one of these was defined anew since, another version was promoted, a view waits to be
         replaced, or what reads one of these could not go on.
         """
-        if waiting := being_replaced(catalog) or self.stranded(catalog):
-            raise ConfigError(waiting)
+        if refused := self.refused(catalog):
+            raise ConfigError(refused)
         if catalog.promoted != self.after:
             raise ConfigError("another version was promoted while this one was prepared; prepare it again")
         for name, each in self.views.items():
@@ -259,6 +263,19 @@ def succeeded(catalog: Catalog, names: AbstractSet[str], begins: int = 0) -> Cat
     placed = [each for each in successors(catalog) if each.name.lower() in names]
     after: Mapping[str, Item] = {each.replaces: _in_place(each, catalog, begins) for each in placed}
     items = {key: after.get(key, item) for key, item in catalog.items.items() if key not in names}
+    return catalog.having(items)
+
+
+def beginning(catalog: Catalog, name: str, begins: int) -> Catalog:
+    """Return the catalog in which the view ``name``, and each that reads it, can be read from ``begins`` on.
+
+    One with a schedule shows its last refresh, so it can be read from its next refresh on.
+    """
+    items = dict(catalog.items)
+    for each in catalog.downstream(name):
+        if isinstance(view := items[each], View):
+            first = begins if view.refresh is None else view.refresh.up(begins) or begins
+            items[each] = msgspec.structs.replace(view, begins=max(view.begins, first))
     return catalog.having(items)
 
 

@@ -18,7 +18,7 @@ from strandline.compute.rules.explanation import Explanation
 from strandline.controller.asking.freshness import counted_in, freshness
 from strandline.controller.commanded import place_of
 from strandline.controller.core import Core
-from strandline.controller.defining.definitions import explain_view
+from strandline.controller.defining.explaining import explain_view
 from strandline.controller.instances.replicas import seen
 from strandline.controller.introspection.definition import definition
 from strandline.controller.location.catalog import made_of
@@ -135,6 +135,8 @@ def without_secrets(item: Item) -> Item:
 
 
 def _plan(core: Core, item: View) -> dict[str, Any] | None:
+    if core.require_writing().plans.get(item) is None:
+        return None  # it was not planned yet: Spark is not asked for it here
     try:
         found: Explanation = explain_view(core, item.name, core.live())
     except StrandlineError:

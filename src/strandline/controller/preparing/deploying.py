@@ -13,6 +13,7 @@ from strandline.controller.defining.changing import replacing
 from strandline.controller.defining.project.settings import Project
 from strandline.controller.language.statements import Drop
 from strandline.controller.location.version import asked_for
+from strandline.controller.preparing.foreseeing import foreseen_project
 from strandline.controller.preparing.planned import dropped, planned
 from strandline.errors import DefinitionError, InvalidUsage
 
@@ -23,9 +24,19 @@ async def deployment(core: Core, project: Project, counted: Mapping[str, int]) -
     Raises as `planned`.
     """
     await core.look()
+    catalog = core.catalog  # other calls may change it meanwhile
     changes = await planned(core, project, counted)
-    drops = [{"kind": definitions.called(item), "name": item.name} for item in dropped(core.catalog, changes)]
+    drops = [{"kind": definitions.called(item), "name": item.name} for item in dropped(catalog, changes)]
     return {"changes": [asdict(change) for change in changes], "drops": drops}
+
+
+async def foreseen(
+    core: Core, project: Project, counted: Mapping[str, int], *, drop: bool | Sequence[str]
+) -> dict[str, Any]:
+    """Return the plan, and ask Spark what `deploy` will ask it: see `foreseen_project`."""
+    plan = await deployment(core, project, counted)
+    await foreseen_project(core, project, [each["name"] for each in plan["drops"]] if drop else ())
+    return plan
 
 
 async def deploy(
@@ -40,6 +51,7 @@ async def deploy(
         DefinitionError: something is to be dropped, and a definition of the project is wrong; nothing was changed.
         InvalidUsage: other items are to be dropped than ``drop`` names; nothing was changed.
     """
+    await core.settle()
     plan = await deployment(core, project, counted)
     drops = plan["drops"] if drop else []
     if drops:

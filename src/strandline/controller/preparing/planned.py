@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from graphlib import TopologicalSorter
 from typing import Final, Literal
 
@@ -62,11 +63,11 @@ async def planned(core: Core, project: Project, counted: Mapping[str, int]) -> t
     """
     catalog = relocated(project, core.catalog)
     rate = _rate(counted)
-    found, joint = [], _together(core, project)
+    found, joint = [], await core.assembly.planning(partial(together, core, project, core.catalog))
     new = {defined.statement.name.lower() for defined in project.definitions} - catalog.items.keys()
     for defined in in_order(project.definitions):
         present = catalog.find(defined.statement.name)
-        change = _change(core, catalog, present, defined, joint)
+        change = await core.assembly.planning(partial(_change, core, catalog, present, defined, joint))
         if change is not None:
             computed = change.what in {"create", "replace", "recreate"}
             rows = await _rows(core, catalog, defined, new) if computed else None
@@ -84,12 +85,15 @@ def dropped(catalog: Catalog, changes: tuple[Change, ...]) -> list[Item]:
     return [catalog.items[name] for name in reversed([*order.static_order()])]
 
 
-def _together(core: Core, project: Project) -> Replacement | None:
-    """Return what replaces all views that a project defines otherwise; None: they cannot be, so each is looked at."""
-    known = [(core.catalog.find(each.statement.name), each) for each in project.definitions]
+def together(core: Core, project: Project, catalog: Catalog) -> Replacement | None:
+    """Return what replaces all views of ``catalog`` that a project defines otherwise.
+
+    None: they cannot be replaced together, so each is looked at.
+    """
+    known = [(catalog.find(each.statement.name), each) for each in project.definitions]
     changes = [each.statement for item, each in known if item is not None and is_replaced(core, item, each)]
     try:
-        return drawn_up(core, [each for each in changes if isinstance(each, CreateView)])
+        return drawn_up(core, catalog, [each for each in changes if isinstance(each, CreateView)])
     except DefinitionError:
         return None
 
@@ -110,7 +114,7 @@ def _change(
                     kind,
                     present.name,
                     changed(core, present, defined),
-                    _replaced(core, present, joint or drawn_up(core, (statement,))),
+                    _replaced(present, joint or drawn_up(core, core.catalog, (statement,))),
                 )
             if differs := changed(core, present, defined):
                 return Change(
@@ -154,14 +158,14 @@ _KINDS: Final[Mapping[str, str]] = {
 """What DROP calls what each statement creates."""
 
 
-def _replaced(core: Core, present: View, made: Replacement) -> str:
+def _replaced(present: View, made: Replacement) -> str:
     """Return what readers of a view see of its replacement, and what goes along with it."""
     if present.name.lower() not in made.moved:
         return "readers see the present query until the new one has caught up; history, indexes and endpoints go on"
     with_it = [each.replaces for each in made.successors if each.replaces != present.name.lower()]
     said = "readers see the present query until the new one has caught up; then its history begins anew"
     if with_it:
-        said += f"; with it, at the same time: {', '.join(core.catalog.items[name].name for name in with_it)}"
+        said += f"; with it, at the same time: {', '.join(made.before.items[name].name for name in with_it)}"
     return said + "".join(f"; {text}" for text in _along(made))
 
 

@@ -147,15 +147,18 @@ class Preparation:
             await settle(promoted, version)
         return promoted
 
+    async def _laid(self, before: Version) -> Overlay:
+        return await self._core.assembly.planning(lambda: overlay(self._core, self._project, before))
+
     async def _begin(self) -> None:
         """Prepare what the project has otherwise than the catalog is now."""
         catalog, before = self._core.catalog, await self._core.versions.read()
-        found = self._overlay = overlay(self._core, self._project, before)
+        found = self._overlay = await self._laid(before)
         await self._read(found)
         stale = {name for name, each in before.views.items() if await self._lost(name, each.shard)}
         if stale:
             views = {name: each for name, each in before.views.items() if name not in stale}
-            found = self._overlay = overlay(self._core, self._project, msgspec.structs.replace(before, views=views))
+            found = self._overlay = await self._laid(msgspec.structs.replace(before, views=views))
 
         def change(known: Version) -> Version:
             same = known.views == found.views  # so the promotion that was asked for is that of this version
@@ -251,12 +254,11 @@ async def ask(core: Core, *, force: bool) -> Version:
     Raises `InvalidUsage` if nothing is prepared, a view waits to be replaced (`core` must have looked), what reads one
     could not go on, or one has not caught up; ``force``: it may be behind.
     """
-    waiting = being_replaced(core.catalog)
 
     def change(version: Version) -> Version:
         if not version.views:
             raise InvalidUsage("no next version is prepared; begin one with `strandline run --read-only`")
-        if why := waiting or version.stranded(core.catalog):
+        if why := version.refused(core.catalog):
             raise InvalidUsage(why)
         if version.behind and not force:
             said = "; ".join(f"{name}: {why}" for name, why in sorted(version.behind.items()))

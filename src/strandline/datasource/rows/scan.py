@@ -12,8 +12,8 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from strandline.algebra.schema import DIFF, ERROR, TIME, Schema
-from strandline.datasource.rows import updates
-from strandline.datasource.rows.filters import Condition, statistics
+from strandline.datasource.rows import conditions, updates
+from strandline.datasource.rows.conditions import Condition
 from strandline.datasource.rows.shares import Gives, Piece, Share, Stored, Within
 from strandline.engine.frames import inline
 from strandline.engine.parts.part_store import Parts
@@ -26,13 +26,13 @@ SCAN_ROWS: Final = 131_072
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """What is read of each piece: ``names`` of the collection's columns, perhaps the times, under ``conditions``."""
+    """What is read of each piece: ``names`` of the columns, perhaps the times, of the rows that meet ``where``."""
 
     shard: str
     schema: Schema
     names: tuple[str, ...]
     times: bool
-    conditions: tuple[Condition, ...] = ()
+    where: Condition | None = None
 
     @property
     def kept(self) -> list[str]:
@@ -63,14 +63,15 @@ def given(parts: Parts, share: Share, look: Look) -> Iterator[pa.Table]:
 
 def scanned(parts: Parts, piece: Piece, look: Look, within: Within | None = None) -> Iterator[pa.Table]:
     """Yield the updates of a piece, some rows at a time.  Raises `CorruptionError`."""
-    needed = dict.fromkeys((*look.names, *([within.column] if within is not None else [])))
+    tested = () if look.where is None else conditions.columns(look.where)
+    needed = dict.fromkeys((*look.names, *tested, *([within.column] if within is not None else [])))
     whole = inline.update_schema(look.schema)
     target = pa.schema([whole.field(name) for name in (*needed, ERROR, TIME, DIFF)])
     for stored in _stored(parts, piece, look, target, within):
         bounds = {"lower": piece.lower, "upper": piece.upper, "advance": piece.advance}
         shown = inline.select(stored, half=Half.OK, **bounds)
-        for condition in look.conditions:
-            shown = shown.filter(condition.mask(shown))
+        if look.where is not None:
+            shown = conditions.meeting(shown, look.where)
         if within is not None:
             shown = shown.filter(_inside(shown[within.column], within))
         yield shown.select(look.kept)
@@ -85,7 +86,7 @@ def _stored(parts: Parts, piece: Piece, look: Look, target: pa.Schema, within: W
     file = parts.open(part)
     wanted = {name.lower() for name in target.names}
     columns = [name for name in file.schema_arrow.names if name.lower() in wanted]
-    groups = [n for n in range(file.num_row_groups) if _may(file.metadata.row_group(n), look, within)]
+    groups = [n for n in range(file.num_row_groups) if _may(file.metadata, n, look, within)]
     try:
         for batch in file.iter_batches(SCAN_ROWS, row_groups=groups, columns=columns):
             yield inline.conform(pa.Table.from_batches([batch]), target)
@@ -93,20 +94,21 @@ def _stored(parts: Parts, piece: Piece, look: Look, target: pa.Schema, within: W
         raise CorruptionError(f"part {part.key} cannot be read: {error}") from error
 
 
-def _may(group: pq.RowGroupMetaData, look: Look, within: Within | None) -> bool:
+def _may(file: pq.FileMetaData, group: int, look: Look, within: Within | None) -> bool:
     """Tell whether a row group may have a row that is wanted."""
-    return all(each.may_be_in(group) for each in look.conditions) and (within is None or _reaches(group, within))
+    met = look.where is None or conditions.may_be_in(file, group, look.where)
+    return met and (within is None or _reaches(file, group, within))
 
 
-def _reaches(group: pq.RowGroupMetaData, within: Within) -> bool:
-    known = statistics(group, within.column)
+def _reaches(file: pq.FileMetaData, group: int, within: Within) -> bool:
+    known = conditions.range_of(file, group, within.column)
     first, end = _bounds(within)
     values = [each.as_py() for each in (first, end) if each is not None]
-    if known is None or not values or any(type(known.min) is not type(value) for value in values):
+    if known is None or not values or any(type(known.least) is not type(value) for value in values):
         return True
-    if first is None and (not known.has_null_count or known.null_count):
+    if first is None and known.nulls:
         return True
-    return (first is None or known.max >= first.as_py()) and (end is None or known.min < end.as_py())
+    return (first is None or known.greatest >= first.as_py()) and (end is None or known.least < end.as_py())
 
 
 def _inside(column: pa.ChunkedArray, within: Within) -> pa.ChunkedArray:

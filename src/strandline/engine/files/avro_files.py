@@ -45,31 +45,30 @@ class AvroFiles:
 
     def frame(self, session: SparkSession, files: Sequence[DatedFile]) -> DataFrame:
         """Return the records of these files as updates (lazy), errors among them."""
-        table = pa.table(
-            {
-                _PATH: [file.path for file in files],
-                _NAME: [file.name for file in files],
-                _PREFIX: [file.reason_prefix for file in files],
-                TIME: pa.array([file.time for file in files], pa.int64()),
-                DIFF: pa.array([file.diff for file in files], pa.int64()),
-            }
-        )
-        spread = dataframe(Local(table, plain=True), session).repartition(len(files))
+        spread = dataframe(Local(_told(files), plain=True), session).repartition(len(files))
         return spread.mapInArrow(self.batches, from_arrow_schema(inline.update_schema(self.schema)))
 
     def batches(self, files: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Yield updates; this is what runs in Spark's workers."""
-        target = inline.update_schema(self.schema)
         for batch in files:
             for file in batch.to_pylist():
-                rows: list[dict[str, Any]] = []
-                for row in self._rows(file):
-                    rows.append(row)
-                    if len(rows) == BATCH_ROWS:
-                        yield pa.RecordBatch.from_pylist(rows, target)
-                        rows = []
-                if rows:
-                    yield pa.RecordBatch.from_pylist(rows, target)
+                yield from self._batches(file)
+
+    def of(self, file: DatedFile) -> Iterator[pa.RecordBatch]:
+        """Yield the updates of one file, in this process."""
+        (told,) = _told([file]).to_pylist()
+        return self._batches(told)
+
+    def _batches(self, file: dict[str, Any]) -> Iterator[pa.RecordBatch]:
+        target = inline.update_schema(self.schema)
+        rows: list[dict[str, Any]] = []
+        for row in self._rows(file):
+            rows.append(row)
+            if len(rows) == BATCH_ROWS:
+                yield pa.RecordBatch.from_pylist(rows, target)
+                rows = []
+        if rows:
+            yield pa.RecordBatch.from_pylist(rows, target)
 
     def _rows(self, file: dict[str, Any]) -> Iterator[dict[str, Any]]:
         kinds = {column.name: column.type for column in self.schema}
@@ -90,6 +89,19 @@ class AvroFiles:
                     yield _error(file, number, f"from here on the file is damaged ({type(error).__name__})", "")
                     return
                 yield _row(file, number, record, found)
+
+
+def _told(files: Sequence[DatedFile]) -> pa.Table:
+    """Return what decoding needs to know of each file."""
+    return pa.table(
+        {
+            _PATH: [file.path for file in files],
+            _NAME: [file.name for file in files],
+            _PREFIX: [file.reason_prefix for file in files],
+            TIME: pa.array([file.time for file in files], pa.int64()),
+            DIFF: pa.array([file.diff for file in files], pa.int64()),
+        }
+    )
 
 
 def _records(data: BinaryIO) -> Any:

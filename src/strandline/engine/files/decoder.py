@@ -16,7 +16,8 @@ found only when asked for, too.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial, reduce
 from typing import Final
 
@@ -38,9 +39,13 @@ from strandline.engine.files.parquet.records import ParquetFiles
 from strandline.engine.files.small import is_small
 from strandline.engine.frames import forms, inline
 from strandline.engine.frames.failures import as_ours
-from strandline.engine.frames.rows import Distributed, Local, dataframe, wrap
+from strandline.engine.frames.held import held_until_unused
+from strandline.engine.frames.rows import Distributed, Local, dataframe, unwrap, wrap
+from strandline.engine.parts.arrivals import Arrivals
+from strandline.engine.parts.aside import OfThisMachine, Places
 from strandline.engine.prepared.here import Here
 from strandline.engine.session import s3a
+from strandline.engine.session.workers import Workers
 from strandline.errors import CorruptionError, DefinitionError
 from strandline.persist.handles.contents import Rows
 from strandline.store.blob_kinds.object_location import ObjectLocation
@@ -52,8 +57,11 @@ _UNLOCATED: Final = "not located"
 class SparkFiles:
     """Decodes files in ``session``.  Every executor must see them under the same paths."""
 
-    def __init__(self, session: SparkSession) -> None:
+    def __init__(self, session: SparkSession, workers: Workers | None = None, place: Places = OfThisMachine) -> None:
+        """``workers``: the Python of executors, if that is another than this one; ``place``: see `Aside`."""
         self._session = session
+        self._workers = workers
+        self._place = place
         self._bytes = FileBytes()
         self._here = Here(session)
 
@@ -97,13 +105,41 @@ class SparkFiles:
         if locate and form.encoding is Encoding.PARQUET:
             layouts, damaged = self._without_damaged(layouts)
             unusable += damaged
-        frames = [_whole(frame, layout, schema) for layout in layouts for frame in self._decoded(layout, form, locate)]
+        here = [layout for layout in layouts if _by_python(layout, form)]
+        if here and self._workers is not None and self._workers.lack_of_decoders() is not None:
+            layouts = [layout for layout in layouts if layout not in here]
+            frames = [self._decoded_here(here, schema, form)]  # first, since what is derived is held by the first
+        else:
+            frames = []
+        frames += [_whole(frame, layout, schema) for layout in layouts for frame in self._decoded(layout, form, locate)]
         refused = _refusals(unusable, schema)  # with those whose pages are damaged
         if not frames:
             return wrap(Local(refused, plain=True))
         if unusable:
             frames.append(dataframe(Local(refused, plain=True), self._session))
         return wrap(Distributed(reduce(DataFrame.unionAll, frames), plain=not any(file.withdrawn for file in files)))
+
+    def _decoded_here(self, layouts: Sequence[Layout], schema: Schema, form: FileFormat) -> DataFrame:
+        """Return the rows of files that executors cannot decode: decoded in this process, and put aside."""
+        rows = Arrivals(self._session, schema, keyed=False, place=self._place)
+        target = inline.update_schema(schema)
+        try:
+            for layout in layouts:
+                for file in layout.files:
+                    for batch in self._batches(layout, file, form):
+                        rows.add(inline.conform(pa.Table.from_batches([batch]), target))
+            frame = dataframe(unwrap(rows.rows()), self._session)
+        except BaseException:
+            rows.close()
+            raise
+        error = F.col(ERROR) if ERROR in frame.columns else F.lit(None).cast("string").alias(ERROR)
+        whole = frame.select(*map(quote, schema.names), error, TIME, DIFF)
+        return _normal(held_until_unused(whole, rows.close), schema=schema)
+
+    def _batches(self, layout: Layout, file: DatedFile, form: FileFormat) -> Iterator[pa.RecordBatch]:
+        if form.encoding is Encoding.AVRO:
+            return AvroFiles(layout.schema).of(file)
+        return ParquetFiles(layout.schema).of(file, partial(self._bytes.open, file.path))
 
     def _small(self, layout: Layout, form: FileFormat) -> pa.Table | None:
         """Return the layout's rows, decoded in this process; None: a job must decode them."""
@@ -166,6 +202,7 @@ class SparkFiles:
             decoded = json_lines.decoded(self._session, layout.files, fields, form)
         else:
             sound = frozenset[DatedFile]() if locate or form.multiline else self._sound(layout)
+            form = replace(form, ends=layout.ends)
             decoded = csv_lines.decoded(self._session, layout.files, fields, form, sound, whole=locate)
         read = self._dated(decoded, layout.files)
         if not locate:
@@ -199,6 +236,11 @@ def _whole(frame: DataFrame, layout: Layout, schema: Schema) -> DataFrame:
         return frame
     columns = [F.col(quote(c.name)) if c in layout.schema else F.lit(None).cast(c.type).alias(c.name) for c in schema]
     return frame.select(*columns, ERROR, TIME, DIFF)
+
+
+def _by_python(layout: Layout, form: FileFormat) -> bool:
+    """Return whether Python decodes the files, and not Spark."""
+    return form.encoding is Encoding.AVRO or (form.encoding is Encoding.PARQUET and not layout.by_spark)
 
 
 def _fields(layout: Layout, schema: Schema) -> tuple[Field, ...]:

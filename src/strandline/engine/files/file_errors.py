@@ -28,7 +28,16 @@ from strandline.algebra import types
 from strandline.algebra.formats import DatedFile, Encoding, FileFormat
 from strandline.algebra.schema import ERROR, Schema, quote, struct
 from strandline.algebra.schema import Column as Field
-from strandline.algebra.undecoded import HALF_A_PAIR, NO_OBJECT, RAW_CHARS_MAX, TOO_DEEP, TOO_LONG, VALUE_CHARS_MAX
+from strandline.algebra.undecoded import (
+    HALF_A_PAIR,
+    LONG_NAME,
+    NAME_CHARS_MAX,
+    NO_OBJECT,
+    RAW_CHARS_MAX,
+    TOO_DEEP,
+    TOO_LONG,
+    VALUE_CHARS_MAX,
+)
 from strandline.engine.files import json_lines
 from strandline.engine.files.file_layout import Layout
 from strandline.engine.files.file_paths import CORRUPT, PATH, decoding, load, paths_table
@@ -174,10 +183,12 @@ def json_reason(raw: Column, schema: Schema, values: JsonValues, whole: str | No
 
 _PERMISSIVE: Final = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": CORRUPT}
 _UNBOUNDED: Final = str(2**31 - 1)
+_LONG_NAME: Final = rf'"[^"]{{{NAME_CHARS_MAX + 1},}}+(?<!\\)"\s*+:'
+"""Counts a name with an escaped quote in it from there, and an escape as its letters; only possessive, so no stack."""
 
 
 def no_object(raw: Column) -> Column:
-    """Say why a text is no JSON object to the parser, which takes long numbers and deep nesting for none."""
+    """Say why a text is no JSON object to the parser, which takes long numbers, names and deep nesting for none."""
 
     def read(**options: str) -> Column:
         found = F.from_json(raw, f"{CORRUPT} string, {_RAW} string", {**_PERMISSIVE, **options})
@@ -186,6 +197,7 @@ def no_object(raw: Column) -> Column:
     return (
         F.when(read(maxNumLen=_UNBOUNDED), F.lit(TOO_LONG))
         .when(read(maxNumLen=_UNBOUNDED, maxNestingDepth=_UNBOUNDED), F.lit(TOO_DEEP))
+        .when(raw.rlike(_LONG_NAME), F.lit(LONG_NAME))
         .otherwise(F.lit(NO_OBJECT))
     )
 

@@ -32,7 +32,8 @@ class Layout:
     """Files whose records have the same fields: ``names`` in order; an undeclared field gets a name of ours.
 
     ``header_lines[i]`` is the line of ``files[i]`` that holds its header, 0 if it has none.  ``by_spark``: Spark reads
-    them as they are declared; else Python does.  ``schema``: the declared columns that they have.
+    them as they are declared; else Python does.  ``schema``: the declared columns that they have.  ``ends``: see
+    `FileFormat`.
     """
 
     schema: Schema
@@ -40,6 +41,7 @@ class Layout:
     files: tuple[DatedFile, ...]
     header_lines: tuple[int, ...]
     by_spark: bool = True
+    ends: str = ""
 
     def without(self, files: Collection[DatedFile]) -> Layout:
         """Return the layout of its other files."""
@@ -61,32 +63,33 @@ class Unusable:
 class _Head:
     """What a file's head says: its fields, the line that names them (0: none does), and whether Spark reads it.
 
-    ``schema``: the declared columns that it has.
+    ``schema``: the declared columns that it has.  ``ends``: see `FileFormat`.
     """
 
     schema: Schema
     names: tuple[str, ...]
     line: int
     by_spark: bool
+    ends: str = ""
 
 
 def group(
     files: Sequence[DatedFile], schema: Schema, form: FileFormat, of: FileBytes
 ) -> tuple[list[Layout], list[Unusable]]:
     """Return the files by layout, in order of their first files, and those that are unusable."""
-    found: dict[tuple[Schema, tuple[str, ...], bool], list[tuple[DatedFile, int]]] = {}
+    found: dict[tuple[Schema, tuple[str, ...], bool, str], list[tuple[DatedFile, int]]] = {}
     unusable = []
     for file in files:
         match _examine(file, schema, form, of):
             case Unusable() as refused:
                 unusable.append(refused)
-            case _Head(held, names, line, by_spark):
-                found.setdefault((held, names, by_spark), []).append((file, line))
+            case _Head(held, names, line, by_spark, ends):
+                found.setdefault((held, names, by_spark, ends), []).append((file, line))
             case None:
                 continue
     layouts = [
-        Layout(held, names, tuple(file for file, _ in those), tuple(line for _, line in those), by_spark)
-        for (held, names, by_spark), those in found.items()
+        Layout(held, names, tuple(file for file, _ in those), tuple(line for _, line in those), by_spark, ends)
+        for (held, names, by_spark, ends), those in found.items()
     ]
     return layouts, unusable
 
@@ -99,8 +102,8 @@ def _examine(file: DatedFile, schema: Schema, form: FileFormat, of: FileBytes) -
         return Unusable(file, line, "it is not UTF-8, and where its records begin and end is not known", "")
     reason, by_spark, held = "", True, schema
     match form.encoding:
-        case Encoding.CSV if form.header:
-            return _csv_header(file, schema, form, of)
+        case Encoding.CSV if form.header or form.multiline:
+            return _csv_head(file, schema, form, of)
         case Encoding.AVRO:
             held = _held(schema, form, _avro_names(file.path)) if form.later else schema
             reason, by_spark = _avro_mismatch(file.path, held) or "", False
@@ -149,19 +152,22 @@ def line_that_is_not_utf8(file: DatedFile, of: FileBytes) -> int:
             line += read.count(b"\n")
 
 
-def _csv_header(file: DatedFile, schema: Schema, form: FileFormat, of: FileBytes) -> _Head | Unusable | None:
+def _csv_head(file: DatedFile, schema: Schema, form: FileFormat, of: FileBytes) -> _Head | Unusable | None:
     with of.stream(file.path) as stream:
         head = stream.read(HEAD_BYTES_MAX).decode("utf-8-sig", errors="replace")
     first = first_record(head, form)
     if first is None:
         return None
-    held = _held(schema, form, first.fields)
-    if wrong := held.not_once_in(first.fields):
+    if not form.header:
+        return _Head(schema, schema.names, 0, by_spark=True, ends=first.ends)
+    fields = first.names(schema.names)
+    held = _held(schema, form, fields)
+    if wrong := held.not_once_in(fields):
         return Unusable(file, first.line, f"the header has {wrong}", first.text)
     declared = {name.lower(): name for name in held.names}
-    lowered = [name.lower() for name in first.fields]
+    lowered = [name.lower() for name in fields]
     names = tuple(declared.get(name, f"{_UNDECLARED}{i}") for i, name in enumerate(lowered))
-    return _Head(held, names, first.line, by_spark=True)
+    return _Head(held, names, first.line, by_spark=True, ends=first.ends)
 
 
 def _avro_names(path: str) -> Sequence[str]:

@@ -92,4 +92,6 @@ def decoding(form: FileFormat) -> dict[str, str]:
             "emptyValue": form.null,  # else a field of two quotes is an empty text where `null` is another token
             "columnPruning": "false",  # else whether a row has too many fields depends on which columns are used
         }
+        if form.ends:
+            options["lineSep"] = form.ends
     return options

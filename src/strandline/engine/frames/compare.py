@@ -14,6 +14,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from strandline.algebra import types
+from strandline.algebra.readable import readable
 from strandline.algebra.schema import DIFF, Schema, quote
 from strandline.algebra.types import Atom
 from strandline.engine.frames import forms
@@ -52,7 +53,7 @@ def differences(left: pa.Table, significant: int | None) -> Differences:
     >>> found.missing, found.sample.equals(caesar)
     (1, True)
     """
-    rows = _plain(left).to_pylist()
+    rows = readable(left).to_pylist()
     floats = {field.name for field in left.schema if pa.types.is_floating(field.type)}
     if significant is not None and floats:
         _pair(rows, floats, significant)
@@ -64,15 +65,6 @@ def differences(left: pa.Table, significant: int | None) -> Differences:
     diffs = pa.array([rows[place][DIFF] for place in shown], left.schema.field(at).type)
     sample = left.take(pa.array(shown, pa.int64())).set_column(at, left.schema.field(at), diffs)
     return Differences(missing, extra, sample)
-
-
-def _plain(rows: pa.Table) -> pa.Table:
-    """Return the rows with numbers for dates and times, of which Python has those of the years 1 to 9999 only."""
-    for place, field in enumerate(rows.schema):
-        if pa.types.is_temporal(field.type):
-            number = pa.int32() if field.type.bit_width == pa.int32().bit_width else pa.int64()
-            rows = rows.set_column(place, field.name, rows[field.name].cast(number))
-    return rows
 
 
 def _pair(rows: list[dict[str, Any]], floats: set[str], significant: int) -> None:

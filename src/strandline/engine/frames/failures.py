@@ -3,17 +3,21 @@
 The remedy must not depend on the component that failed.  The caller tries again after a full disk or a lost executor,
 as after an error of a store.  It does not after a damaged part, or a row that fails to evaluate.
 
+Whose error it is, is known by the classes of what was thrown, by Spark's conditions and their SQLSTATEs (`causes`):
+from the outside in, the first that says it decides.  A message decides nothing, because it quotes the rows.  So a row
+that holds the words of a full disk is a row that fails, and one that nothing is known of is tried apart (`Unsettled`).
+
 See `strandline/errors.py` (whose move it is).
 """
 
 from __future__ import annotations
 
 import re
-from typing import Final
+from collections.abc import Callable, Sequence
+from typing import Final, TypeVar
 
-from pyspark.errors import IllegalArgumentException
-
-from strandline.engine.frames.inline import NEGATIVE
+from strandline.engine.frames.inline import NEGATIVE, REFUSING
+from strandline.engine.session.causes import Cause, causes
 from strandline.errors import (
     CollectionError,
     CorruptionError,
@@ -21,80 +25,180 @@ from strandline.errors import (
     EvaluationError,
     StrandlineError,
     Unavailable,
+    Unsettled,
 )
 
-_UNREADABLE: Final = re.compile(r"\[FAILED_READ_FILE[A-Z_.]*\]\s*([^\n]*)")
-_NEGATIVE: Final = re.compile(re.escape(NEGATIVE) + r"[^\n]*?(?=' of the type \"STRING\"|\n|$)")
-_DATA: Final = re.compile(r"\[([A-Z][A-Z0-9_.]*)\]\s*([^\n]*?)\s*SQLSTATE: (?:2[123]|54|P0)")
-"""What is a function of the rows.  SQLSTATE class 22 is the data exception: a value that the expression has no answer
-for; 21 a subquery of more rows than one, 23 a key that is there twice, 54 a result that is too large, P0 what the query
-raises itself."""
-_BARE: Final = re.compile(
-    r"java\.(?:lang\.(?:Arithmetic|NumberFormat|IllegalArgument)|util\.(?:regex\.)?\w*(?:Format|Syntax)\w*"
-    r"|time\.(?:\w+\.)*\w+)Exception:?[^\n]*|javax\.xml\.[\w.]*Exception:?[^\n]*"
-    r"|\[(?:_LEGACY_ERROR_TEMP_\d+|INCONSISTENT_BEHAVIOR_CROSS_VERSION[A-Z_.]*)\][^\n]*"
+_ROWS: Final = ("21", "22", "23", "39", "54", "P0")
+"""The classes of SQLSTATE that say that it is a function of the rows: 22 is the data exception, a value that an
+expression has no answer for; 21 a subquery of more rows than one, 23 a key that is there twice, 39 a function that
+raised, 54 a result that is too large, P0 what the query raises itself."""
+_FILE: Final = "FAILED_READ_FILE"
+_SPARKS: Final = "org.apache.spark.SparkException"
+_FUNCTION: Final = "org.apache.spark.api.python.PythonException"
+_ANALYSIS: Final = "org.apache.spark.sql.AnalysisException"
+_INPUT: Final = ("java.io.IOException", "java.io.UncheckedIOException", "org.apache.hadoop.fs.FSError")
+"""What the operating system or a network refused."""
+_OF_VALUES: Final = (
+    "com.fasterxml.jackson.core.JacksonException",
+    "com.fasterxml.jackson.core.JsonProcessingException",
+    "java.io.CharConversionException",
+    "java.io.UTFDataFormatException",
+    "java.io.UnsupportedEncodingException",
+    "java.nio.charset.CharacterCodingException",
+    "java.util.zip.ZipException",
 )
-"""The same, where Spark lets Java's own exception through, or has given its error no class yet."""
-_PYTHON: Final = re.compile(
-    r"thrown from the Python worker[^\n]*(?:\s*^Traceback[^\n]*\n(?:[ \t][^\n]*\n)*(\S[^\n]*))?", re.MULTILINE
+"""Those of them that parsers throw at a value."""
+_SILENT: Final = (
+    "java.net.SocketException",
+    "java.net.SocketTimeoutException",
+    "java.net.UnknownHostException",
+    "org.apache.hadoop.fs.s3a.AWSNoResponseException",
+    "org.apache.hadoop.fs.s3a.AWSServiceThrottledException",
+    "org.apache.hadoop.fs.s3a.AWSStatus500Exception",
+    "org.apache.hadoop.fs.s3a.HttpChannelEOFException",
 )
-"""What a function of the caller's raised for a row."""
-_CONSTANT: Final = re.compile(r"\[INVALID_FORMAT\b")
-"""A constant that Spark looks at as late as it does at a row's values."""
-_NO_SPACE: Final = re.compile(r"(?:(/[^\s():]+)[\s():]*)?(No space left on device)")
-"""The operating system's words, behind the file's path where Java says it."""
-_SILENT: Final = re.compile(
-    r"(?:org\.apache\.hadoop\.(?:fs\.s3a\.(?:AWS(?:ApiCallTimeout|NoResponse|ServiceThrottled|Status500)"
-    r"|HttpChannelEOF)|net\.ConnectTimeout)|java\.net\.(?:SocketTimeout|Socket|Connect|NoRouteToHost|UnknownHost))"
-    r"Exception:?[^\n]*"
+"""Those of a store that Spark's tasks could not reach, or that gave them no answer: what a file holds was not seen."""
+_MACHINE: Final = (
+    "java.lang.InterruptedException",
+    "java.lang.LinkageError",
+    "java.lang.VirtualMachineError",
+    "java.util.concurrent.CancellationException",
+    "java.util.concurrent.TimeoutException",
+    "org.apache.spark.TaskKilledException",
 )
-"""A store that Spark's tasks could not reach, or that gave them no answer: what a file holds was not seen."""
-_THROWN: Final = re.compile(r"^: ([^\n]*)", re.MULTILINE)
-"""What was thrown, in py4j's report of it."""
+"""What ended a job that no row and no file ended."""
+_CANCELLED: Final = "SPARK_JOB_CANCELLED"
+_NO_SPACE: Final = re.compile(r"(?:(/.*?)[\s:]*)?\(?(No space left on device)\)?")
+"""The whole of what Java says, behind the file's path in some of its classes."""
 _ADVICE: Final = re.compile(r' If necessary set "?spark\.sql\.ansi\.enabled"? to "?false"? to bypass this error\.')
 """What Spark advises and an environment does not let its users do."""
-_STATE: Final = re.compile(r"\s*SQLSTATE:.*")
+_STATE: Final = re.compile(r"\s*SQLSTATE:.*", re.DOTALL)
+_CLASS: Final = re.compile(r"^\[[A-Z_.0-9]+\]\s*")
+T = TypeVar("T")
+SHOWN_MAX: Final = 600
+"""So many characters of a message are shown: it may quote a row of any size."""
 
 
 def as_ours(error: Exception) -> StrandlineError | None:
-    """Return our error for a failure of Spark or of the machine; None for any other exception: a bug.
-
-    What is wrong with stored rows is known by its text, because the class depends on the call: PySpark's own from most,
-    py4j's from ``toArrow``.  Trap: py4j asks the JVM for an error's text, so without a JVM there is none.
-    """
+    """Return our error for a failure of Spark or of the machine; None for any other exception: a bug."""
     py4j = {kind.__name__ for kind in type(error).__mro__ if kind.__module__ == "py4j.protocol"}
     if "Py4JNetworkError" in py4j or isinstance(error, ConnectionError):
-        return Unavailable("Spark does not answer: its JVM has ended or was stopped; open the environment again")
+        return _ended()
     if isinstance(error, OSError):  # nothing names what a failed call has written
         return Determinate(f"the machine refused a file: {error}")
-    text = str(error)
-    if found := _NEGATIVE.search(text):
-        return CollectionError(_STATE.sub("", found[0]))
-    if (found := _NO_SPACE.search(text)) and not _DATA.search(text):  # a row may hold these words
-        return Determinate(f"the machine refused a file: {found[2]}{f': {found[1]}' if found[1] else ''}")
-    if (found := _SILENT.search(text)) and not _DATA.search(text):
-        return Unavailable(f"a store does not answer Spark: {found[0]}")
-    if found := _UNREADABLE.search(text):
-        return CorruptionError(f"a file fails its check: {_STATE.sub('', found[1])}")
-    if found := _DATA.search(text):
-        return EvaluationError(f"a row cannot be evaluated: {found[1]}: {_ADVICE.sub('', found[2])}")
-    if found := _BARE.search(text):
-        return EvaluationError(f"a row cannot be evaluated: {found[0]}")
-    if found := _PYTHON.search(text):
-        return EvaluationError(f"a row cannot be evaluated: a function raised {found[1] or 'an exception'}")
-    if isinstance(error, IllegalArgumentException) or _CONSTANT.match(text):
-        return EvaluationError(f"a row cannot be evaluated: {_STATE.sub('', text.splitlines()[0])}")
-    if py4j:
-        return Unavailable(f"Spark failed, and may succeed when it is tried again: {thrown(error)}")
+    try:
+        chain = causes(error)
+    except Exception as lost:
+        if is_sparks(lost) or isinstance(lost, ConnectionError):
+            return _ended()
+        raise
+    if chain:
+        return whose(chain)
+    return Unavailable(f"Spark failed, and may succeed when it is tried again: {thrown(error)}") if py4j else None
+
+
+def translated(call: Callable[[], T]) -> T:
+    """Return what a call returns, and raise what it raises as our error (`as_ours`), if it is one."""
+    try:
+        return call()
+    except Exception as error:
+        ours = as_ours(error)
+        if ours is None:
+            raise
+        raise ours from error
+
+
+def whose(chain: Sequence[Cause]) -> StrandlineError | None:
+    """Return our error for what was thrown, outermost first; None if it is Spark's refusal of a text: a bug of ours."""
+    file: Cause | None = None
+    for cause in chain:
+        if cause.condition.startswith(_FILE) and cause.is_a(_SPARKS):
+            file = cause
+        elif file is None and (found := _of_rows(cause)) is not None:
+            return found
+        elif cause.is_a(*_INPUT) and not cause.is_a(*_OF_VALUES):
+            found = _refused(cause)
+            if found is not None:
+                return found
+            if file is None and cause is chain[-1]:
+                return Unavailable(f"Spark failed, and may succeed when it is tried again: {_shown(cause)}")
+        elif cause.condition == _CANCELLED or cause.is_a(*_MACHINE):
+            return Unavailable(f"Spark failed, and may succeed when it is tried again: {_shown(cause)}")
+    if file is not None:
+        return CorruptionError(f"a file fails its check: {_sentence(file)}")
+    evaluated = next((each for each in chain if each.evaluating), None)
+    if evaluated is not None:
+        return EvaluationError(f"a row cannot be evaluated: {_shown(evaluated)}")
+    if chain[0].is_a(_ANALYSIS):
+        return None
+    return Unsettled(f"Spark failed, and may succeed when it is tried again: {_shown(chain[-1])}")
+
+
+def _of_rows(cause: Cause) -> StrandlineError | None:
+    """Return our error if this says that it is a function of the rows."""
+    if cause.parameters.get("format") == REFUSING and (said := cause.parameters.get("input", "")).startswith(NEGATIVE):
+        return CollectionError(_line(said))
+    if cause.is_a(_FUNCTION):
+        return EvaluationError(f"a row cannot be evaluated: a function raised {_raised(cause)}")
+    if cause.state[:2] in _ROWS:
+        return EvaluationError(f"a row cannot be evaluated: {_shown(cause)}")
     return None
 
 
+def _refused(cause: Cause) -> StrandlineError | None:
+    """Return our error if this says what the operating system or a network refused."""
+    if cause.is_a(*_SILENT):
+        return Unavailable(f"a store does not answer Spark: {_shown(cause)}")
+    if found := _NO_SPACE.fullmatch(cause.message.strip()):
+        return Determinate(f"the machine refused a file: {found[2]}{f': {found[1]}' if found[1] else ''}")
+    return None
+
+
+def _raised(cause: Cause) -> str:
+    """Return what a function of the caller's raised: what stands in its traceback behind the last frame."""
+    lines = cause.parameters.get("traceback", cause.message).strip().splitlines()
+    frames = [number for number, line in enumerate(lines) if line.lstrip().startswith("File ")]
+    below = lines[frames[-1] + 1 :] if frames else lines
+    return _line(next((line for line in below if line[:1].strip()), "")) or "an exception"
+
+
+def _ended() -> StrandlineError:
+    return Unavailable("Spark does not answer: its JVM has ended or was stopped; open the environment again")
+
+
+def _shown(cause: Cause) -> str:
+    """Return a cause for people, in one line: its condition, or its class, and its message."""
+    name = cause.condition or (cause.classes[0] if cause.classes else "")
+    said = _sentence(cause)
+    return f"{name}: {said}" if name and said else name or said
+
+
+def _sentence(cause: Cause) -> str:
+    """Return a message in one line, without the condition, the state and the text of the query that follow it."""
+    said = cause.message
+    if cause.condition:
+        said = _CLASS.sub("", said)
+        before, state, _ = said.rpartition(f"SQLSTATE: {cause.state}")
+        said = before if state and cause.state else said
+    return _line(_ADVICE.sub("", said))
+
+
+def _line(message: str) -> str:
+    r"""Return a message in one line that is not too long.
+
+    >>> _line(" two\nlines ")
+    'two lines'
+    """
+    line = " ".join(message.split())
+    return line if len(line) <= SHOWN_MAX else f"{line[:SHOWN_MAX]}…"
+
+
 def thrown(error: BaseException) -> str:
-    """Return what the JVM threw, in one line, without Spark's error class and state code."""
-    text = str(error)
-    found = _THROWN.search(text)
-    first = found[1] if found else next(iter(text.strip().splitlines()), "")
-    return _STATE.sub("", re.sub(r"^\[[A-Z_.0-9]+\]\s*", "", first))
+    """Return what the JVM threw, in one line, without Spark's error class and state code: for people."""
+    chain = causes(error)
+    if chain:
+        return _sentence(chain[0])
+    return _line(_STATE.sub("", _CLASS.sub("", next(iter(str(error).strip().splitlines()), ""))))
 
 
 def is_sparks(error: BaseException) -> bool:

@@ -22,6 +22,7 @@ from typing import Any, Final
 
 from pyspark.sql import DataFrame
 
+from strandline.engine.session.causes import behind, causes
 from strandline.errors import AsOfError
 
 GONE: Final = "FAILED_READ_FILE.FILE_NOT_EXIST"
@@ -33,14 +34,19 @@ def hand_out(frame: DataFrame, check: Callable[[], None], give_back: Callable[[]
 
     That is called once, by whichever thread collects the frame.
     """
-    own: Any = frame.select("*")
-    session = copy.copy(frame.sparkSession)
-    own._session = session  # noqa: SLF001  # see above
-    weakref.finalize(session, give_back)
+    own: Any = held_until_unused(frame.select("*"), give_back)
     own._strandline_check = check  # noqa: SLF001  # ours
     own.__class__ = _checked(type(frame))
     found: DataFrame = own
     return found
+
+
+def held_until_unused(frame: DataFrame, give_back: Callable[[], object]) -> DataFrame:
+    """Return ``frame``, which nothing else has yet, and call ``give_back`` once no frame derived from it is left."""
+    own: Any = frame
+    own._session = copy.copy(frame.sparkSession)  # noqa: SLF001  # see above
+    weakref.finalize(own._session, give_back)  # noqa: SLF001
+    return frame
 
 
 _kinds: Final[dict[type, type]] = {}
@@ -70,7 +76,7 @@ def _telling(method: Callable[..., Any], check: Callable[[], None]) -> Callable[
         try:
             found = method(*args, **options)
         except Exception as error:
-            if GONE in str(error):
+            if _is_gone(error):
                 raise AsOfError("garbage collection has deleted what this frame reads; read it again") from error
             raise
         if isinstance(found, DataFrame) and type(found) not in _kinds.values():
@@ -80,3 +86,8 @@ def _telling(method: Callable[..., Any], check: Callable[[], None]) -> Callable[
         return found
 
     return call
+
+
+def _is_gone(error: BaseException) -> bool:
+    """Tell whether a part was not there, also where PySpark raised a warning about that in its place."""
+    return any(thrown.condition == GONE for each in behind(error, hidden=True) for thrown in causes(each))

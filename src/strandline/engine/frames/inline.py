@@ -34,7 +34,9 @@ SCHEMAS_REMEMBERED: Final = 1_000
 COPIES_MAX: Final = 100_000
 """How many rows `copied` should give: more of them are Spark's to give."""
 NEGATIVE: Final = "a row has the negative count"
-"""How the sentence about a negative count begins, by which it is recognised in Spark's message."""
+"""How the sentence about a negative count begins."""
+REFUSING: Final = "9G9G9G9"
+"""The number format that such a sentence does not have, by which Spark's error is known for ours: no row says it."""
 
 
 @lru_cache(maxsize=SCHEMAS_REMEMBERED)
@@ -129,8 +131,18 @@ def in_order(table: pa.Table, by: Sequence[str]) -> pa.Table:
     """Return ``table`` sorted ``by`` columns (names without case), NULLs first; nested ones have no order here."""
     named = {field.name.lower(): field for field in table.schema}
     fields = [named[name.lower()] for name in by]
-    keys = [(field.name, "ascending", "at_start") for field in fields if not pa.types.is_nested(field.type)]
-    return table.take(pc.sort_indices(table, sort_keys=keys))
+    ordered = numbered([table[field.name] for field in fields if not pa.types.is_nested(field.type)])
+    keys = [(name, "ascending", "at_start") for name in ordered.column_names]
+    return table.take(pc.sort_indices(ordered, sort_keys=keys)) if keys else table
+
+
+def numbered(columns: Sequence[pa.ChunkedArray]) -> pa.Table:
+    """Return columns as a table that Arrow sorts and groups by: each is called by its number.
+
+    Trap: Arrow reads a key that begins with a point or a bracket as a path: by ``.a`` it sorts and groups the column
+    ``a``, and by ``[0]`` the first one.
+    """
+    return pa.table(list(columns), [str(place) for place in range(len(columns))])
 
 
 def without_idle_error(table: pa.Table) -> pa.Table:
@@ -203,8 +215,9 @@ def copied(counts: pa.Table) -> pa.Table:
 def consolidated(table: pa.Table) -> pa.Table:
     """Return the updates with equal ones added up, zeros dropped, sorted (for frames that `can_group`)."""
     kept = summed(table)
-    order = [(name, "ascending") for name in kept.column_names if name != DIFF]
-    return kept.take(pc.sort_indices(kept, order)).select(table.column_names)
+    ordered = numbered([kept[name] for name in kept.column_names if name != DIFF])
+    order = [(name, "ascending") for name in ordered.column_names]
+    return kept.take(pc.sort_indices(ordered, order)).select(table.column_names)
 
 
 def added_up(table: pa.Table) -> pa.Table:
@@ -215,8 +228,9 @@ def added_up(table: pa.Table) -> pa.Table:
 def summed(table: pa.Table) -> pa.Table:
     """Return each distinct value of the columns other than ``__diff`` once, with its Σ diff; zeros dropped."""
     names = [name for name in table.column_names if name != DIFF]
-    canonical = pa.table({name: _canonical(table[name]) for name in names} | {DIFF: table[DIFF]})
-    sums = canonical.group_by(names).aggregate([(DIFF, "sum")]).rename_columns([*names, DIFF])
+    canonical = numbered([*(_canonical(table[name]) for name in names), table[DIFF]])
+    *keys, diff = canonical.column_names
+    sums = canonical.group_by(keys).aggregate([(diff, "sum")]).rename_columns([*names, DIFF])
     return sums.filter(pc.not_equal(sums[DIFF], 0))
 
 

@@ -103,8 +103,10 @@ def dataframe(frame: Frame, session: SparkSession, origin: int = 0) -> DataFrame
     """Return the frame as a lazy DataFrame of ``session``, its times counting from ``origin``."""
     match frame:
         case Local(table, _):
-            # In one chunk, because Spark takes an empty one for the end.
+            # In one chunk, because Spark takes an empty one for the end, and cannot convert none of a nested type.
             shifted = (table if origin == 0 else later(table, -origin)).combine_chunks()
+            if not shifted.num_rows:
+                shifted = shifted.schema.empty_table()
             # Named types, because Spark would take a time without zone for one with.
             return session.createDataFrame(shifted, schema=from_arrow_schema(shifted.schema))
         case Distributed(lazy, _, own) if own == origin:

@@ -25,6 +25,8 @@ from strandline.engine.messages import connector, records, texts
 from strandline.engine.messages.parsed import parts
 from strandline.engine.messages.shapes import shaped
 from strandline.engine.prepared.here import Here
+from strandline.engine.session.cluster import PYTHON_KEY
+from strandline.engine.session.workers import Workers
 from strandline.errors import DefinitionError
 from strandline.persist.handles.contents import Rows
 
@@ -35,8 +37,10 @@ HERE_ROWS_MAX: Final = 100_000
 class SparkMessages:
     """Decodes messages in ``session``."""
 
-    def __init__(self, session: SparkSession) -> None:
+    def __init__(self, session: SparkSession, workers: Workers | None = None) -> None:
+        """``workers``: the Python of executors, if that is another than this one."""
         self._session = session
+        self._workers = workers
         self._here = Here(session)
 
     @property
@@ -65,9 +69,11 @@ class SparkMessages:
 
     def _messages(self, raw: pa.Table, schema: Schema, form: MessageFormat, *, locate: bool) -> Rows:
         given = conformed(raw, form)
-        if given.num_rows > HERE_ROWS_MAX:
-            return decoded(dataframe(Local(given, plain=True), self._session), schema, form, locate=locate)
         own = records.decoding(schema, form)
+        if given.num_rows > HERE_ROWS_MAX:
+            if own is not None and self._lack() is not None:
+                given, own = own.table(given), None
+            return _decoded(dataframe(Local(given, plain=True), self._session), own, schema, form, locate=locate)
         table = given if own is None else own.table(given)
         key = (schema, repr(form), locate)
         try:
@@ -89,13 +95,27 @@ class SparkMessages:
             )
         if not topic.messages:
             return self._messages(_EMPTY, schema, form, locate=locate)
+        own = records.decoding(schema, form)
+        if own is not None and (lack := self._lack()) is not None:
+            raise DefinitionError(
+                f"executors cannot decode the messages of topic {topic.topic!r}, since {lack}; name a Python that can "
+                f"in {PYTHON_KEY}, or leave out kafka_jars, so that this process reads the topic"
+            )
         frame = connector.raw(self._session, topic, headers=Metadata.HEADERS in form.included.values())
-        return decoded(frame, schema, form, locate=locate)
+        return _decoded(frame, own, schema, form, locate=locate)
+
+    def _lack(self) -> str | None:
+        return None if self._workers is None else self._workers.lack_of_decoders()
 
 
 def decoded(raw: DataFrame, schema: Schema, form: MessageFormat, *, locate: bool) -> Rows:
     """Return the rows of a frame of raw messages (lazy)."""
-    own = records.decoding(schema, form)
+    return _decoded(raw, records.decoding(schema, form), schema, form, locate=locate)
+
+
+def _decoded(
+    raw: DataFrame, own: records.Decoding | None, schema: Schema, form: MessageFormat, *, locate: bool
+) -> Rows:
     parsed = raw if own is None else own.frame(raw)
     return wrap(Distributed(_finished(parsed, schema=schema, form=form, locate=locate), plain=True))
 

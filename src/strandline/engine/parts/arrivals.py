@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import ClassVar, Final
 
 import pyarrow as pa
@@ -14,7 +13,7 @@ from strandline.algebra.keyed import GONE, KEPT, ORDER
 from strandline.algebra.schema import DIFF, ERROR, TIME, Schema, quote
 from strandline.engine.frames import inline
 from strandline.engine.frames.rows import Distributed, Frame, Local
-from strandline.engine.parts.aside import HELD_BYTES_MAX, Aside
+from strandline.engine.parts.aside import HELD_BYTES_MAX, Aside, OfThisMachine, Places
 from strandline.errors import InvalidUsage
 
 _KEYED: Final[Mapping[str, tuple[pa.DataType, str]]] = {
@@ -30,9 +29,15 @@ class Arrivals(Aside):
     known: ClassVar[tuple[str, ...]] = ()
 
     def __init__(
-        self, session: SparkSession, schema: Schema, *, keyed: bool, held_bytes_max: int = HELD_BYTES_MAX
+        self,
+        session: SparkSession,
+        schema: Schema,
+        *,
+        keyed: bool,
+        held_bytes_max: int = HELD_BYTES_MAX,
+        place: Places = OfThisMachine,
     ) -> None:
-        super().__init__(session, schema, 0, held_bytes_max)
+        super().__init__(session, schema, 0, held_bytes_max, place)
         more = _KEYED if keyed else {}
         stored = inline.update_schema(schema)
         fields = [
@@ -61,10 +66,8 @@ class Arrivals(Aside):
 
     def _frame(self) -> Frame:
         names = [name for name in self._target.names if name != ERROR or self._erring]
-        if self._directory is None:
+        if not self._files:
             table = pa.concat_tables([self._target.empty_table(), *self._held])
             return Local(table.select(names), plain=self._plain)
-        self._spill()
-        self._finish()
-        scan = self._session.read.schema(self._ddl).parquet(Path(self._directory.name).as_uri())
+        scan = self._scan(self._ddl)
         return Distributed(scan.select(*map(quote, names)), plain=self._plain)

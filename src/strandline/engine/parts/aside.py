@@ -1,27 +1,126 @@
 """Rows that come from outside, one bounded table after the other, as a frame: in memory while they are few.
 
-Beyond that they lie in one Parquet file of this machine, which Spark reads; it is gone when the `Aside` is closed.
+Beyond that they lie in Parquet files, which are gone when the `Aside` is closed.  Executors read them.  So where those
+are on other machines, the files lie below a prefix of the location's own objects (`InLocation`), which every executor
+reaches; a sweep deletes what a process that was killed has left there.  A process that only reads may not put them
+there (`Nowhere`).  Where Spark runs in this process alone, they lie in a temporary directory of this machine
+(`OfThisMachine`).
 """
 
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
-from typing import ClassVar, Final, Self
+from typing import ClassVar, Final, Protocol, Self, TypeAlias
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 from strandline.algebra.schema import DIFF, ERROR, TIME, Schema, quote
 from strandline.engine.frames import inline
 from strandline.engine.frames.rows import Distributed, Frame, Local, wrap
+from strandline.engine.parts.part_store import Parts
 from strandline.errors import Determinate
 from strandline.persist.handles.contents import Rows
 
 HELD_BYTES_MAX: Final = 16 * 1024 * 1024
 """Bytes of Arrow data that are kept in memory."""
+
+
+class Place(Protocol):
+    """Where the files of one `Aside` lie, by their numbers.  Calls block."""
+
+    def put(self, number: int, data: bytes) -> None:
+        """Store a Parquet file.
+
+        Raises `Determinate` if this machine refuses it, and what the location's store raises.
+        """
+        ...
+
+    @property
+    def uri(self) -> str:
+        """The directory of the files, as executors name it."""
+        ...
+
+    def clear(self) -> None:
+        """Delete the files, as far as that is possible.  Idempotent."""
+        ...
+
+
+class OfThisMachine:
+    """A temporary directory."""
+
+    def __init__(self) -> None:
+        self._directory: tempfile.TemporaryDirectory[str] | None = None
+
+    def put(self, number: int, data: bytes) -> None:
+        """See `Place.put`."""
+        try:
+            if self._directory is None:
+                self._directory = tempfile.TemporaryDirectory(prefix="strandline-aside-")
+            Path(self._directory.name, _name(number)).write_bytes(data)
+        except OSError as error:
+            raise Determinate(f"rows cannot be put aside in {tempfile.gettempdir()}: {error}") from error
+
+    @property
+    def uri(self) -> str:
+        """See `Place.uri`."""
+        assert self._directory is not None, "a file was put there"
+        return Path(self._directory.name).as_uri()
+
+    def clear(self) -> None:
+        """See `Place.clear`."""
+        if self._directory is not None:
+            self._directory.cleanup()
+
+
+class InLocation:
+    """A prefix of the location's objects that nothing else uses."""
+
+    def __init__(self, store: Parts, prefix: str) -> None:
+        self._store = store
+        self._prefix = prefix
+
+    def put(self, number: int, data: bytes) -> None:
+        """See `Place.put`."""
+        self._store.put_aside(f"{self._prefix}/{_name(number)}", data)
+
+    @property
+    def uri(self) -> str:
+        """See `Place.uri`."""
+        return self._store.uri(self._prefix)
+
+    def clear(self) -> None:
+        """See `Place.clear`."""
+        self._store.delete_prefix(self._prefix)
+
+
+class Nowhere:
+    """The place of a process that may only read its location, while its executors read no file of this machine."""
+
+    uri = ""
+
+    def put(self, number: int, data: bytes) -> None:
+        """Refuse it, with `Determinate`."""
+        raise Determinate(
+            f"more than {HELD_BYTES_MAX // 1024**2} MiB of rows have to lie where a cluster's executors read them, "
+            "and a process that only reads puts nothing into its location: start Spark in this process "
+            "(spark.master = 'local[*]')"
+        )
+
+    def clear(self) -> None:
+        """Do nothing."""
+
+
+Places: TypeAlias = Callable[[], Place]
+"""Make a place for each `Aside`."""
+
+
+def _name(number: int) -> str:
+    return f"rows-{number:06}.parquet"
 
 
 class Aside:
@@ -32,15 +131,22 @@ class Aside:
 
     known: ClassVar[tuple[str, ...]] = (TIME, DIFF)
 
-    def __init__(self, session: SparkSession, schema: Schema, time: int, held_bytes_max: int = HELD_BYTES_MAX) -> None:
+    def __init__(
+        self,
+        session: SparkSession,
+        schema: Schema,
+        time: int,
+        held_bytes_max: int = HELD_BYTES_MAX,
+        place: Places = OfThisMachine,
+    ) -> None:
         self._session = session
         self._schema = schema
         self._time = time
         self._held_bytes_max = held_bytes_max
         self._held: list[pa.Table] = []
         self._bytes = 0
-        self._directory: tempfile.TemporaryDirectory[str] | None = None
-        self._writer: pq.ParquetWriter | None = None
+        self._place = place()
+        self._files = 0
 
     def add(self, table: pa.Table) -> None:
         """See `Aside.add`."""
@@ -63,38 +169,37 @@ class Aside:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        """Close it."""
+        self.close()
+
+    def close(self) -> None:
         """Forget all rows; no frame of them can be read after it."""
         self._held.clear()
-        self._finish()
-        if self._directory is not None:
-            self._directory.cleanup()
+        if self._files:
+            self._place.clear()
 
     def _frame(self) -> Frame:
-        if self._directory is None:
+        if not self._files:
             columns = inline.update_schema(self._schema).empty_table().drop_columns([ERROR])
             return Local(pa.concat_tables([columns, *self._held]), plain=True)
-        self._spill()
-        self._finish()
-        scan = self._session.read.schema(self._schema.ddl).parquet(Path(self._directory.name).as_uri())
+        scan = self._scan(self._schema.ddl)
         columns = [*map(quote, self._schema.names), f"0L AS {TIME}", f"1L AS {DIFF}"]
         return Distributed(scan.selectExpr(*columns), plain=True, origin=self._time)
 
+    def _scan(self, ddl: str) -> DataFrame:
+        """Return the rows of all files, and of a last one for what is in memory."""
+        if self._held:
+            self._spill()
+        # By their names, and not by what the directory holds: a file that is gone is an error, and no fewer rows.
+        files = [f"{self._place.uri}/{_name(number)}" for number in range(1, self._files + 1)]
+        return self._session.read.schema(ddl).parquet(*files)
+
     def _spill(self) -> None:
-        """Move what is in memory behind what is in the file."""
-        try:
-            for table in self._held:
-                rows = table.drop_columns(list(self.known))
-                if self._writer is None:
-                    self._directory = tempfile.TemporaryDirectory(prefix="strandline-aside-")
-                    path = Path(self._directory.name) / "rows.parquet"
-                    self._writer = pq.ParquetWriter(path, rows.schema, compression="lz4", store_schema=False)
-                self._writer.write_table(rows)
-        except OSError as error:
-            raise Determinate(f"rows cannot be put aside in {tempfile.gettempdir()}: {error}") from error
+        """Move what is in memory into a file."""
+        rows = pa.concat_tables([table.drop_columns(list(self.known)) for table in self._held])
+        sink = pa.BufferOutputStream()
+        pq.write_table(rows, sink, compression="lz4", store_schema=False)
+        self._files += 1  # before it is there: one that may be there is deleted, too
+        self._place.put(self._files, sink.getvalue().to_pybytes())
         self._held.clear()
         self._bytes = 0
-
-    def _finish(self) -> None:
-        if self._writer is not None:
-            self._writer.close()
-            self._writer = None

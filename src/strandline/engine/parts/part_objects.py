@@ -103,6 +103,13 @@ class ObjectParts:
         assert described is not None, "a part without rows is never written"
         return described
 
+    def put_aside(self, key: str, data: bytes) -> None:
+        """See `Parts.put_aside`."""
+        try:
+            obstore.put(self._store, key, data)
+        except (exceptions.BaseError, OSError) as error:
+            raise Unavailable(f"rows cannot be put aside as {key}: {first_line(error)}") from error
+
     def delete(self, part: BlobPart) -> None:
         """Remove a part.  Idempotent."""
         try:

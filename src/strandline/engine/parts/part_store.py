@@ -26,7 +26,7 @@ import pyarrow.parquet as pq
 
 from strandline.engine.parts import footers, sidecars
 from strandline.engine.parts.footers import Described
-from strandline.errors import CorruptionError
+from strandline.errors import CorruptionError, Determinate
 from strandline.persist.shard.batch import BlobPart
 
 
@@ -59,6 +59,13 @@ class Parts(Protocol):
 
     def write(self, key: str, data: bytes) -> Described:
         """Store a Parquet file as ``key``, durably, and describe it."""
+        ...
+
+    def put_aside(self, key: str, data: bytes) -> None:
+        """Store a file that no batch will ever name, and that need not survive a power cut.
+
+        Raises `Determinate` if it is refused, `Unavailable` if the store does not answer.
+        """
         ...
 
     def delete(self, part: BlobPart) -> None:
@@ -141,6 +148,15 @@ class PartStore:
         described = self._describe(key, path)
         assert described is not None, "a part without rows is never written"
         return described
+
+    def put_aside(self, key: str, data: bytes) -> None:
+        """See `Parts.put_aside`."""
+        path = self._path(key)
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(data)
+        except OSError as error:
+            raise Determinate(f"rows cannot be put aside in {path.parent}: {error}") from error
 
     def delete(self, part: BlobPart) -> None:
         """Remove a part, its sidecar and its directory once that is empty.  Idempotent."""

@@ -2,7 +2,8 @@
 
 A step's plan is prepared when it is first asked for, and any other when it is asked for a second time, since much of
 what is asked for once (an INSERT of an odd shape) is never asked for again.  To prepare a plan takes as long as to plan
-it afresh.  The least recently used plans are forgotten.
+it afresh.  The least recently used plans are forgotten.  On a cluster each plan is prepared when it is first asked for:
+a prepared one runs in this process, and a fresh one in a job, which waits for executors.
 
 Whatever goes wrong here costs time and no answer: the caller then runs a fresh plan, which fails as it must.
 """
@@ -99,8 +100,10 @@ class _Run:
 class Plans:
     """The plans of one engine.  Its calls block; one is served at a time, because a plan has one set of leaves."""
 
-    def __init__(self, session: SparkSession) -> None:
+    def __init__(self, session: SparkSession, *, at_once: bool = False) -> None:
+        """``at_once``: prepare a plan when it is first asked for."""
         self.session = session
+        self._asked_min = 1 if at_once else ASKED_MIN
         self.counters = Counters()
         self._leaves: Leaves | None = None
         self._kept: OrderedDict[_Key, Prepared | str | int] = OrderedDict()
@@ -167,7 +170,7 @@ class Plans:
         if not isinstance(kept, int):
             return False
         self._kept[key] = kept + (2 if asked.again else 1)
-        return kept + (2 if asked.again else 1) >= ASKED_MIN
+        return kept + (2 if asked.again else 1) >= self._asked_min
 
     def _made(self, leaves: Leaves, asked: Asked) -> Prepared | str:
         """Return the plan of what is asked for, or why there is none."""

@@ -27,6 +27,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.util import _load_from_socket
 
+from strandline.engine.session.causes import causes
 from strandline.engine.session.start import RESULT_SIZE_KEY, heap_bytes, tag_jobs, untag_jobs
 from strandline.errors import Determinate, InvalidUsage
 
@@ -36,6 +37,8 @@ HEAP_SHARE: Final = 16
 """A job should give at most this fraction of the heap: of eight queries at a time, half of it."""
 GROWTH_MAX: Final = 4
 """A job has at most so many times the partitions of the one before: those may have been empty by chance."""
+_TOO_LARGE: Final = "Job aborted due to stage failure: Total size of serialized results of "
+"""How Spark's words begin for a result beyond ``spark.driver.maxResultSize``; it has no condition for that."""
 
 
 class Gathered:
@@ -146,7 +149,7 @@ def _handed_over(rows: DataFrame, session: SparkSession) -> Generator[bytes, Non
         try:
             port, secret, server = context._jvm.PythonRDD.runJob(context._jsc.sc(), batches, asked)  # noqa: SLF001
         except Exception as error:
-            if RESULT_SIZE_KEY not in str(error):
+            if not _is_too_large(error):
                 raise
             if len(asked) == 1:
                 raise InvalidUsage(
@@ -165,3 +168,9 @@ def _handed_over(rows: DataFrame, session: SparkSession) -> Generator[bytes, Non
         finally:
             context._gateway.detach(server)  # noqa: SLF001 - it holds what it sent until Python's next collection
         begin, count = begin + len(asked), following(len(asked), size, room)
+
+
+def _is_too_large(error: Exception) -> bool:
+    """Tell whether Spark refused what a job gave, rather than a task failed: that has a cause, and begins otherwise."""
+    (first, *below) = causes(error) or (None,)
+    return first is not None and not below and first.message.startswith(_TOO_LARGE)

@@ -11,7 +11,7 @@ import importlib
 import importlib.util
 import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Final
@@ -20,6 +20,7 @@ from pyspark import cloudpickle
 from pyspark.sql import SparkSession
 from pyspark.util import PythonEvalType
 
+from strandline.engine.session.reach import BARRED
 from strandline.errors import ConfigError
 
 _NAME: Final = re.compile(r"[a-z][a-z0-9_]*")
@@ -32,6 +33,14 @@ _OF_ROWS: Final = frozenset(
     }
 )
 """What gives one value for each row, from this row alone."""
+_LIBRARIES: Final[Mapping[int, tuple[str, ...]]] = {
+    PythonEvalType.SQL_BATCHED_UDF: (),
+    PythonEvalType.SQL_ARROW_BATCHED_UDF: ("pyarrow",),
+    PythonEvalType.SQL_SCALAR_ARROW_UDF: ("pyarrow",),
+    PythonEvalType.SQL_SCALAR_PANDAS_UDF: ("pyarrow", "pandas"),
+}
+"""What Spark's Python on executors imports to give each kind its rows."""
+assert _LIBRARIES.keys() == _OF_ROWS
 
 
 class Functions:
@@ -54,13 +63,21 @@ class Functions:
         """What each of them returns, by its name: all of a function that the analysis of a text depends on."""
         return {name: function.returnType.simpleString() for name, function in sorted(self._own.items())}
 
+    def code(self, name: str) -> Any:
+        """Return what executors call for the function ``name``."""
+        return self._own[name].func
+
+    def libraries(self, name: str) -> Sequence[str]:
+        """Return what executors need besides the code of the function ``name``."""
+        return _LIBRARIES[self._own[name].evalType]
+
     def learn(self, session: SparkSession) -> None:
         """Let the queries of ``session`` call the functions.
 
         Raises `ConfigError` for one that has the name of a function of Spark's.
         """
         for name, function in self._own.items():
-            if session.catalog.functionExists(name):
+            if name in BARRED or session.catalog.functionExists(name):
                 raise ConfigError(f"the function {name!r} has the name of a function of Spark's: give it another")
             session.udf.register(name, function)
 

@@ -164,9 +164,16 @@ def reach(session: SparkSession, location: ObjectLocation) -> None:
 
 
 def bucket_settings(location: ObjectLocation) -> dict[str, str]:
-    """Return S3A's settings for the location's bucket alone."""
+    """Return S3A's settings for the location's bucket alone.
+
+    Raises `ConfigError` for an option with ``${``: Hadoop would put an environment variable or a property in its place,
+    and show it to the server that the options name.
+    """
     options = revealed(location.options)
     known = {theirs: options[ours] for ours, theirs in _OPTIONS.items() if ours in options}
+    for ours in _OPTIONS:
+        if "${" in options.get(ours, ""):
+            raise ConfigError(f"the option {ours} of {location.url} has ${{ in it, which Hadoop would replace")
     known["input.stream.type"] = "classic"  # the others want a second client with a native library
     known |= _PATIENCE
     if "endpoint" in known:

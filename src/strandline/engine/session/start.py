@@ -28,7 +28,9 @@ from pyspark import SparkConf, SparkContext
 from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
 
-from strandline.engine.session import class_archive
+from strandline.engine.session import class_archive, reach
+from strandline.engine.session.causes import behind
+from strandline.engine.session.cluster import PYTHON_KEY, of_cluster
 from strandline.errors import ConfigError
 
 JAVA_MAJOR_MIN: Final = 17
@@ -77,8 +79,6 @@ ENGINE_CONF: Final[Mapping[str, str]] = {
     "spark.sql.files.ignoreMissingFiles": "false",
     # One input split makes about one part.
     "spark.sql.files.maxPartitionBytes": str(PART_BYTES_TARGET),
-    # A relation is a frame we named or nothing: no file is reachable by writing its path into a query.
-    "spark.sql.runSQLOnFiles": "false",
     "spark.sql.execution.arrow.pyspark.enabled": "true",
     # Spark writes a plan down for its UI whenever something is run, and when a view gets a name.  Its long form takes
     # a tenth of the time of a small step.
@@ -91,8 +91,6 @@ _APPLICATION_CONF: Final[Mapping[str, str]] = {
     "spark.app.name": "strandline",
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
-    "spark.driver.host": "127.0.0.1",
-    "spark.driver.bindAddress": "127.0.0.1",
     # Three views generate some 150 classes a tick; Spark keeps 100, so that none would be there at the next one.
     "spark.sql.codegen.cache.maxEntries": "5000",
     # Every task that sorts, groups or joins begins with one page.  Spark's own guess is 64 MiB on a heap like ours: a
@@ -129,17 +127,24 @@ def build(config: Mapping[str, str]) -> SparkSession:
     java = java_path(os.environ)
     require_java(java)
     os.environ.setdefault("SPARK_HOME", str(Path(pyspark.__file__).parent))  # where local-cluster finds its executors
-    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")  # else Spark guesses an address and warns about its guess
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # else workers run what PATH has, perhaps without pyarrow
     settings = {
         "spark.master": "local[*]",
         "spark.driver.memory": f"{default_heap_mib(psutil.virtual_memory().total)}m",
     }
     settings |= _APPLICATION_CONF
     settings |= config
+    network = of_cluster(settings["spark.master"])
+    settings = network | settings
+    if "spark.driver.host" in network:  # else Spark guesses an address and warns about its guess
+        os.environ.setdefault("SPARK_LOCAL_IP", network["spark.driver.host"])
+    if PYTHON_KEY in settings:
+        os.environ["PYSPARK_PYTHON"] = settings[PYTHON_KEY]
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # else workers run what PATH has, perhaps without pyarrow
     options = class_archive.options(java, settings.get("spark.driver.extraJavaOptions", ""))
     logging_ = f"-Dlog4j2.configurationFile={_LOG_CONFIG.as_uri()}"
     settings["spark.driver.extraJavaOptions"] = f"{_JAVA_OPTIONS} {logging_} {options}".strip()
+    for_executors = settings.get("spark.executor.extraJavaOptions", "")
+    settings["spark.executor.extraJavaOptions"] = f"-D{reach.EXTERNAL_DTD}= {for_executors}".strip()
     builder = SparkSession.Builder()
     for key, value in settings.items():
         builder = builder.config(key, value)
@@ -168,14 +173,9 @@ def spark_is_gone(error: BaseException) -> bool:
     >>> spark_is_gone(ConnectionRefusedError(111, "Connection refused")), spark_is_gone(KeyError("k"))
     (False, False)
     """
-    seen: list[BaseException] = []
-    following: BaseException | None = error
-    while following is not None and following not in seen:
-        if _says_so(following) or (isinstance(following, ConnectionError) and _is_of_the_bridge(following)):
-            return True
-        seen.append(following)
-        following = following.__cause__ or (None if following.__suppress_context__ else following.__context__)
-    return False
+    return any(
+        _says_so(each) or (isinstance(each, ConnectionError) and _is_of_the_bridge(each)) for each in behind(error)
+    )
 
 
 def _says_so(error: BaseException) -> bool:
@@ -215,8 +215,7 @@ def _has_no_jvm(error: Exception) -> bool:
 def stop(session: SparkSession) -> None:
     """Stop a session that `build` made.  One whose JVM has ended already, by a signal perhaps, is stopped."""
     try:
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", "Unable to cleanly shutdown Spark JVM", RuntimeWarning)
+        with warnings.catch_warnings(action="ignore", category=RuntimeWarning):  # it could not shut down cleanly
             session.stop()
     except Exception as error:
         if not spark_is_gone(error):
@@ -268,10 +267,12 @@ def _own_interrupts() -> Iterator[None]:
 def adopt(session: SparkSession, config: Mapping[str, str] | None = None) -> SparkSession:
     """Return a session of our own in ``session``'s application; ``session`` itself is not changed.
 
-    ``config`` overrides the engine's conf where it names a key that can be set at run time.
+    ``config`` overrides the engine's conf where it names a key that can be set at run time.  What the application's
+    own configuration says of the meaning of texts counts for nothing (`reach`).
 
-    Raises `ConfigError` if the application has ended.
+    Raises `ConfigError` if the application has ended, or ``config`` would let texts reach the server.
     """
+    reach.refuse_settings(config or {})
     for noisy in _LOGGERS:
         logging.getLogger(noisy).setLevel(logging.CRITICAL)
     logging.getLogger().addFilter(_not_of_bridge)
@@ -282,18 +283,21 @@ def adopt(session: SparkSession, config: Mapping[str, str] | None = None) -> Spa
             raise
         raise ConfigError("this Spark session has ended, or its JVM has; make another one, or pass none") from error
     cores = session.sparkContext.defaultParallelism
-    for key, value in {**ENGINE_CONF, "spark.sql.shuffle.partitions": str(cores), **(config or {})}.items():
-        if own.conf.isModifiable(key):
-            own.conf.set(key, value)
-    return own
+    return _closed(own, {**ENGINE_CONF, "spark.sql.shuffle.partitions": str(cores), **(config or {})})
 
 
 def sibling(session: SparkSession, conf: Mapping[str, str]) -> SparkSession:
     """Return another session like ``session``, with ``conf`` besides."""
-    own = session.newSession()
-    for key, value in {**session.conf.getAll, **conf}.items():
+    return _closed(session.newSession(), {**session.conf.getAll, **conf})
+
+
+def _closed(own: SparkSession, conf: Mapping[str, str]) -> SparkSession:
+    """Return ``own`` with ``conf``, in which no text reaches further than `reach` lets it."""
+    reach.forget(own)
+    for key, value in {**conf, **reach.FIXED}.items():
         if own.conf.isModifiable(key):
             own.conf.set(key, value)
+    reach.close(own)
     return own
 
 

@@ -1,19 +1,20 @@
 """The authority on types: Spark analyses a query over empty relations, and no job runs.
 
-What Spark refuses becomes a `DefinitionError` with the position in the caller's text, and with names that are similar.
+What Spark refuses becomes a `DefinitionError` (`asked.refusals`).
 The analyst works in a session of its own, so that its temporary views never replace those of another user.
 """
 
 from __future__ import annotations
 
-import difflib
-import re
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, Final
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Final, TypeVar
 
-from pyspark.errors import ParseException, PySparkException, QueryContextType
+import pyarrow as pa
+from pyspark.errors import ParseException, PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
@@ -21,69 +22,94 @@ from strandline.algebra import types
 from strandline.algebra.doubts import Doubt
 from strandline.algebra.nodes import Node
 from strandline.algebra.schema import DIFF, RESERVED, TIME, Schema, quote
+from strandline.engine.asked import binding, catalyst, kinds, parsed
+from strandline.engine.asked.refusals import place_in, refusal, sentence
 from strandline.engine.frames.ddl import schema_of
-from strandline.engine.frames.failures import is_sparks, thrown
+from strandline.engine.frames.failures import as_ours, is_sparks, thrown
+from strandline.engine.session import reach
+from strandline.engine.session.causes import causes
+from strandline.engine.session.cluster import PYTHON_KEY
 from strandline.engine.session.functions import Functions
-from strandline.engine.session.start import adopt
+from strandline.engine.session.start import sibling
+from strandline.engine.session.workers import Workers
 from strandline.engine.sql.doubts import doubts
 from strandline.engine.sql.rendering import render
-from strandline.errors import DefinitionError, Position
+from strandline.errors import DefinitionError, Position, Unavailable, Unsettled
+from strandline.plane.described import Described
+
+T = TypeVar("T")
 
 _OPEN: Final = "SELECT * FROM (\n"
 _CLOSE: Final = "\n)"
 """Between these a text can only be a query: a command, which Spark would run as soon as it reads it, does not parse."""
-_PARSE_POSITION: Final = re.compile(r"\(line (\d+), pos(?:ition)? (\d+)\)")
-_STATE_AND_TRACE: Final = re.compile(r"\s*SQLSTATE:.*", re.DOTALL)
-_CANDIDATES_MAX: Final = 3
-_PROPOSED_MAX: Final = 5
-"""How many columns Spark proposes at most, of all that there are."""
-_LIKENESS_MIN: Final = 0.6
+
+
+@dataclass(frozen=True, slots=True)
+class _Analysed:
+    """A query that Spark has analysed, and its plan as JSON: to write that takes a third as long as to analyse it."""
+
+    query: DataFrame
+    json: str
 
 
 class SparkAnalyst:
     """Answers what a query's columns are.  Safe to call from several threads; one analysis at a time."""
 
-    def __init__(self, session: SparkSession, functions: Functions | None = None) -> None:
-        self._session = adopt(session)
+    def __init__(
+        self, session: SparkSession, functions: Functions | None = None, workers: Workers | None = None
+    ) -> None:
+        """``workers``: the Python of executors, which runs ``functions``, if that is another than this one."""
+        self._session = sibling(session, {})
+        self._given = functions
+        self._workers = workers
         self.functions: frozenset[str] = frozenset()
         if functions is not None:
             functions.learn(self._session)
             self.functions = functions.names
         self._lock = threading.Lock()
         self._empties: dict[str, DataFrame] = {}
+        self._last: tuple[tuple[str, Mapping[str, str]], _Analysed] | None = None
         self._named: dict[str, str] = {}  # the views that there are, and their column lists
 
-    def schema_of(self, sql: str, relations: Mapping[str, Schema]) -> Schema:
+    def schema_of(self, sql: str, relations: Mapping[str, Schema], *, ours: bool = False) -> Schema:
         """Return the schema of the query ``sql``, in which the names of ``relations`` stand for collections.
+
+        What ``ours`` reaches is not looked at (`reach.refuse`): it reads what the author's text reads, which was.
 
         Raises:
             DefinitionError: Spark cannot parse or resolve it, or a column has a type that no collection can hold.
         """
         with self._over(relations):
-            return _kept(schema_of(analysed(self._session, sql, list(relations)).schema))
+            if ours:
+                return _kept(schema_of(_asked(self._session, sql, list(relations), self._session.sql).schema))
+            return _kept(schema_of(self._analysed(sql, relations).query.schema))
 
     def same(self, sql: str, other: str, relations: Mapping[str, Schema]) -> bool:
         """Tell whether ``sql``, which is accepted, and ``other``, which may not be, are the same query to Spark.
 
-        They are if their analysed plans are, or become the same by Spark's own rewriting (``1L``, ``CAST(1 AS
-        BIGINT)``).  Names of relations and of columns on the way do not count.
+        They are if Spark parses them alike (`parsed.alike`), which takes no analysis; or if their analysed plans are
+        the same, or become so by Spark's own rewriting (``1L``, ``CAST(1 AS BIGINT)``).  Names of relations and of
+        columns on the way do not count.
 
         Constants are computed first, since more rewriting may give one query several plans: Spark puts several DISTINCT
         aggregates into an order that it draws anew each time.
         """
         with self._over(relations):
-            one = analysed(self._session, sql, list(relations))
+            if parsed.alike(self._session, sql, other):
+                return True
+            one = self._analysed(sql, relations).query
             try:
-                two = analysed(self._session, other, list(relations))
+                two = _asked(self._session, other, list(relations), self._session.sql)  # it runs only if it is the same
             except DefinitionError:
                 return False
-            return one.sameSemantics(two) or _alike(one, two, _folded) or _alike(one, two, _optimised)
+            return any(_alike(one, two, rewritten) for rewritten in (_numbered, _folded, _simplified, _optimised))
 
     def doubts(self, sql: str, relations: Mapping[str, Schema], *, ordering: bool) -> tuple[Doubt, ...]:
         """Return what may leave ``sql``, which is accepted, without one answer; ``ordering``: see `doubts.doubts`."""
         with self._over(relations):
-            query = analysed(self._session, sql, list(relations))
-            return tuple(doubts(query, lambda index: _at(sql, index - len(_OPEN)), ordering=ordering))
+            found = self._analysed(sql, relations)
+            place = partial(_placed, sql)
+            return tuple(doubts(found.query, found.json, place, ordering=ordering))
 
     def compared(self, left: str, right: str) -> str | None:
         """See `Analyst.compared`: Spark's analyser has cast both sides of an equality."""
@@ -100,40 +126,81 @@ class SparkAnalyst:
         except DefinitionError:
             return None
 
+    def made(self, question: tuple[Any, ...], make: Callable[[], T]) -> T:
+        """See `Analyst.made`: nothing is remembered here."""
+        return make()
+
     def parse_ddl(self, ddl: str) -> Schema:
         """Return the schema that a column list writes: ``a INT, b ARRAY<STRING>``."""
         with self._lock:
             try:
                 listed = StructType.fromDDL(ddl)
             except PySparkException as error:
-                raise DefinitionError(f"not a column list: {_sentence(str(error))}") from error
+                raise DefinitionError(f"not a column list: {sentence(str(error))}") from error
         if not isinstance(listed, StructType):
             raise DefinitionError(f"not a column list: {ddl}")
         return _kept(schema_of(listed))
 
-    def rehearse(self, step: Node, frames: Mapping[str, Schema], stored: Schema) -> None:
-        """Raise `DefinitionError` if ``step`` could not run over ``frames``, or gave other columns than ``stored``.
+    def rehearse(self, steps: Sequence[Node], frames: Mapping[str, Schema], stored: Schema) -> None:
+        """Raise `DefinitionError` if a step could not run over ``frames``, or gave other columns than ``stored``.
 
-        ``frames``: for each frame that it reads the columns of the collection, without time and diff.
+        ``frames``: for each frame that they read the columns of the collection, without time and diff.
+
+        What they read is not looked at (`reach.refuse`): it is what the author's text reads, which was.
         """
         views = {name: f"{RESERVED}frame_{n}" for n, name in enumerate(sorted(frames))}
         columns = {views[name]: f"{schema.ddl}, {TIME} bigint, {DIFF} bigint" for name, schema in frames.items()}
+        texts = [render(step, views) for step in steps]
         with self._views(columns):
-            found = analysed(self._session, render(step, views), list(views.values()))
-            given = schema_of(found.select(*map(quote, stored.names)).schema)
+            found = _asked(self._session, _beside_each_other(texts), list(views.values()), self._session.sql)
+            self._refuse_unrunnable(found)
+            given = found.schema.fields
             try:
                 _optimised(found)
             except Exception as error:
                 if not is_sparks(error):  # its own mistakes come as what they are
                     raise
                 raise DefinitionError(f"Spark parses this query and cannot plan it: {thrown(error)}") from error
-        if given != stored:
-            raise DefinitionError(f"a step of the view would give ({given.ddl}) and not ({stored.ddl})")
+        for step in steps:
+            own, given = given[: len(step.names)], given[len(step.names) + len((TIME, DIFF)) :]
+            types_ = {each.name: each for each in own}
+            if (got := schema_of(StructType([types_[name] for name in stored.names]))) != stored:
+                raise DefinitionError(f"a step of the view would give ({got.ddl}) and not ({stored.ddl})")
+
+    def _refuse_unrunnable(self, found: DataFrame) -> None:
+        """Raise `DefinitionError` if the plan calls a function of Python that executors cannot run."""
+        if self._workers is None or self._given is None or not self.functions:
+            return
+        for name in sorted(self.functions & reach.python_called(found)):
+            lack = self._workers.lack_of(name, self._given.code(name), self._given.libraries(name))
+            if lack is not None:
+                raise DefinitionError(
+                    f"the function {name!r} runs in the Python of executors, and cannot there, since {lack}; "
+                    f"{PYTHON_KEY} names their Python"
+                )
+
+    def _analysed(self, sql: str, relations: Mapping[str, Schema]) -> _Analysed:
+        """Return an author's text over these relations: that of the question before, if it was about the same."""
+        asked = sql, {name: each.ddl for name, each in relations.items()}
+        if self._last is None or self._last[0] != asked:
+            query = _asked(self._session, sql, list(relations), self._session.sql)
+            json = reach.analysed_json(query)
+            reach.refuse_plan(json, kept=True)
+            self._last = asked, _Analysed(query, json)
+        return self._last[1]
 
     def _empty(self, ddl: str) -> DataFrame:
-        """Return the relation without rows; made once, since a planner asks for the same few again and again."""
+        """Return the relation without rows; made once, since a planner asks for the same few again and again.
+
+        It is made in the JVM, in a few calls; the public one takes dozens.  To the optimiser it is an RDD, which may
+        have rows: of a relation that it knows to be empty it would plan nothing.
+        """
         if ddl not in self._empties:
-            self._empties[ddl] = self._session.createDataFrame([], ddl)
+            jvm: Any = self._session._jvm  # noqa: SLF001 - see above
+            columns = jvm.org.apache.spark.sql.types.StructType.fromDDL(ddl)
+            rows = self._session.sparkContext._jsc.emptyRDD().rdd()  # noqa: SLF001
+            made = self._session._jsparkSession.applySchemaToPythonRDD(rows, columns.json())  # noqa: SLF001
+            self._empties[ddl] = DataFrame(made, self._session)
         return self._empties[ddl]
 
     @contextmanager
@@ -156,22 +223,62 @@ class SparkAnalyst:
             yield
 
 
-def analysed(session: SparkSession, sql: str, names: Sequence[str]) -> DataFrame:
+def analysed(session: SparkSession, sql: str, names: Sequence[str], given: Sequence[pa.Scalar] = ()) -> DataFrame:
     """Return the query ``sql`` over ``session``'s views ``names``, analysed and not run.
 
+    ``given``: the values of its question marks.
+
     Raises:
-        DefinitionError: Spark cannot parse or resolve it, or it is not a query.
+        DefinitionError: Spark cannot parse or resolve it, it is not a query, or it reaches outside (`reach`).
+        InvalidUsage: Spark has no value for one of ``given``.
+    """
+    ask = partial(binding.query, session, given=given) if given else session.sql
+    query = _asked(session, sql, names, ask)
+    reach.refuse(query)
+    return query
+
+
+def described(session: SparkSession, sql: str, names: Sequence[str], count: int, limits: Collection[int]) -> Described:
+    """Return what the query ``sql`` with ``count`` parameters is answered with, and what they are; see `asked.kinds`.
+
+    Raises as `analysed`.
+    """
+    return _asked(session, sql, names, partial(kinds.of_query, session, count=count, limits=limits))
+
+
+def _asked(session: SparkSession, sql: str, names: Sequence[str], ask: Callable[[str], T]) -> T:
+    """Return what ``ask`` has Spark make of the query ``sql``.
+
+    Raises what Spark refuses as a `DefinitionError`, and `Unavailable` if Spark or its machine failed meanwhile.
     """
     try:
-        return session.sql(_OPEN + sql + _CLOSE)
+        reach.refuse_unread(session, _OPEN + sql + _CLOSE)
+        return ask(_OPEN + sql + _CLOSE)
     except ParseException as error:
         raise _unparsed(session, error, sql) from error
     except PySparkException as error:
         raise refusal(error, sql, names, before=len(_OPEN)) from error
     except Exception as error:
-        if is_sparks(error) and "java.lang.StackOverflowError" in str(error):
-            raise DefinitionError("this query is nested too deeply for Spark; write it with fewer levels") from error
-        raise
+        if not is_sparks(error):  # its own mistakes come as what they are
+            raise
+        failed = as_ours(error)
+        if isinstance(failed, Unavailable) and not isinstance(failed, Unsettled):
+            if any(each.is_a("java.lang.StackOverflowError") for each in causes(error)):
+                raise DefinitionError(
+                    "this query is nested too deeply for Spark; write it with fewer levels"
+                ) from error
+            raise failed from error
+        raise DefinitionError(f"Spark cannot analyse this query: {thrown(error)}") from error
+
+
+def _placed(sql: str, index: int) -> Position | None:
+    """Return where a character of what Spark was asked is in ``sql``."""
+    return place_in(sql, index - len(_OPEN))
+
+
+def _beside_each_other(texts: Sequence[str]) -> str:
+    """Return one query with the columns of all of these: no column is cast to fit another text's."""
+    return texts[0] if len(texts) == 1 else "SELECT * FROM " + " CROSS JOIN ".join(f"(\n{each}\n)" for each in texts)
 
 
 def _alike(one: DataFrame, two: DataFrame, rewritten: Callable[[DataFrame], Any]) -> bool:
@@ -184,12 +291,24 @@ def _alike(one: DataFrame, two: DataFrame, rewritten: Callable[[DataFrame], Any]
         return False  # such as a constant without a value
 
 
+def _numbered(query: DataFrame) -> Any:
+    """Return the analysed plan with its common table expressions numbered from 0: Spark never gives a number again."""
+    plan: Any = query._jdf.queryExecution().analyzed()  # noqa: SLF001 - no public call applies one rule
+    return _rule(query, "normalizer.NormalizeCTEIds").apply(plan)
+
+
 def _folded(query: DataFrame) -> Any:
-    """Return the analysed plan with its constants computed."""
-    jvm = query.sparkSession._jvm  # noqa: SLF001 - no public call applies one rule of the optimiser
-    assert jvm is not None, "the session runs in this process"
-    rule = getattr(jvm.org.apache.spark.sql.catalyst.optimizer, "ConstantFolding$").__getattr__("MODULE$")
-    return rule.apply(query._jdf.queryExecution().analyzed())  # noqa: SLF001 - as above
+    """Return this plan with its constants computed."""
+    return _rule(query, "optimizer.ConstantFolding").apply(_numbered(query))
+
+
+def _simplified(query: DataFrame) -> Any:
+    """Return this plan with its conditions simplified."""
+    return catalyst.simplified(query.sparkSession, _folded(query))
+
+
+def _rule(query: DataFrame, name: str) -> Any:
+    return catalyst.singleton(query.sparkSession, f"org.apache.spark.sql.catalyst.{name}")
 
 
 def _optimised(query: DataFrame) -> Any:
@@ -205,7 +324,7 @@ def _unparsed(session: SparkSession, error: ParseException, sql: str) -> Definit
         session._jsparkSession.sessionState().sqlParser().parsePlan(sql)  # noqa: SLF001 - see the docstring
     except ParseException as alone:
         return refusal(alone, sql, ())
-    return DefinitionError(f"one query is expected here, and this is something else: {_sentence(str(error))}")
+    return DefinitionError(f"one query is expected here, and this is something else: {sentence(str(error))}")
 
 
 def _kept(schema: Schema) -> Schema:
@@ -213,63 +332,3 @@ def _kept(schema: Schema) -> Schema:
         raise DefinitionError("a collection needs at least one column")
     types.columns(schema)  # refuses, by the column's name, what no collection can hold
     return schema
-
-
-def refusal(error: PySparkException, sql: str, names: Sequence[str], *, before: int = 0) -> DefinitionError:
-    """Return what Spark said in one sentence, with the position in the caller's ``sql``.
-
-    ``names`` are the relations that there are; ``before``: how many characters of the text that Spark read come before
-    ``sql``.
-    """
-    if isinstance(error, ParseException):
-        found = _PARSE_POSITION.search(str(error))
-        place = Position(int(found[1]), int(found[2]) + 1) if found else None  # Spark counts columns from 0
-        return DefinitionError(_sentence(str(error)), place)
-    condition = error.getCondition() or ""
-    parameters = error.getMessageParameters() or {}
-    position = _position(error, sql, before)
-    if condition.startswith("UNRESOLVED_COLUMN"):
-        missing = _bare(parameters.get("objectName"))
-        proposed = _bare(parameters.get("proposal")).split(", ")
-        some = len(proposed) >= _PROPOSED_MAX
-        return DefinitionError(f"unknown column {missing}{_candidates(missing, proposed, some=some)}", position)
-    if condition == "TABLE_OR_VIEW_NOT_FOUND":
-        missing = _bare(parameters.get("relationName"))
-        return DefinitionError(f"unknown relation {missing}{_candidates(missing, names)}", position)
-    return DefinitionError(_sentence(str(error)), position)
-
-
-def _position(error: PySparkException, sql: str, before: int) -> Position | None:
-    for context in error.getQueryContext():
-        if context.contextType() is QueryContextType.SQL and context.objectType() == "":
-            return _at(sql, context.startIndex() - before)
-    return None
-
-
-def _at(sql: str, index: int) -> Position | None:
-    if not 0 <= index <= len(sql):
-        return None
-    before = sql[:index]
-    return Position(before.count("\n") + 1, index - (before.rfind("\n") + 1) + 1)
-
-
-def _candidates(missing: str, names: Sequence[str], *, some: bool = False) -> str:
-    """Return which of ``names`` may be meant by ``missing``; if none, all of them (``some``: there may be others)."""
-    names = [name for name in names if name]
-    near = difflib.get_close_matches(missing, names, n=_CANDIDATES_MAX, cutoff=_LIKENESS_MIN)
-    if near:
-        return f"; did you mean {' or '.join(near)}?"
-    return f"; there is {', '.join(sorted(names))}{', among others' if some else ''}" if names else ""
-
-
-def _bare(name: str | None) -> str:
-    return (name or "").replace("`", "")
-
-
-def _sentence(text: str) -> str:
-    """Return Spark's sentence without its error class, its state code and the trace and plan that follow.
-
-    >>> _sentence("[PARSE_SYNTAX_ERROR] Syntax error at or near 'FORM'. SQLSTATE: 42601 (line 1, pos 9)")
-    "Syntax error at or near 'FORM'."
-    """
-    return _STATE_AND_TRACE.sub("", re.sub(r"^\[[A-Z_.0-9]+\]\s*", "", text.strip())).splitlines()[0]

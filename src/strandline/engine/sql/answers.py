@@ -1,7 +1,8 @@
 """Questions about rows: plain queries, sums, differences.
 
-`query` is the one place where a user's SQL runs as it is written, by plain Spark, over multisets: it answers reads,
-and it is the oracle that `verify` compares a view with.  The rest adds updates up, times ignored: in Arrow where the
+`query` and `answer` are where a user's SQL runs as it is written, by plain Spark, over multisets.  `answer` answers
+reads, with whatever columns Spark gives; `query` is the oracle that `verify` compares a view with, so its rows are some
+that a collection could hold.  The rest adds updates up, times ignored: in Arrow where the
 rows are here and Arrow can group them, else as a job.
 """
 
@@ -15,6 +16,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the name all of Spark's documentation uses
 
 from strandline.algebra.schema import DIFF, ERROR, TIME, Schema, quote
+from strandline.engine.asked import catalyst, forms
 from strandline.engine.frames import compare, inline
 from strandline.engine.frames.ddl import schema_of
 from strandline.engine.frames.rows import Distributed, Frame, Local, dataframe
@@ -32,18 +34,32 @@ def query(session: SparkSession, sql: str, names: Sequence[str], *, time: int) -
     """
     answer = analysed(session, sql, names)
     schema = schema_of(answer.schema)
-    return schema, Distributed(answer.selectExpr("*", f"{time}L AS {TIME}", f"1L AS {DIFF}"), plain=True)
+    updates = catalyst.inlined(answer).selectExpr("*", f"{time}L AS {TIME}", f"1L AS {DIFF}")
+    return schema, Distributed(updates, plain=True)
+
+
+def answer(
+    session: SparkSession, sql: str, names: Sequence[str], given: Sequence[pa.Scalar]
+) -> tuple[pa.Schema, Distributed]:
+    """Return the answer to ``sql`` over ``session``'s views ``names`` (multisets), and its columns as Arrow has them.
+
+    ``given``: the values of its question marks.  Raises as `query`, but for no name and no type of a column.
+    """
+    rows = analysed(session, sql, names, given)
+    return forms.shape(rows), Distributed(rows, plain=True)
 
 
 def expanded(updates: DataFrame, names: Sequence[str]) -> DataFrame:
     """Return each row as often as its diffs add up to; a negative sum fails the job and names the row.
 
-    It fails by a cast: Spark takes `raise_error` for no function of the rows, and then refuses a lateral subquery.
+    It fails by a sentence that is no number of the format `inline.REFUSING`: Spark takes `raise_error` for no function
+    of the rows, and then refuses a lateral subquery.
     """
     quoted = [quote(name) for name in names]
     row = f"to_json(struct({', '.join(quoted)}), map('ignoreNullFields', 'false'))"
     message = f"concat('{inline.NEGATIVE} ', {DIFF}, ': ', {row})"
-    count = f"CASE WHEN {DIFF} < 0 THEN CAST({message} AS BIGINT) ELSE {DIFF} END AS {DIFF}"
+    refused = f"CAST(to_number({message}, '{inline.REFUSING}') AS BIGINT)"
+    count = f"CASE WHEN {DIFF} < 0 THEN {refused} ELSE {DIFF} END AS {DIFF}"
     counted = _added_up(updates, quoted).selectExpr(*quoted, count)
     blocks = counted.selectExpr(*quoted, DIFF, f"{copies.BLOCKS} AS __block")
     return blocks.selectExpr(*quoted, f"{copies.COPIES} AS __copy").select(*quoted)
@@ -80,15 +96,15 @@ def differences(frame: Frame, schema: Schema, session: SparkSession, *, signific
     if isinstance(frame, Local) and inline.can_group(frame.table):
         return compare.differences(inline.added_up(frame.table.select([*schema.names, DIFF])), significant)
     rounded = dataframe(frame, session).selectExpr(*compare.rounded(schema, significant), DIFF)
-    left = _added_up(rounded, [quote(name) for name in schema.names]).cache()
+    left = _added_up(rounded, [quote(name) for name in schema.names])
+    few = left.limit(compare.PAIRED_ROWS_MAX + 1).toArrow()  # one job, where they are equal or nearly so
+    if few.num_rows <= compare.PAIRED_ROWS_MAX:
+        return compare.differences(few, significant)
+    left = left.cache()
     try:
-        totals = left.selectExpr(
-            "count(1)", f"sum(if({DIFF} < 0, -{DIFF}, 0L))", f"sum(if({DIFF} > 0, {DIFF}, 0L))"
-        ).collect()[0]
-        if totals[0] <= compare.PAIRED_ROWS_MAX:
-            return compare.differences(left.toArrow(), significant)
+        totals = left.selectExpr(f"sum(if({DIFF} < 0, -{DIFF}, 0L))", f"sum(if({DIFF} > 0, {DIFF}, 0L))").collect()[0]
         sample = left.orderBy(DIFF).limit(compare.SAMPLE_ROWS_MAX).toArrow()
-        return Differences(totals[1], totals[2], sample)
+        return Differences(totals[0], totals[1], sample)
     finally:
         left.unpersist()
 

@@ -15,7 +15,8 @@ BLOCK: Final = 65_536
 BLOCKS: Final = f"explode(sequence(0L, (greatest({DIFF}, 1L) - 1L) div {BLOCK}L))"
 # A NULL count (a group without members) stays NULL: `least` would skip it.
 _LEFT: Final = f"({DIFF} - {BLOCK}L * __block)"
-COPIES: Final = f"explode(array_repeat(true, CAST(IF({_LEFT} > {BLOCK}L, {BLOCK}L, {_LEFT}) AS INT)))"
+_TIMES: Final = f"CAST(IF({_LEFT} > {BLOCK}L, {BLOCK}L, {_LEFT}) AS INT)"
+COPIES: Final = f"explode(array_repeat(true, {_TIMES}))"
 
 
 def lateral(*, outer: bool = False) -> str:
@@ -25,3 +26,8 @@ def lateral(*, outer: bool = False) -> str:
     """
     view = "LATERAL VIEW OUTER" if outer else "LATERAL VIEW"
     return f"{view} {BLOCKS} b AS __block {view} {COPIES} c AS __copy"
+
+
+def of_rows(columns: str) -> str:
+    """Return lateral views that give the fields of a column ``__row`` as ``columns``, as often as ``__diff`` says."""
+    return f"LATERAL VIEW {BLOCKS} b AS __block LATERAL VIEW inline(array_repeat(__row, {_TIMES})) c AS {columns}"

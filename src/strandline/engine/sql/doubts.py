@@ -38,15 +38,15 @@ _REPLACED: Final = frozenset({"to_date", "to_timestamp"})
 """Functions that are casts if they are given no format, by Spark's name of the node; so are those with TRY or LTZ."""
 
 
-def doubts(query: DataFrame, place: Callable[[int], Position | None], *, ordering: bool) -> Iterator[Doubt]:
+def doubts(query: DataFrame, json: str, place: Callable[[int], Position | None], *, ordering: bool) -> Iterator[Doubt]:
     """Yield what is doubtful in ``query``; ``place`` says where a character of its text is.
 
+    ``json``: its analysed plan (`reach.analysed_json`).
     ``ordering``: also what may only lean on the order of rows.
     """
     plan = query._jdf.queryExecution().analyzed()  # noqa: SLF001 - no public call gives an analysed plan
     jvm: Any = query.sparkSession._jvm  # noqa: SLF001 - nor is the rule a public one
     rule = jvm.org.apache.spark.sql.catalyst.optimizer.SpecialDatetimeValues
-    json = plan.toJSON()
     if (
         "collat" in json.lower()
         or any(each.search(json) for each in (_CALLED, _HOPEFUL))

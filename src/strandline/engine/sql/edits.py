@@ -13,9 +13,10 @@ number or a text, a text never becomes a number without a CAST, and a value that
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
+import pyarrow as pa
 from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - the name all of Spark's documentation uses
@@ -34,9 +35,12 @@ from pyspark.sql.types import (
 from strandline.algebra.excerpt import Excerpt, within
 from strandline.algebra.schema import DIFF, TIME, Schema, quote
 from strandline.algebra.schema import Column as Described
+from strandline.engine.asked import binding
+from strandline.engine.asked.kinds import of_expression
+from strandline.engine.asked.refusals import refusal
 from strandline.engine.frames import inline
 from strandline.engine.frames.ddl import type_text
-from strandline.engine.sql.analysis import refusal
+from strandline.engine.session import reach
 from strandline.errors import DefinitionError, InvalidUsage
 from strandline.plane.edits import Edit
 
@@ -49,7 +53,9 @@ def edited(table: DataFrame, schema: Schema, edit: Edit, names: Sequence[str]) -
     chosen = table.alias(edit.alias)
     if edit.where is not None:
         with _reading(edit.where, names):
-            chosen = chosen.where(F.expr(edit.where.text))
+            reach.refuse_unread(table.sparkSession, edit.where.text, expression=True)
+            chosen = binding.chosen(chosen, edit.where)
+            reach.refuse(chosen)
     old = [F.col(quote(column.name)) for column in schema]
     if not edit.values:
         return chosen.select(*old, *_stamp(-1))
@@ -60,6 +66,20 @@ def edited(table: DataFrame, schema: Schema, edit: Edit, names: Sequence[str]) -
     # The structs refuse what would change the number of rows: `explode(…)` cannot stand inside of one.
     both = chosen.select(F.struct(*old, *_stamp(-1)).alias("old"), F.struct(*new, *_stamp(1)).alias("new"))
     return both.select(F.inline(F.array("old", "new")))
+
+
+def kinds(table: DataFrame, edit: Edit, names: Sequence[str], counts: Mapping[Excerpt, int]) -> list[pa.DataType]:
+    """Return what is to stand in the question marks of ``edit``, in the order of the text; ``counts``: how many.
+
+    Raises as `edited`.
+    """
+    rows, found = table.alias(edit.alias), list[pa.DataType]()
+    for excerpt in edit.excerpts:
+        if counts[excerpt]:
+            with _reading(excerpt, names):
+                reach.refuse_unread(table.sparkSession, excerpt.text, expression=True)
+                found += of_expression(rows, excerpt.text, counts[excerpt])
+    return found
 
 
 def inserted(answer: DataFrame, columns: Sequence[str], schema: Schema) -> DataFrame:
@@ -126,9 +146,14 @@ def assignable(source: DataType, target: DataType) -> bool:
 def _set(chosen: DataFrame, column: Described, value: Excerpt, names: Sequence[str]) -> Column:
     """Return what UPDATE puts into ``column``, once Spark has analysed it next to a column of each row."""
     with _reading(value, names):
-        cell = F.expr(value.text)
+        reach.refuse_unread(chosen.sparkSession, value.text, expression=True)
         beside = [F.col(quote(name)) for name in chosen.columns[:1]]
-        analysed = chosen.select(F.struct(*beside), F.struct(cell.alias("value")).alias("set"))
+        cell, analysed = binding.analysed(
+            chosen,
+            value,
+            lambda cell: chosen.select(F.struct(*beside), F.struct(cell.alias("value")).alias("set")),
+        )
+        reach.refuse(analysed)
         kind = analysed.schema["set"].dataType
         assert isinstance(kind, StructType), "a struct was selected"
         if refused := _unassignable(kind.fields[0].dataType, column):

@@ -238,7 +238,7 @@ def _aggregate(aggregate: Aggregate, arguments: dict[Scalar, str]) -> str:
         return f"COALESCE(SUM({DIFF}), 0L)"
     argument = arguments[aggregate.argument]
     if _folded(aggregate):
-        return _fold(aggregate, argument)
+        return _fold(aggregate, argument, once=len(arguments) == 1)
     if aggregate.function in ("sum", "avg") and aggregate.argument_type == _WIDE:
         return _exact(aggregate, argument)
     if aggregate.distinct or aggregate.function in ("min", "max"):
@@ -287,15 +287,28 @@ _WIDE: Final = "bigint"
 """The integers that have an exact sum as decimals alone."""
 
 
-def _fold(aggregate: Aggregate, argument: str) -> str:
-    """Return a float sum or average that adds the values in ascending order, each times its count."""
+def _fold(aggregate: Aggregate, argument: str, *, once: bool) -> str:
+    """Return a float sum or average that adds the values in ascending order, each once, times its count.
+
+    ``once``: no value has two members.  Else those of one value are counted together: what a sum comes to must not
+    depend on what else is aggregated.
+    """
     value = f"CAST({argument} AS DOUBLE)"
     if aggregate.distinct:
-        values, each, count = f"collect_set({value})", "value", f"COUNT(DISTINCT {argument})"
+        values, count = f"collect_set({value})", f"COUNT(DISTINCT {argument})"
+        total = f"aggregate(sort_array({values}), 0D, (total, value) -> total + value)"
     else:
-        gathered = f"collect_list(struct({value} AS value, {DIFF} AS times))"
-        values, each = f"{gathered} FILTER (WHERE {argument} IS NOT NULL)", "value.value * value.times"
+        gathered = f"collect_list(struct({value} AS value, {DIFF} AS times)) FILTER (WHERE {argument} IS NOT NULL)"
         count = _count(argument)
-    total = f"aggregate(sort_array({values}), 0D, (total, value) -> total + {each})"
+        total = (_ONCE if once else _TOGETHER).format(values=f"sort_array({gathered})")
     result = total if aggregate.function == "sum" else f"{total} / {count}"
     return f"CASE WHEN {count} > 0 THEN {result} END"
+
+
+_ONCE: Final = "aggregate({values}, 0D, (total, each) -> total + each.value * each.times)"
+_TOGETHER: Final = (
+    "aggregate({values}, named_struct('total', 0D, 'value', 0D, 'times', 0L), (a, each) -> IF(each.value = a.value,"
+    " named_struct('total', a.total, 'value', a.value, 'times', a.times + each.times),"
+    " named_struct('total', a.total + a.value * a.times, 'value', each.value, 'times', each.times)),"
+    " a -> a.total + a.value * a.times)"
+)

@@ -33,7 +33,7 @@ from strandline.algebra.nodes import (
     Restrict,
     UnionAll,
 )
-from strandline.algebra.scalar import Scalar, conjunction
+from strandline.algebra.scalar import Scalar, conjunction, is_steady
 from strandline.algebra.scalar import text as written
 from strandline.algebra.schema import DIFF, ERROR, TIME, quote
 from strandline.engine.sql import copies, grouping, keyed, tried
@@ -48,7 +48,7 @@ def render(node: Node, frame_names: Mapping[str, str], *, single: bool = False) 
     >>> from strandline.algebra.scalar import scalar
     >>> print(render(Filter(Get("t:delta", (("a", "x"),)), scalar("`a` > 1")), {"t:delta": "v"}))
     SELECT * FROM (
-      SELECT `x` AS `a`, __time, __diff FROM `v`
+    SELECT `x` AS `a`, __time, __diff FROM `v`
     ) WHERE `a` > 1
     """
     text = Text(single=single)
@@ -71,7 +71,10 @@ def _body(node: Node, frames: Mapping[str, str], text: Text) -> str:
             columns = [_as(value.sql, name) for name, value in node.columns]
             return f"SELECT {listed([*columns, TIME, DIFF])} FROM {below(node.input)}"
         case Filter():
-            return f"SELECT * FROM {below(node.input)} WHERE {node.predicate.sql}"
+            passed = f"SELECT * FROM {below(node.input)} WHERE {node.predicate.sql}"
+            return (
+                _apart(listed([*map(quote, node.names), TIME, DIFF]), passed) if is_steady(node.predicate) else passed
+            )
         case Join():
             return _join(node, [below(child) for child in node.inputs], text)
         case UnionAll():
@@ -166,21 +169,32 @@ def _next(left: list[int], node: Join, names: frozenset[str], waiting: list[Scal
     return left[0]
 
 
+def _apart(columns: str, rows: str) -> str:
+    """Return ``rows`` with a barrier above: what is above is evaluated on these alone; see `_multiset`."""
+    held = f"SELECT struct({columns}) AS __row FROM ({rows})"
+    return f"SELECT {columns} FROM ({held}) LATERAL VIEW inline(array(__row)) r AS {columns}"
+
+
 def _multiset(below: Node, source: str, condition: str, *, asked: bool) -> str:
     """Return the plain rows that the updates of ``source`` sum up to, each as often as its count.
 
     An expression that may fail is evaluated for all of them, whatever the query does with them; and a condition of the
-    query that may fail (``asked``) for rows alone, not for updates, and not by the statistics of a part.  For a
-    condition that Spark takes for not deterministic keeps it from moving the query's own ones below the sum.  So it
-    depends neither on the query's plan nor on where its rows are stored whether a row fails.
+    query that may fail (``asked``) for rows alone, not for updates, and not by the statistics of a part.  For there the
+    columns are what a generator makes of each row, and Spark moves no condition on such columns below the generator.
+    So it depends neither on the query's plan nor on where its rows are stored whether a row fails.
+
+    Rejected: a condition that Spark takes for not deterministic.  It takes each subquery that reads such rows for that
+    too, and refuses some: in the ON of a join, in an aggregate, beside GROUP BY ALL.
     """
     columns = listed(map(quote, below.names))
-    barrier = " WHERE SPARK_PARTITION_ID() >= 0" if asked or may_fail(below) else ""
     grouped = f"GROUP BY {columns}" if columns else ""
     counted = (
         f"SELECT {columns}{', ' if columns else ''}SUM({DIFF}) AS {DIFF} FROM {source} WHERE {condition} {grouped}"
     )
-    return f"SELECT {columns or '1 AS __one'} FROM ({counted}) {copies.lateral()}{barrier}"
+    if columns and (asked or may_fail(below)):
+        rows = f"SELECT struct({columns}) AS __row, {DIFF} FROM ({counted})"
+        return f"SELECT {columns} FROM ({rows}) {copies.of_rows(columns)}"
+    return f"SELECT {columns or '1 AS __one'} FROM ({counted}) {copies.lateral()}"
 
 
 def _query(node: Opaque | Replay, sources: list[str], condition: str) -> str:

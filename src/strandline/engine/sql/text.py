@@ -25,16 +25,17 @@ class Text:
 
     What is used once stands where it is used, and the rest in front as common table expressions: Spark's analyser
     copies and renumbers the whole of such an expression wherever it is named, and so again for those that it names.
-    Their names are reserved ones, so that none hides a relation of the author's.
+    Their names are reserved ones, so that none hides a relation of the author's.  No line is indented, since a line
+    break may be part of a literal or of a name.
 
     >>> text = Text()
     >>> once = text.define("get", "SELECT 1")
     >>> twice = text.define("filter", f"SELECT * FROM {once} WHERE true")
     >>> print(text.query(f"SELECT * FROM {twice} l JOIN {twice} r"))
     WITH __filter_2 AS (
-      SELECT * FROM (
-        SELECT 1
-      ) WHERE true
+    SELECT * FROM (
+    SELECT 1
+    ) WHERE true
     )
     SELECT * FROM __filter_2 l JOIN __filter_2 r
     """
@@ -75,13 +76,8 @@ class Text:
             word = re.compile(rf"\b{name}\b")
             users = [user for user, text in texts.items() for _ in word.findall(text)]
             if len(users) == 1:  # what looks like a use, in a literal of the author's, counts too
-                text = f"(\n{_indented(texts.pop(name))}\n)"
+                text = f"(\n{texts.pop(name)}\n)"
                 texts[users[0]] = text.join(word.split(texts[users[0]]))
         main = texts.pop(_MAIN)
-        defined = ",\n".join(f"{name} AS (\n{_indented(text)}\n)" for name, text in texts.items())
+        defined = ",\n".join(f"{name} AS (\n{text}\n)" for name, text in texts.items())
         return f"WITH {defined}\n{main}" if defined else main
-
-
-def _indented(text: str) -> str:
-    # A line break inside a string literal must stay as it is: such a text is not indented at all.
-    return text if "'" in text and "\n" in text else "\n".join("  " + line for line in text.split("\n"))

@@ -127,7 +127,7 @@ async def scanned(engine: Engine, reader: ReadHandle, keys: pa.Table, as_of: int
 
 
 def _get(frame: str, names: Sequence[str]) -> Get:
-    return Get(frame, tuple((name, name) for name in names))
+    return Get.of(frame, names)
 
 
 def _shown(rows: pa.Table, schema: Schema) -> pa.Table:

@@ -1,7 +1,8 @@
 """Keys: what a peek asks for, as a table with a row for each key, and how tables cross between processes.
 
 A value is of the column's own type: a number that the column could not hold is refused, and so is a text for a number.
-Otherwise ``1.5`` would find the rows with 1.
+Otherwise ``1.5`` would find the rows with 1, and 16777217.0 in a column of FLOAT those with 16777216.0.  So a value
+that Arrow rounds on its way into the column is refused, too: whatever is found equals what was asked for.
 """
 
 from __future__ import annotations
@@ -37,6 +38,8 @@ _TAKEN: Final[Mapping[str, tuple[type, ...]]] = {
     "timestamp_ntz": (dt.datetime,),
 }
 """What a value of Python's may be for a column of each type; a decimal takes whole numbers and `Decimal`."""
+_ROUNDED: Final = tuple(Atom(name) for name in ("float", "double", "timestamp", "timestamp_ntz"))
+"""The types for which Arrow takes another value than the one given, the nearest, without a word."""
 
 
 def refusal(schema: Schema, key: Sequence[str]) -> str:
@@ -119,12 +122,22 @@ def _taken(kind: types.Type) -> tuple[type, ...]:
 
 def _array(field: pa.Field, kind: types.Type, values: Sequence[Any]) -> pa.Array:
     try:
-        return pa.array(values, field.type)
+        found = pa.array(values, field.type)
+        if kind in _ROUNDED and not all(map(same, values, found.to_pylist())):
+            raise ValueError("a value is rounded")
     except (pa.ArrowException, OverflowError, ValueError, TypeError) as error:
         for value in values if len(values) > 1 else ():
             _array(field, kind, [value])  # the first that is none of the column's is named
         given = ", ".join(str(value)[:60] for value in values)
         raise InvalidUsage(f"column {field.name!r} of the key is {_called(kind)}, which cannot hold {given}") from error
+    return found
+
+
+def same(value: Any, held: Any) -> bool:
+    """Tell whether a column holds ``value`` itself; a NaN is one whatever its bits, a time without zone is UTC's."""
+    if isinstance(value, dt.datetime) and value.tzinfo is None:
+        return bool(value == held.replace(tzinfo=None))
+    return value is None or bool(value == held) or (value != value and held != held)  # noqa: PLR0124
 
 
 def _called(kind: types.Type) -> str:

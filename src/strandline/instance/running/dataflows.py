@@ -82,6 +82,7 @@ class Dataflows:
                     run.seed = await self._client.reader(
                         command.seed, stage.schema, f"{command.output.name} (prepared)"
                     )
+                run.begins = command.begins if final else 0
                 self._runs[stage.name] = run
             self._users.setdefault(stage.name, set()).add(name)
             shown = command.output.name if final else f"{command.output.name}/{stage.name}"
@@ -89,9 +90,10 @@ class Dataflows:
             assert reader is not None, f"shard {shard!r} was opened for writing a moment ago"
             inputs[stage.name] = reader
         sink = self._views[name] = self._runs[command.stages[-1].name].sink
+        time = sink.writer.state.upper.at or command.begins
         for run in self.runs_of(name):
-            if run.sink.fresh and (upper := sink.writer.state.upper.at):  # it was planned otherwise before
-                run.begins_by = upper if run.begins_by is None else min(upper, run.begins_by)
+            if run.sink.fresh and time:  # it was planned otherwise before, or it is to replace another view
+                run.begins_by = time if run.begins_by is None else min(time, run.begins_by)
 
     def stop(self, view: str) -> None:
         """Take the view out of ticks; stages that others need go on."""

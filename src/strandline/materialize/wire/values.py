@@ -43,6 +43,10 @@ SHOWN_MAX: Final = 80
 _NOT_FINITE: Final = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 _MICROSECONDS: Final = "%Y-%m-%dT%H:%M:%S"
 """Arrow's %S has as many digits as the type: six of a microsecond."""
+_DAY: Final = 86_400_000_000
+_WRITTEN_DAYS: Final = (-12_687_063, 11_248_373)
+"""The years -32766 to 32766, whose dates Arrow writes."""
+_YEAR: Final = re.compile(r"^-(\d+)")
 _compact = msgspec.json.Encoder(order="deterministic")
 
 
@@ -55,8 +59,10 @@ def compact(value: Any) -> bytes:
     return _compact.encode(value)
 
 
-def plain(column: pa.ChunkedArray | pa.Array) -> pa.Array:
+def plain(column: pa.ChunkedArray | pa.Array, number: Callable[[float], float | str] | None = None) -> pa.Array:
     """Return a column as an array of what JSON knows: booleans, int64, doubles, strings; nested ones as JSON in binary.
+
+    ``number`` says what stands for a double inside of nested values, if not a number wherever JSON has one.
 
     >>> plain(pa.array([{"b": b"x", "a": [None, 1.5]}])).to_pylist()
     [b'{"a":[null,1.5],"b":"eA=="}']
@@ -66,8 +72,9 @@ def plain(column: pa.ChunkedArray | pa.Array) -> pa.Array:
         array = array.dictionary_decode()
     kind = array.type
     if pa.types.is_nested(kind):
-        write = _writer(kind)
-        texts = (None if value is None else compact(write(value)) for value in array.to_pylist())
+        dated = _dated(array)
+        write = _writer(dated.type, _number if number is None else number)
+        texts = (None if value is None else compact(write(value)) for value in dated.to_pylist())
         return pa.array(texts, pa.binary())
     if pa.types.is_null(kind) or pa.types.is_boolean(kind):
         return array.cast(pa.bool_())
@@ -78,14 +85,32 @@ def plain(column: pa.ChunkedArray | pa.Array) -> pa.Array:
     return _texts(array)
 
 
+def _dated(array: pa.Array) -> pa.Array:
+    """Return a nested array with texts for its dates and times, of which Python has not all."""
+    kind = array.type
+    if pa.types.is_date(kind) or pa.types.is_timestamp(kind):
+        return _texts(array)
+    if pa.types.is_struct(kind) and kind.num_fields:
+        children = [_dated(child) for child in array.flatten()]
+        names = [kind.field(place).name for place in range(kind.num_fields)]
+        return pa.StructArray.from_arrays(children, names=names, mask=array.is_null())
+    if pa.types.is_list(kind):
+        whole = pa.concat_arrays([array, array[:0]])  # without an offset, which no mask may have
+        return pa.ListArray.from_arrays(whole.offsets, _dated(whole.values), mask=whole.is_null())
+    return array
+
+
 def _texts(array: pa.Array) -> pa.Array:
     kind = array.type
+    if pa.types.is_date(kind):
+        return array.cast(pa.string()) if _near(array.cast(pa.int32()), 1) else _far_texts(array.cast(pa.int32()), "D")
     if pa.types.is_timestamp(kind):
-        naive = array.cast(pa.timestamp("us", kind.tz)).cast(pa.int64()).cast(pa.timestamp("us"))
-        written = pc.strftime(naive, _MICROSECONDS)
-        if kind.tz is None:
-            return written
-        return pc.binary_join_element_wise(written, "Z", "")
+        numbers = array.cast(pa.timestamp("us", kind.tz)).cast(pa.int64())
+        if _near(numbers, _DAY):
+            written = pc.strftime(numbers.cast(pa.timestamp("us")), _MICROSECONDS)
+        else:
+            written = _far_texts(numbers, "us")
+        return written if kind.tz is None else pc.binary_join_element_wise(written, "Z", "")
     if pa.types.is_decimal(kind):
         written = array.cast(pa.string())
         scientific = pc.any(pc.match_substring(written, "E")).as_py()
@@ -93,6 +118,25 @@ def _texts(array: pa.Array) -> pa.Array:
     if pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
         return pa.array(map(_base64, array.to_pylist()), pa.string())
     return array.cast(pa.string())
+
+
+def _near(numbers: pa.Array, unit: int) -> bool:
+    """Return whether all are in years that Arrow writes; of others it writes another year, or no date at all."""
+    least, greatest = pc.min_max(numbers).values()
+    return not least.is_valid or (
+        least.as_py() >= _WRITTEN_DAYS[0] * unit and greatest.as_py() < _WRITTEN_DAYS[1] * unit
+    )
+
+
+def _far_texts(numbers: pa.Array, unit: Literal["D", "us"]) -> pa.Array:
+    """Return dates or times of any year as texts, given days or microseconds since 1970.
+
+    >>> _far_texts(pa.array([-719893, 2**31 - 1, None], pa.int32()), "D").to_pylist()
+    ['-0001-01-01', '5881580-07-11', None]
+    """
+    moments = pc.fill_null(numbers, 0).to_numpy(zero_copy_only=False).astype(np.int64).astype(f"datetime64[{unit}]")
+    texts = [_YEAR.sub(lambda found: f"-{found[1]:0>4}", text) for text in np.datetime_as_string(moments).tolist()]
+    return pc.if_else(numbers.is_valid(), pa.array(texts, pa.string()), pa.scalar(None, pa.string()))
 
 
 def _digits(value: decimal.Decimal | None) -> str | None:
@@ -103,18 +147,18 @@ def _base64(value: bytes | None) -> str | None:
     return None if value is None else base64.b64encode(value).decode()
 
 
-def _writer(kind: pa.DataType) -> Callable[[Any], Any]:
+def _writer(kind: pa.DataType, number: Callable[[float], float | str]) -> Callable[[Any], Any]:
     """Return the function from Arrow's Python values of a type to those of JSON; it is given no None."""
     if pa.types.is_struct(kind):
-        fields = [(kind.field(place).name, _writer(kind.field(place).type)) for place in range(kind.num_fields)]
+        fields = [(kind.field(place).name, _writer(kind.field(place).type, number)) for place in range(kind.num_fields)]
         return lambda value: {name: None if value[name] is None else write(value[name]) for name, write in fields}
     if pa.types.is_list(kind) or pa.types.is_large_list(kind):
-        inner = _writer(kind.value_type)
+        inner = _writer(kind.value_type, number)
         return lambda value: [None if each is None else inner(each) for each in value]
     if pa.types.is_boolean(kind) or pa.types.is_integer(kind) or pa.types.is_string(kind):
         return lambda value: value
     if pa.types.is_floating(kind):
-        return _number
+        return number
     return lambda value: _texts(pa.array([value], kind))[0].as_py()
 
 

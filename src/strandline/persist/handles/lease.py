@@ -6,6 +6,9 @@ a holder that is idle for longer calls `beat` itself.
 The `Contents` that a reader handed out name parts of the version they were planned from.  The lease holds the oldest
 such version until its user reports that they are read (`gave_back`), so that no collector deletes those parts
 meanwhile.
+
+A lease that is `shared` is taken up by several processes, by its name.  None of them knows what the others handed out
+and still read, so none releases a version: it holds all from the first on until it ends.
 """
 
 from __future__ import annotations
@@ -23,8 +26,9 @@ from strandline.store.clock import Clock
 class Lease:
     """The leased reader ``reader`` of one shard.  Call `register` first."""
 
-    def __init__(self, machine: Machine, clock: Clock, reader: str) -> None:
+    def __init__(self, machine: Machine, clock: Clock, reader: str, *, shared: bool = False) -> None:
         self._machine = machine
+        self._shared = shared
         self._clock = clock
         self._reader = reader
         self._beaten_ms = 0
@@ -58,7 +62,8 @@ class Lease:
 
     async def downgrade(self, since: Frontier, deadline: Deadline | None = None) -> Frontier:
         """Release all times before ``since`` (the hold never goes back), and beat; return the since it holds."""
-        now, seqno = self._clock.now_ms(), min(self._out, default=self._machine.state.seqno)
+        now = self._clock.now_ms()
+        seqno = 0 if self._shared else min(self._out, default=self._machine.state.seqno)  # a hold never goes back
         moved = await self._machine.commit(
             lambda state: downgrade_leased(state, self._reader, since, seqno, now), deadline=deadline
         )

@@ -221,8 +221,8 @@ class ReadHandle:
     def _refuse_unreadable(self, state: ShardState, time: int) -> None:
         if time < self.begins:
             raise AsOfError(
-                f"{self.name!r} cannot be read at {time}: since {self.begins} it is another query, with other columns "
-                "or another schedule"
+                f"{self.name!r} cannot be read at {time}: since {self.begins} it, or a view that it reads, is another "
+                "query, which has no rows of earlier times"
             )
         if not state.since <= Frontier(time):
             why = f"its history before since {state.since} is compacted"

@@ -3,6 +3,7 @@
     <shard>/parts/<ms>-<id>/…       the parts of one batch; <ms>: when it was begun, by the shard's walltime
     <shard>/rollup/<seqno>-<id>     a rollup
     <shard>/doomed/<ms>-<id>        a list of objects that nothing names now, to be deleted at <ms>
+    scratch./<ms>-<id>/…            rows that a process has put aside; no shard's segment has a point
 
 A key is never reused.
 """
@@ -30,6 +31,11 @@ def rollups_prefix(shard: str) -> str:
 def doomed_prefix(shard: str) -> str:
     """Return the prefix of the keys of a shard's lists of doomed objects."""
     return f"{segment(shard)}/doomed/"
+
+
+def scratch_prefix() -> str:
+    """Return the prefix of the keys of what processes have put aside: of no shard, and of use to its writer alone."""
+    return "scratch./"
 
 
 def named_time(prefix: str, key: str) -> int | None:

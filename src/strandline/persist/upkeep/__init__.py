@@ -1,3 +1,3 @@
 """Upkeep: what keeps shards short, and what looks at them."""
 
-__all__ = ["inspect"]
+__all__ = ["collect", "inspect"]

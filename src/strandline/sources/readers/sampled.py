@@ -122,10 +122,16 @@ class CsvSample:
         return CsvSample(self.names, tuple(one.joined(two) for one, two in both), self.whole and other.whole)
 
 
-def of_csv(opened: Callable[[], pa.NativeFile], form: FileFormat, only: Collection[str] | None = None) -> CsvSample:
+def of_csv(
+    opened: Callable[[], pa.NativeFile],
+    form: FileFormat,
+    declared: Collection[str] = (),
+    only: Collection[str] | None = None,
+) -> CsvSample:
     r"""Return a sample of a CSV file, which ``opened`` opens anew; without a header its columns are ``f0``, ``f1``, ….
 
-    ``only``: of these columns alone, of which there are some, and of all their values.
+    ``declared``: the columns that are known, as `FirstRecord.names` takes them.  ``only``: of these columns alone, of
+    which there are some, and of all their values.
 
     >>> from strandline.algebra.formats import Encoding
     >>> found = of_csv(lambda: pa.BufferReader(b"id,city,n\n1,Delft,NA\n2,Gh,7\n"), FileFormat(Encoding.CSV))
@@ -138,7 +144,7 @@ def of_csv(opened: Callable[[], pa.NativeFile], form: FileFormat, only: Collecti
         first = first_record(stream.read(BLOCK_BYTES).decode("utf-8-sig", errors="replace"), form)
     if first is None:
         return CsvSample((), (), whole=True)
-    names = first.fields if form.header else tuple(f"f{number}" for number in range(len(first.fields)))
+    names = first.names(declared) if form.header else tuple(f"f{number}" for number in range(len(first.fields)))
     seen = tuple(_Texts() if only is None or name in only else None for name in names)
     bytes_max = SAMPLE_BYTES if only is None else None
     try:

@@ -29,7 +29,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final, TypeVar
 
-from strandline.errors import ConfigError, Determinate, Indeterminate, InvalidUsage
+from strandline.errors import ConfigError, Determinate, Indeterminate, InvalidUsage, is_full
 from strandline.store.keys import SEGMENT_CHARS_MAX, check_key, check_prefix, is_key
 
 T = TypeVar("T")
@@ -90,8 +90,9 @@ class FileBlob:
         """Store ``data``: when this returns, it survives a power cut.
 
         Raises:
-            Determinate: nothing was stored; a full disk, for example.
+            Determinate: nothing was stored, because the disk is full or a quota used up, for example.
             Indeterminate: the rename, or an fsync after it, failed: the object may be there, or be gone after a crash.
+                A rename for which there is no space has not happened.
         """
         path = self.path(key)
         await self._blocking(lambda: self._set(path, key, data))
@@ -135,10 +136,17 @@ class FileBlob:
             raise Determinate(f"blob {key!r} was not stored: {_reason(error, path)}") from error
         try:
             os.replace(temporary, path)
-            self._sync_upwards(path.parent)
         except IsADirectoryError as error:
             temporary.unlink(missing_ok=True)
             raise InvalidUsage(f"blob {key!r} is a directory of other objects: {error}") from error
+        except OSError as error:
+            if not is_full(error):
+                raise Indeterminate(f"blob {key!r} may not have been stored: {_reason(error, path)}") from error
+            with contextlib.suppress(OSError):  # a later sweep removes it
+                temporary.unlink()
+            raise Determinate(f"blob {key!r} was not stored: {_reason(error, path)}") from error
+        try:
+            self._sync_upwards(path.parent)
         except OSError as error:
             raise Indeterminate(f"blob {key!r} may not have been stored: {_reason(error, path)}") from error
 
@@ -180,6 +188,8 @@ class FileBlob:
         except (FileNotFoundError, NotADirectoryError):
             return False
         except OSError as error:
+            if is_full(error):  # a file system that writes a copy of what it changes needs space for it
+                raise Determinate(f"blob {key!r} was not deleted: {_reason(error, path)}") from error
             raise Indeterminate(f"blob {key!r} may not have been deleted: {_reason(error, path)}") from error
         try:
             self._sync_deepest(path.parent)

@@ -59,6 +59,7 @@ from strandline.store.consensus import (
     check_truncation,
 )
 from strandline.store.consensus_kinds import SCHEMA_DEFAULT
+from strandline.store.postgres_forms import FORMS
 from strandline.store.secret import Secret
 
 T = TypeVar("T")
@@ -86,6 +87,8 @@ _CREATE: Final = """
     )
 """
 _LIMIT: Final = "SELECT set_config('statement_timeout', %s, false)"
+_SET: Final = sql.SQL("SELECT {}").format(sql.SQL(", ").join([sql.SQL("set_config(%s, %s, false)")] * len(FORMS)))
+"""Said once connected, since a proxy such as PgBouncer takes no settings with the connection."""
 _DURABLE: Final = """
     SELECT set_config('synchronous_commit', 'on', false) WHERE current_setting('synchronous_commit') = 'off'
 """
@@ -324,6 +327,7 @@ class PostgresConsensus:
             connection.seconds_max = 2 * self._statement_ms / 1000
             self._connection = connection
             connection.execute(_LIMIT, (str(self._statement_ms),))
+            connection.execute(_SET, [part for setting in FORMS.items() for part in setting])
             connection.execute(_DURABLE)
         return self._connection
 

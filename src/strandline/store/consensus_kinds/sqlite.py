@@ -6,8 +6,11 @@ linearizable, across processes too.
 
 The meaning of a failure depends on when it comes.  Before ``COMMIT`` is issued nothing can have happened, provided that
 the transaction is rolled back for certain; so a busy or full database is `Determinate`.  From ``COMMIT`` on, the log
-may hold the transaction or not, and SQLite itself only finds out when the file is next opened; so every failure is
-`Indeterminate`, and the connection is dropped.
+may hold the transaction or not, and SQLite itself only finds out when the file is next opened; so a failure is
+`Indeterminate`, and the connection is dropped.  One failure of ``COMMIT`` is `Determinate`: a write to the log found no
+space.  The page that ends the transaction is written last, and a log is read only up to the last page that ends one and
+whose checksum is right, so the transaction is not in it, also after a crash.  The connection stays open: what is stored
+can be read from it while the disk is full.
 
 Every call runs in a thread: a commit fsyncs, and any call may wait for the lock.  One connection per instance, one
 call at a time; what waits meanwhile to be installed is installed by the next call, all of it with one fsync.
@@ -28,6 +31,7 @@ import asyncio
 import errno
 import os
 import sqlite3
+import tempfile
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
@@ -43,6 +47,7 @@ from strandline.errors import (
     NothingStored,
     StoreError,
     StrandlineError,
+    is_full,
 )
 from strandline.store.consensus import (
     SEQNO_MAX,
@@ -224,6 +229,10 @@ class SQLiteConsensus(SQLiteVersions):
         try:
             connection.execute("COMMIT")
         except sqlite3.Error as error:
+            if reason := _ran_out(error, self._path):
+                self._roll_back(connection)
+                said = f"nothing was stored: {reason} in {self._path.parent}: {_said(error)}"
+                raise Determinate(f"{self._path}: {said}") from error
             self._drop()
             raise Indeterminate(f"{self._path}: a commit may have failed: {_reason(error, self._path)}") from error
         try:
@@ -356,7 +365,28 @@ def no_space(path: Path) -> str:
     return os.strerror(errno.ENOSPC) if full else ""
 
 
+def _ran_out(error: sqlite3.Error, path: Path) -> str:
+    """Return the operating system's message if a write found no space, else an empty text.
+
+    SQLite calls a used-up quota an error of the disk, so whether it is one is found by a write of our own.
+    """
+    code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR)
+    if code == sqlite3.SQLITE_FULL:
+        return os.strerror(errno.ENOSPC)
+    if code != sqlite3.SQLITE_IOERR_WRITE:
+        return ""
+    try:
+        with tempfile.TemporaryFile(dir=path.parent) as file:
+            os.pwrite(file.fileno(), bytes(LOG_INDEX_BYTES), 0)
+    except OSError as refused:
+        return os.strerror(refused.errno or 0) if is_full(refused) else ""
+    return ""
+
+
 def _reason(error: sqlite3.Error, path: Path) -> str:
     reason = no_space(path) if _primary_code(error) in _WHEN_FULL else ""
-    said = f"{error} ({getattr(error, 'sqlite_errorname', type(error).__name__)})"
-    return f"{reason} in {path.parent}: {said}" if reason else said
+    return f"{reason} in {path.parent}: {_said(error)}" if reason else _said(error)
+
+
+def _said(error: sqlite3.Error) -> str:
+    return f"{error} ({getattr(error, 'sqlite_errorname', type(error).__name__)})"

@@ -44,6 +44,7 @@ from strandline.persist.shard.batch import (
     Staged,
     narrowed,
 )
+from strandline.plane.described import Described
 from strandline.plane.reading import Differences, Errors
 from strandline.sources.envelopes.keyed_spec import changed
 from strandline.store.blob import Blob
@@ -262,6 +263,27 @@ class ListEngine:
     async def query(self, sql: str, relations: Mapping[str, tuple[Schema, Rows]], *, time: int) -> tuple[Schema, Rows]:
         """Refuse: this engine reads no SQL text."""
         raise InvalidUsage("ListEngine reads no SQL; ask Spark's engine")
+
+    async def answer(
+        self, sql: str, relations: Mapping[str, tuple[Schema, Rows]], given: Sequence[pa.Scalar] = ()
+    ) -> tuple[pa.Schema, Rows]:
+        """Refuse: this engine reads no SQL text."""
+        raise InvalidUsage("ListEngine reads no SQL; ask Spark's engine")
+
+    async def described(
+        self, sql: str, relations: Mapping[str, tuple[Schema, Rows]], count: int, limits: Collection[int]
+    ) -> Described:
+        """Refuse: this engine reads no SQL text."""
+        raise InvalidUsage("ListEngine reads no SQL; ask Spark's engine")
+
+    def require_executors(self) -> None:
+        """See `SparkEngine.require_executors`: nothing runs elsewhere."""
+
+    async def executors(self) -> None:
+        """See `SparkEngine.executors`: nothing runs elsewhere."""
+
+    def hasten(self) -> None:
+        """See `SparkEngine.hasten`: nothing runs elsewhere."""
 
     def settings(self) -> dict[str, str]:
         """Return the settings that affect results: none."""

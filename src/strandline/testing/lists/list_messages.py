@@ -9,7 +9,7 @@ from __future__ import annotations
 import datetime as dt
 import json
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from decimal import Decimal
 from typing import Any, Final
 
@@ -29,7 +29,7 @@ from strandline.algebra.messages import (
 )
 from strandline.algebra.schema import DIFF, ERROR, TIME, Schema
 from strandline.algebra.unavailable import IN_THE_KEY, OF_A_KEY
-from strandline.algebra.undecoded import DIGITS_MAX, NO_OBJECT, TOO_DEEP, TOO_LONG
+from strandline.algebra.undecoded import DIGITS_MAX, LONG_NAME, NAME_CHARS_MAX, NO_OBJECT, TOO_DEEP, TOO_LONG
 from strandline.engine.files.values import Refused, named, sent_of
 from strandline.errors import InvalidUsage
 from strandline.persist.handles.contents import Rows
@@ -192,7 +192,12 @@ def _text(data: bytes) -> str:
 
 def _object(text: str) -> dict[str, Any]:
     try:
-        found = json.loads(text.removeprefix("\ufeff"), parse_int=_bounded(int), parse_float=_bounded(Decimal))
+        found = json.loads(
+            text.removeprefix("\ufeff"),
+            parse_int=_bounded(int),
+            parse_float=_bounded(Decimal),
+            object_pairs_hook=_fields,
+        )
     except ValueError as error:
         raise Refused("it is empty" if not text.strip() else NO_OBJECT) from error
     except RecursionError as error:
@@ -200,6 +205,13 @@ def _object(text: str) -> dict[str, Any]:
     if not isinstance(found, dict):
         raise Refused(NO_OBJECT)
     return found
+
+
+def _fields(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
+    """Return an object, as Spark's parser reads it, which refuses a name of too many characters."""
+    if any(len(name) > NAME_CHARS_MAX for name, _ in pairs):
+        raise Refused(LONG_NAME)
+    return dict(pairs)
 
 
 def _bounded(read: Callable[[str], Any]) -> Callable[[str], Any]:

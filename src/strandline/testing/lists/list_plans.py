@@ -320,6 +320,9 @@ def _aggregated(aggregate: Aggregate, held: Sequence[tuple[Any, int]]) -> Any:
 
 def _total(values: Sequence[tuple[Any, int]]) -> Any:
     if any(isinstance(value, float) for value, _ in values):
-        return sum(value for value, count in sorted(values) for _ in range(count))
+        counts: Counter[float] = Counter()
+        for value, count in values:
+            counts[value] += count
+        return sum(value * counts[value] for value in sorted(counts))  # each value once, as the engine adds them
     total = sum(value * count for value, count in values)
     return in_range(total) if isinstance(total, int) else total

@@ -16,7 +16,9 @@ from strandline.sources.readers.postgres.options import PostgresOptions
 def session(options: Mapping[str, str]) -> psycopg.Connection[tuple[Any, ...]]:
     """Return a session of the database that a source's options name; each statement is a transaction."""
     given = understood("a database", PostgresOptions, {"publication": "none", **options})
-    return psycopg.connect(**{**parameters(given), "application_name": "strandline tests"}, autocommit=True)
+    how = parameters(given)
+    ours = {"application_name": "strandline tests", "options": f"{how['options']} -c search_path=public"}
+    return psycopg.connect(**{**how, **ours}, autocommit=True)
 
 
 def run(options: Mapping[str, str], *statements: str) -> list[tuple[Any, ...]]:

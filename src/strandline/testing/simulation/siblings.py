@@ -7,7 +7,7 @@ from collections.abc import Coroutine, Generator, Sequence
 from typing import Any
 
 from strandline.store.unreliable import Choose
-from strandline.testing.simulation.kernel import Acting, IoPoint, bury
+from strandline.testing.simulation.kernel import Acting, Crashed, IoPoint, bury
 
 
 class SideBySide:
@@ -38,7 +38,7 @@ class _Interleaved:
                 call, point = waiting.pop(self._choose("sibling", len(waiting)) if len(waiting) > 1 else 0)
                 reply, error = yield from _replied(point)
                 _go_on(call, reply, error, waiting)
-        except GeneratorExit:  # the process crashed
+        except Crashed:
             for call in self._calls:
                 bury(call)
             raise

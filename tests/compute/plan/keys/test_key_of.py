@@ -40,3 +40,10 @@ def test_a_name_that_has_one_meaning_makes_a_key() -> None:
     """Damage: what falls into parts is computed as a whole."""
     inner = "SELECT count(*) AS n FROM u LATERAL VIEW explode(u.arr) e AS w WHERE u.x = j"
     assert key_of(asked(f"SELECT t.j, l.n FROM t, LATERAL ({inner}) l")) == Key((("j",), ("x",)), ("a",))
+
+
+def test_the_star_of_a_relation_is_its_columns_alone() -> None:
+    """Damage: an output is taken for the column beside it, and the rows of other keys are computed again."""
+    inner = "SELECT count(*) AS n FROM u LATERAL VIEW explode(u.arr) e AS w WHERE u.x = j"
+    query = Opaque((T, U), ("t", "u"), f"SELECT l.*, t.j FROM t, LATERAL ({inner}) l", ("n", "j"), "")
+    assert key_of(query) == Key((("j",), ("x",)), ("j",))

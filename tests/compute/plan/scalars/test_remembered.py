@@ -26,11 +26,11 @@ class Counting(ListAnalyst):
         self.refusal = refusal
         self.found = doubts
 
-    def schema_of(self, sql: str, relations: Mapping[str, Schema]) -> Schema:
+    def schema_of(self, sql: str, relations: Mapping[str, Schema], *, ours: bool = False) -> Schema:
         self.asked["schema"] += 1
         if self.refusal is not None:
             raise self.refusal
-        return super().schema_of(sql, relations)
+        return super().schema_of(sql, relations, ours=ours)
 
     def doubts(self, sql: str, relations: Mapping[str, Schema], *, ordering: bool) -> tuple[Doubt, ...]:
         self.asked["doubts"] += 1

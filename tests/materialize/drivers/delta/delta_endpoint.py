@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,7 @@ import pyarrow.fs as pa_fs
 from deltalake import DeltaTable
 from deltalake.exceptions import TableNotFoundError
 from deltalake.fs import DeltaStorageHandler
+from tests.materialize.drivers.staged.copies import kept
 
 from strandline.materialize.drivers.delta.kind import KIND, DeltaEndpointOptions, DeltaLake
 from strandline.materialize.drivers.staged.driver import StagedDriver
@@ -28,6 +29,7 @@ class DeltaEndpoint:
 
     fences = True
     unnameable = frozenset({"nul\0nul"})
+    unholdable = ()
 
     def __init__(
         self, root: Path | str, session: type[StagedSession] = StagedSession, storage: Mapping[str, str] | None = None
@@ -71,6 +73,10 @@ class DeltaEndpoint:
         there = {piece.name: piece for piece in pieces}
         added = [each["add"]["path"] for each in self.actions(resource) if "add" in each]
         return [there[name] for name in added if name in there]
+
+    def keep(self) -> Callable[[], None]:
+        """See `Loses`."""
+        return kept(Path(self.root))
 
     def checkpoint(self, name: str) -> Checkpoint | None:
         return None

@@ -77,7 +77,6 @@ class TestDuckDBTables(SqlClaims):
     pass
 
 
-@pytest.mark.seldom(3)
 class TestDuckDBWithRowsInFiles(DriverContract):
     @pytest.fixture(autouse=True)
     def spilling(self, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -419,7 +418,7 @@ class FullDisk:
 
 def test_a_full_disk_is_called_a_full_disk(tmp_path: Path) -> None:
     """Damage: an operator looks for a lock that no one holds."""
-    endpoint = DuckDBEndpoint(tmp_path / "a.duckdb", connect=FullDisk)
+    endpoint = DuckDBEndpoint(tmp_path / "a.duckdb", connect=FullDisk, clock=HandClock())
     with pytest.raises(Unavailable, match=r"DuckDB file .*a.duckdb cannot be written, for its disk is full: make room"):
         asyncio.run(endpoint.driver().apply(SPEC, {}))
     endpoint.kept.close()

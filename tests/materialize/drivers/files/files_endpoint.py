@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import count
 from pathlib import Path
 from typing import Any
+
+from tests.materialize.drivers.staged.copies import kept
 
 from strandline.materialize.drivers.files.kind import KIND, FilesEndpointOptions, FilesLake
 from strandline.materialize.drivers.files.table import FilesTable
@@ -23,6 +25,8 @@ class FilesEndpoint:
     """The tables below a path."""
 
     fences = True
+    flat = False
+    unholdable: Sequence[str] = ()
 
     def __init__(
         self,
@@ -60,6 +64,10 @@ class FilesEndpoint:
 
     def ordered(self, resource: str, pieces: Sequence[Piece]) -> Sequence[Piece]:
         return pieces
+
+    def keep(self) -> Callable[[], None]:
+        """See `Loses`."""
+        return kept(Path(self.root))
 
     def checkpoint(self, name: str) -> Checkpoint | None:
         return None

@@ -15,6 +15,7 @@ from tests.materialize.drivers.staged.pushed_tables import AddedContract, Pushed
 from s3_server import S3Server
 from strandline.materialize.drivers.staged.table import Lake
 from strandline.testing.contracts.drivers.driver_contract import DriverContract, follow, put_back
+from strandline.testing.contracts.drivers.odd_values import odd_values
 from strandline.testing.contracts.drivers.splits_contract import SplitsContract, SplitsUnderFaultsContract
 
 
@@ -25,13 +26,11 @@ def make_endpoint(tmp_path: Path) -> Callable[[], FilesEndpoint]:
     return lambda: FilesEndpoint(tmp_path / str(next(numbers)))
 
 
-@pytest.mark.seldom(3)
 @pytest.mark.time_limit(600)
 class TestFiles(DriverContract, SplitsContract):
     pass
 
 
-@pytest.mark.seldom(3)
 @pytest.mark.time_limit(600)
 class TestFilesThatAreAddedTo(AddedContract):
     @pytest.fixture
@@ -44,6 +43,9 @@ def test_csv_files_follow_their_collections(tmp_path: Path) -> None:
     """Damage: a value in a text is read back as another one, so its key is never found again."""
     asyncio.run(follow(FilesEndpoint(tmp_path / "a", options={"format": "csv"})))
     asyncio.run(put_back(FilesEndpoint(tmp_path / "b", options={"format": "csv"})))
+    odd = FilesEndpoint(tmp_path / "c", options={"format": "csv"})
+    odd.flat, odd.unholdable = True, ("last date", "last time")
+    asyncio.run(odd_values(odd))
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS)

@@ -13,6 +13,7 @@ from pyiceberg.catalog.noop import NoopCatalog
 from pyiceberg.exceptions import CommitFailedException, NoSuchTableError, TableAlreadyExistsError
 from pyiceberg.serializers import FromInputFile
 from pyiceberg.table import CommitTableResponse, Table
+from tests.materialize.drivers.staged.copies import kept
 
 from strandline.materialize.drivers.iceberg.kind import KIND, IcebergLake
 from strandline.materialize.drivers.staged.driver import StagedDriver
@@ -62,6 +63,17 @@ class FolderCatalog(NoopCatalog, MetastoreCatalog):
         io = self._load_file_io(location=location)
         return Table(name, FromInputFile.table_metadata(io.new_input(location)), location, io, self)
 
+    def keep(self) -> Callable[[], None]:
+        """Copy all tables; what is returned puts the copy in their place."""
+        newest, put_back = dict(self._newest), kept(self._root)
+
+        def back() -> None:
+            with self._lock:
+                put_back()
+                self._newest = newest
+
+        return back
+
     def drop_table(self, identifier: Any) -> None:
         del self._newest[self.identifier_to_tuple(identifier)]
 
@@ -85,6 +97,10 @@ class IcebergEndpoint:
 
     fences = True
     unnameable = frozenset({"nul\0nul"})
+    unholdable = (
+        "date before Christ", "date of year 0", "date after 9999", "last date", "time before Christ", "time after 9999",
+        "last time", "dates in an array", "times in a struct",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -125,6 +141,11 @@ class IcebergEndpoint:
         ]
         there = {f"{table.location()}/{piece.name}": piece for piece in pieces}
         return [there[path] for _, path in sorted(entries)]
+
+    def keep(self) -> Callable[[], None]:
+        """See `Loses`."""
+        assert isinstance(self.catalog, FolderCatalog), "what a server's catalog holds is not a test's to take away"
+        return self.catalog.keep()
 
     def checkpoint(self, name: str) -> Checkpoint | None:
         return None

@@ -15,7 +15,6 @@ from strandline.materialize.drivers.staged.table import Lake
 from strandline.testing.contracts.drivers.driver_contract import DriverContract
 
 
-@pytest.mark.seldom(3)
 @pytest.mark.time_limit(600)
 class TestIceberg(DriverContract):
     @pytest.fixture
@@ -24,7 +23,6 @@ class TestIceberg(DriverContract):
         return lambda: IcebergEndpoint(lambda: FolderCatalog(tmp_path / str(next(numbers))))
 
 
-@pytest.mark.seldom(3)
 @pytest.mark.time_limit(600)
 class TestIcebergThatIsAddedTo(AddedContract):
     @pytest.fixture

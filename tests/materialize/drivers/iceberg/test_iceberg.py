@@ -21,6 +21,7 @@ from tests.materialize.drivers.iceberg.iceberg_endpoint import FolderCatalog, Ic
 from tests.materialize.drivers.staged.late import SCENARIOS, applied_while_a_successor_goes_on
 
 from iceberg_server import TOKEN, IcebergServer
+from strandline import extras
 from strandline.algebra.schema import Column, Schema
 from strandline.errors import ConfigError, DefinitionError, StrandlineError
 from strandline.materialize.driver import require_all
@@ -30,6 +31,7 @@ from strandline.materialize.protocol.task import Binding, MaterializationSpec
 from strandline.options import understood
 from strandline.testing.contracts.drivers.driver_contract import crash_once, follow, put_back
 from strandline.testing.contracts.drivers.world import World, advance_through
+from strandline.testing.doubles import HandClock
 from strandline.testing.simulation.crashes import CrashPlan
 
 NAMESPACES = count()
@@ -65,6 +67,26 @@ TYPES = {"k": pa.int64(), "x": pa.string()}
 def endpoint(tmp_path: Path) -> IcebergEndpoint:
     """An endpoint without a table."""
     return IcebergEndpoint(lambda: FolderCatalog(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("catalog", "uri", "lacks"),
+    [
+        ("sql", "sqlite:///c.db", r"sqlalchemy, .* pip install 'pyiceberg\[sql-sqlite\]'"),
+        ("sql", "postgresql://h/d", r"sqlalchemy, .* pip install 'pyiceberg\[sql-postgres\]'"),
+        ("glue", None, r"boto3, .* pip install 'pyiceberg\[glue\]'"),
+        ("hive", "thrift://h:1", r"thrift, .* pip install 'pyiceberg\[hive\]'"),
+    ],
+    ids=str,
+)
+def test_a_library_that_a_catalog_needs_is_missed_at_create(
+    monkeypatch: pytest.MonkeyPatch, catalog: str, uri: str | None, lacks: str
+) -> None:
+    """Damage: the materialization is made, and its task fails at each tick with an unexpected error."""
+    monkeypatch.setattr(extras, "there", lambda _: False)
+    given = {"catalog": catalog, "namespace": "n"} | ({"uri": uri} if uri else {})
+    with pytest.raises(ConfigError, match=lacks):
+        KIND.open(understood("m", IcebergEndpointOptions, given), HandClock())
 
 
 def run(world: World, *uppers: int) -> None:

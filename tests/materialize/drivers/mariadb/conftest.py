@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import shutil
-import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from pathlib import Path
 from typing import Any
 
 import pymysql
@@ -28,6 +25,10 @@ class MariaDBEndpoint(SqlEndpoint):
     """One database."""
 
     unnameable = tuple(name for name in HOSTILE if "\0" in name or max(name) > "\uffff" or name.endswith(" "))
+    unholdable = (
+        "date before Christ", "date of year 0", "date after 9999", "last date", "time before Christ", "time after 9999",
+        "last time", "NaN", "infinity",
+    )  # fmt: skip
     finite = True
     system = "MariaDB"
 
@@ -67,19 +68,6 @@ class MariaDBEndpoint(SqlEndpoint):
         for database in ended:
             if database._inner is not None and database._inner.open:
                 database._inner.close()
-
-
-@pytest.fixture(scope="session")
-def mariadb_server() -> Iterator[mariadb.MariaDBServer]:
-    """A MariaDB that the tests share; each makes a database of its own."""
-    if not mariadb.programs():
-        pytest.skip("MariaDB is not installed (as root, `tools/setup --servers` installs it)")
-    directory = Path(tempfile.mkdtemp(prefix="strandline-mariadb-"))  # pytest's own are closed to the server's user
-    server = mariadb.make(directory)
-    server.start()
-    yield server
-    server.stop()
-    shutil.rmtree(directory)
 
 
 @pytest.fixture

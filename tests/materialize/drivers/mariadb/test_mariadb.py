@@ -12,7 +12,6 @@ from strandline.testing.contracts.drivers.splits_contract import SplitsContract,
 pytestmark = pytest.mark.server
 
 
-@pytest.mark.seldom(2)
 @pytest.mark.time_limit(600)
 class TestMariaDB(DriverContract, FencingContract, SplitsContract):
     pass

@@ -26,6 +26,7 @@ class PostgresEndpoint(SqlEndpoint):
     """One schema."""
 
     unnameable = tuple(name for name in HOSTILE if "\0" in name or len(name.encode()) > 63)
+    unholdable = ("last date", "NUL", "NUL in a struct", "long key")
     system = "PostgreSQL"
 
     def __init__(self, where: PostgresDatabase, schema: str, port: int = 0, user: str = "", **how: Any) -> None:

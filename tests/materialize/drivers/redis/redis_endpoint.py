@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from contextlib import closing
 from typing import Any
 
@@ -15,7 +16,7 @@ from strandline.store.secret import Secret
 from strandline.testing.contracts.drivers.fencing_contract import SCHEMA as FENCED
 from strandline.testing.contracts.drivers.reduction_contract import SCHEMA as AMOUNTS
 from strandline.testing.contracts.drivers.world import KEYED
-from strandline.testing.hostile import HOSTILE
+from strandline.testing.hostile import HOSTILE, PATHS
 
 READ = {"f": float, "k": int, "n": int}
 """How the texts of columns of the contract are read; all others are texts."""
@@ -23,6 +24,8 @@ READ = {"f": float, "k": int, "n": int}
 
 class RedisDatabase:
     """One database; ``exact``: the option."""
+
+    unholdable = ()
 
     def __init__(self, server: RedisServer, database: int, form: Form = Form.HASH, *, exact: bool = False) -> None:
         self.server = server
@@ -50,9 +53,23 @@ class RedisDatabase:
             if self.form is Form.JSON:
                 return [_typed(json.loads(client.get(key))) for key in keys]
             found = [{n.decode(): text.decode() for n, text in client.hgetall(key).items()} for key in keys]
-        schemas = (KEYED.names, AMOUNTS.names, FENCED.names)
-        columns = next((names for names in schemas if all(row.keys() <= {*names, "__null"} for row in found)), HOSTILE)
+        schemas = (KEYED.names, AMOUNTS.names, FENCED.names, HOSTILE)
+        odd = (*HOSTILE, *PATHS)
+        columns = next((names for names in schemas if all(row.keys() <= {*names, "__null"} for row in found)), odd)
         return [_typed({name: row.get(name) for name in columns}) for row in found]
+
+    def keep(self) -> Callable[[], None]:
+        """See `Loses`."""
+        with closing(self.client()) as client:
+            kept = {key: client.dump(key) for key in client.scan_iter(count=1_000)}
+
+        def put_back() -> None:
+            with closing(self.client()) as client:
+                client.flushdb()
+                for key, value in kept.items():
+                    client.restore(key, 0, value)
+
+        return put_back
 
     def checkpoint(self, name: str) -> Checkpoint | None:
         """Return None: the runtime's log keeps it."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from itertools import count
 
@@ -9,8 +10,11 @@ import pytest
 from tests.materialize.drivers.redis.redis_endpoint import RedisDatabase
 
 from redis_server import RedisServer
+from strandline.errors import StrandlineError
+from strandline.materialize.drivers.redis.left import Left
 from strandline.materialize.drivers.redis.options import Form
 from strandline.testing.contracts.drivers.driver_contract import DriverContract
+from strandline.testing.contracts.drivers.losing import lost
 from strandline.testing.contracts.drivers.reduction_contract import ReductionContract
 from strandline.testing.contracts.drivers.splits_contract import SplitsContract, SplitsUnderFaultsContract
 
@@ -42,3 +46,13 @@ class TestRedisReductions(ReductionContract):
 @pytest.mark.slow
 class TestRedisSplitsUnderFaults(SplitsUnderFaultsContract):
     pass
+
+
+@pytest.mark.parametrize("everything", [True, False])
+def test_a_session_that_does_not_look_for_what_it_left_is_caught(
+    everything: bool, redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Damage: the contract's test would pass whatever the driver does."""
+    monkeypatch.setattr(Left, "refusal", lambda *_: None)
+    with pytest.raises((AssertionError, StrandlineError)):
+        asyncio.run(lost(RedisDatabase(redis_server, next(DATABASES)), everything=everything))

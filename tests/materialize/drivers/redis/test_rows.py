@@ -14,6 +14,8 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from redis.client import Pipeline
+from redis.exceptions import ConnectionError as BrokenConnection
 from tests.materialize.drivers.redis.redis_endpoint import RedisDatabase
 
 from redis_server import PASSWORD, RedisServer
@@ -292,7 +294,7 @@ def test_what_redis_lost_after_it_was_committed_is_noticed_and_a_backfill_mends_
                 client.hset(resources.PROGRESS, field, "1")
         world.write_round()
         with pytest.raises(
-            CorruptionError, match="lost rows .* are at transaction 1, and 2 were committed; `strandline"
+            CorruptionError, match=r"has lost what .* are at transaction 1, and 2 were committed\): `strandline"
         ):
             await world.runtime().advance()
         for backfill in (1, 2):
@@ -304,6 +306,37 @@ def test_what_redis_lost_after_it_was_committed_is_noticed_and_a_backfill_mends_
             while await runtime.advance():
                 pass
             world.check(world.upper)
+
+    asyncio.run(body())
+
+
+def test_an_answer_that_was_lost_is_no_loss_of_rows(hashes: RedisDatabase, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Damage: a connection breaks behind a write, and an operator fills the resource again for nothing."""
+    broken: list[str] = []
+
+    async def body() -> None:
+        world = World(hashes)
+        world.write_round()
+        runtime = world.runtime()
+        await runtime.advance()
+        answer = Pipeline.parse_response
+
+        def lose(self: Any, connection: Any, name: str, **options: Any) -> Any:
+            said = answer(self, connection, name, **options)
+            if name == "_" and self.watching and not broken:  # what EXEC answers
+                broken.append(name)
+                raise BrokenConnection("reset by peer")
+            return said
+
+        monkeypatch.setattr(Pipeline, "parse_response", lose)
+        world.write_round()
+        with pytest.raises(Unavailable, match="does not answer: reset by peer"):
+            while await runtime.advance():
+                pass
+        assert broken
+        while await world.runtime().advance():
+            pass
+        world.check(world.upper)
 
     asyncio.run(body())
 

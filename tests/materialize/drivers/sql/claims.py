@@ -18,6 +18,7 @@ from tests.materialize.drivers.sql.endpoint import SqlEndpoint
 
 from strandline.algebra.schema import Column, Schema
 from strandline.errors import CorruptionError, DefinitionError, FencedError, StrandlineError, Unavailable
+from strandline.materialize.driver import require_all
 from strandline.materialize.drivers.sql import checkpoints
 from strandline.materialize.drivers.sql.connection import Connection
 from strandline.materialize.protocol.messages import (
@@ -526,8 +527,9 @@ class SqlClaims:
             Binding("v", "strandline_checkpoints", ("k",), ONE),
             Binding("v", "t", ("k",), Schema((Column("k", "int"), Column("", "int")))),
         ):
+            spec = MaterializationSpec("m", (binding,))
             with pytest.raises(StrandlineError, match="empty|checkpoints"):
-                asyncio.run(endpoint.driver().validate(MaterializationSpec("m", (binding,))))
+                require_all(spec, asyncio.run(endpoint.driver().validate(spec)))
 
 
 def columns_of(spec: MaterializationSpec) -> list[tuple[str, Any]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import count
 from typing import Any
 
 from strandline.materialize.driver import DriverSpec, Session
@@ -11,6 +12,8 @@ from strandline.materialize.drivers.sql.dialect import Dialect
 from strandline.materialize.drivers.sql.driver import SqlDriver
 from strandline.materialize.drivers.sql.session import SqlSession
 from strandline.materialize.protocol.task import NOTHING, Checkpoint
+
+_COPIES = count()
 
 
 class SqlEndpoint:
@@ -22,6 +25,7 @@ class SqlEndpoint:
 
     fences = True
     unnameable: Sequence[str] = ()
+    unholdable: Sequence[str] | None = ()
     finite = False
     enforces = True
     evolves = True
@@ -62,6 +66,36 @@ class SqlEndpoint:
         held = self.found(f"SELECT materialization, checkpoint FROM {table}")
         ours = [each["checkpoint"] for each in held if each["materialization"] == name]
         return Checkpoint.decode(ours[0]) if ours else NOTHING
+
+    def keep(self) -> Callable[[], None]:
+        """See `Loses`: of tables that are not there yet, no row stays."""
+        names = ("Orders", "People", "strandline_checkpoints")
+        number = next(_COPIES)
+        there = [name for name in names if self._is_there(name)]
+        for name in there:
+            self.run(f"CREATE TABLE {self._named(name, number)} AS SELECT * FROM {self._named(name)}")
+
+        def put_back() -> None:
+            for name in names:
+                if name not in there and self._is_there(name):
+                    self.run(f"DELETE FROM {self._named(name)}")
+            for name in there:
+                self.run(f"DELETE FROM {self._named(name)}")
+                self.run(f"INSERT INTO {self._named(name)} SELECT * FROM {self._named(name, number)}")
+
+        return put_back
+
+    def _named(self, table: str, number: int | str = "") -> str:
+        return self.dialect.qualified(f"{table}{number}").text
+
+    def _is_there(self, table: str) -> bool:
+        try:
+            self.run(f"SELECT 1 FROM {self._named(table)}")
+        except Exception as error:
+            if not self.missing(error):
+                raise
+            return False
+        return True
 
     def found(self, text: str) -> list[dict[str, Any]]:
         """Return the rows of a query, none if its table is missing."""

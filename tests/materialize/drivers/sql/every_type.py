@@ -34,8 +34,8 @@ VALUES: dict[str, list[Any]] = {
     "smallint": [-(2**15), 2**15 - 1],
     "int": [-(2**31), 2**31 - 1],
     "bigint": [-(2**63), 2**63 - 1],
-    "float": [3.4028234663852886e38, 1.401298464324817e-45],
-    "double": [1.7976931348623157e308, 5e-324],
+    "float": [3.4028234663852886e38, 1.401298464324817e-45, 0.30000001192092896],
+    "double": [1.7976931348623157e308, 5e-324, 0.9601271002174996],
     "decimal(38,7)": [Decimal("9" * 31 + ".9999999"), Decimal("-0.0000001")],
     "decimal(10,0)": [Decimal(9999999999), Decimal(-1)],
     "string": ["", 'it\'s "quoted"\n\\.\n\\N, \t\r\n \u00e4\u6f22\U0001f30a NULL '],
@@ -51,16 +51,16 @@ ODD = {"float": [math.nan, -math.inf], "double": [math.inf, math.nan]}
 
 
 async def store_every_type(endpoint: SqlEndpoint) -> None:
-    """Store two rows of values and one of NULLs, replace them by themselves, and read them by both ways."""
-    values = {kind: [*some, None] for kind, some in VALUES.items()}
-    if not endpoint.finite:
-        values |= {f"{kind} ": [*some, None] for kind, some in ODD.items()}
+    """Store rows of values and one of NULLs, replace them by themselves, and read them by both ways."""
+    values = {**VALUES, **({} if endpoint.finite else {f"{kind} ": some for kind, some in ODD.items()})}
+    count = 1 + max(map(len, values.values()))
+    values = {kind: [*some, *[None] * (count - len(some))] for kind, some in values.items()}
     kinds = {f"c {n}": kind.strip() for n, kind in enumerate(values)}
     schema = Schema((Column("k", "bigint"), *(Column(name, kind) for name, kind in kinds.items())))
     spec = MaterializationSpec("m", (Binding("v", "t", ("k",), schema),))
     rows = pa.table(
         {
-            "k": pa.array([1, 2, 3], pa.int64()),
+            "k": pa.array(range(count), pa.int64()),
             **{
                 name: pa.array(some, arrow(parse(name, kind)))
                 for (name, kind), some in zip(kinds.items(), values.values(), strict=True)
@@ -75,7 +75,9 @@ async def store_every_type(endpoint: SqlEndpoint) -> None:
     for time, exists in enumerate([False, True]):
         await session.send(Acknowledge())
         await session.send(Flush())
-        flagged = rows.append_column(EXISTS, pa.array([exists] * 3)).append_column(DELETE, pa.array([False] * 3))
+        flagged = rows.append_column(EXISTS, pa.array([exists] * count)).append_column(
+            DELETE, pa.array([False] * count)
+        )
         await session.send(Store(0, flagged))
         await session.send(StartCommit(NOTHING.advance(spec.state_keys, time + 1)))
     await session.send(Acknowledge())

@@ -77,7 +77,6 @@ def make_endpoint(tmp_path: Path) -> Iterator[Callable[..., SQLiteEndpoint]]:
         endpoint.kept.close()
 
 
-@pytest.mark.seldom(2)
 class TestSQLite(DriverContract, FencingContract, SplitsContract, SplitsUnderFaultsContract):
     pass
 

@@ -17,6 +17,7 @@ from strandline.materialize.drivers.staged.driver import StagedDriver
 from strandline.materialize.drivers.staged.session import StagedSession
 from strandline.materialize.drivers.staged.shape import Shape, arrow_schema
 from strandline.materialize.drivers.staged.table import Change, Piece, Snapshot
+from strandline.materialize.protocol.holds import EVERYTHING, Holds
 from strandline.materialize.protocol.task import Checkpoint
 from strandline.testing.doubles import CountingIds
 
@@ -138,6 +139,11 @@ class MemoryLake:
     def stored(self, shape: Shape) -> Shape:
         return shape
 
+    @property
+    def holds(self) -> Holds:
+        """See `Lake.holds`."""
+        return EVERYTHING
+
     def verdict(self, name: str, kind: str) -> Constraint:
         return Constraint(ConstraintKind.FIELD_OPTIONAL, "stored as it is")
 
@@ -160,6 +166,18 @@ class MemoryLake:
 
     def ordered(self, resource: str, pieces: Sequence[Piece]) -> Sequence[Piece]:
         return pieces
+
+    def keep(self) -> Callable[[], None]:
+        """See `Loses`."""
+        kept = {name: (dict(table.files), table.newest) for name, table in self.tables.items()}
+
+        def put_back() -> None:
+            for name, table in self.tables.items():
+                files, table.newest = kept.get(name, ({}, None))
+                table.files.clear()
+                table.files.update(files)
+
+        return put_back
 
     def checkpoint(self, name: str) -> Checkpoint | None:
         return None

@@ -28,9 +28,9 @@ from strandline.testing.contracts.drivers.driver_contract import (
     put_back,
     zombie_everywhere,
 )
+from strandline.testing.contracts.drivers.losing import lost
 
 
-@pytest.mark.seldom(2)
 @pytest.mark.time_limit(600)
 class TestStaged(DriverContract):
     @pytest.fixture
@@ -140,6 +140,20 @@ def test_a_replacement_that_keeps_former_rows_is_caught(monkeypatch: pytest.Monk
     """Damage: rows of a crashed first transaction, or of an older backfill, stay for ever."""
     monkeypatch.setattr(Applier, "_exchanged", lambda self, table, seen, work: ((), ()))
     caught(put_back(MemoryLake()))
+
+
+def test_a_loss_that_no_one_looks_for_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Damage: an older version of a table is put in its place, and the next transaction is added to that."""
+
+    class Trusts(Applier):
+        def apply(self, table: Any, entry: Entry) -> bool:
+            seen = table.snapshot(entry.writer)
+            due = entry if seen is None else Entry(entry.writer, seen.reached + 1, entry.work)
+            return super().apply(table, due)
+
+    asyncio.run(lost(MemoryLake(), everything=False))
+    monkeypatch.setattr(session_module, "Applier", Trusts)
+    caught(lost(MemoryLake(), everything=False))
 
 
 def test_the_scenarios_pass_without_a_mistake() -> None:

@@ -247,7 +247,7 @@ def test_other_answers_are_refused_by_name(change: Any, error: type[Exception], 
 
 def test_a_column_without_a_name_is_refused() -> None:
     """Damage: a connector refuses the task in words that name nothing of it."""
-    with pytest.raises(DefinitionError, match="a column has no name"):
+    with pytest.raises(DefinitionError, match="the name of a column is empty"):
         collection_spec(Binding("c", "t", ("",), Schema((Column("", "int"),))))
 
 

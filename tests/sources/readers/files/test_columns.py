@@ -260,4 +260,4 @@ def test_else_only_headers_are_and_what_the_first_file_had_is_no_news(tmp_path: 
     run_sync(looking.look([str(tmp_path / "c")], first))
     assert opening.opened == ["c"], "values are looked at once"
     (tmp_path / "j").write_text('{"new": 1}')
-    assert header(str(tmp_path / "j"), JSON, opening) == ()
+    assert header(str(tmp_path / "j"), KNOWN, JSON, opening) == ()

@@ -221,7 +221,6 @@ with strandline.open("s3://strandline/files/end/to/end", config=config) as env:
 """
 
 
-@pytest.mark.seldom(3)
 @pytest.mark.spark
 @pytest.mark.time_limit(400)  # Spark may have to fetch what reads from S3
 def test_spark_reads_large_objects_and_the_driver_small_ones(s3_server, tmp_path):

@@ -148,6 +148,8 @@ class Query:
                 return self._beside(strands, scope, query.this, value)
             case exp.SetOperation():
                 return self._beside(self._beside(strands, scope, query.this, None), scope, query.expression, None)
+            case exp.Select() if clauses_of(query) == {"expressions", "from_"} and _wraps(query.args["from_"].this):
+                return self._beside(strands, scope, query.args["from_"].this.this, None)  # as `order.show_keys` writes
             case exp.Select():
                 pass
             case _:
@@ -169,6 +171,11 @@ class Query:
 
 _AMONG: Final = (-1, "")
 """The first output of the subquery of an IN, as a name."""
+
+
+def _wraps(relation: exp.Expr) -> bool:
+    """Tell whether a relation is a query with a LIMIT, of which a SELECT around it shows columns."""
+    return isinstance(relation, exp.Subquery) and not _CUTS.isdisjoint(clauses_of(relation.this))
 
 
 def _terms(where: exp.Expr | None) -> list[exp.Expr]:

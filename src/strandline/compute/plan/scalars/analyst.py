@@ -6,12 +6,14 @@ types it needs on the way, and in the end for the schema of what it made of it; 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Protocol
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol, TypeVar
 
 from strandline.algebra.doubts import Doubt
 from strandline.algebra.nodes import Node
 from strandline.algebra.schema import Schema
+
+T = TypeVar("T")
 
 
 class Analyst(Protocol):
@@ -22,8 +24,11 @@ class Analyst(Protocol):
         """The functions, lower-case, that this process can call besides Spark's own; all have a definite value."""
         ...
 
-    def schema_of(self, sql: str, relations: Mapping[str, Schema]) -> Schema:
+    def schema_of(self, sql: str, relations: Mapping[str, Schema], *, ours: bool = False) -> Schema:
         """Return the schema of the query ``sql`` in which each of ``relations`` is a table.
+
+        ``ours``: it is made of what an author wrote that was accepted, so it reaches nothing that the author's text
+        does not.
 
         Raises `DefinitionError`, with position and candidates where Spark gives them, for what Spark refuses.
         """
@@ -47,10 +52,17 @@ class Analyst(Protocol):
         """
         ...
 
-    def rehearse(self, step: Node, frames: Mapping[str, Schema], stored: Schema) -> None:
-        """Raise `DefinitionError` if ``step`` could not run over ``frames``, or gave other columns than ``stored``.
+    def made(self, question: tuple[Any, ...], make: Callable[[], T]) -> T:
+        """Return what ``make`` makes of this analyst's answers, and of nothing else that ``question`` does not say.
 
-        ``frames``: for each frame that it reads the columns of the collection, without time and diff.
+        It may be what was made of them before.
+        """
+        ...
+
+    def rehearse(self, steps: Sequence[Node], frames: Mapping[str, Schema], stored: Schema) -> None:
+        """Raise `DefinitionError` if a step could not run over ``frames``, or gave other columns than ``stored``.
+
+        ``frames``: for each frame that they read the columns of the collection, without time and diff.
         """
         ...
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -13,6 +14,7 @@ from strandline.algebra.first import First
 from strandline.algebra.nodes import Get, Key, Node, Opaque, Project, frames, has_join
 from strandline.algebra.scalar import Scalar, column
 from strandline.algebra.schema import DIFF, RESERVED, TIME, Schema, quote
+from strandline.compute.plan.asked.pieces import Pieces
 from strandline.compute.plan.keys.key_of import key_of, showing_key
 from strandline.compute.plan.scalars.analyst import Analyst
 from strandline.compute.plan.scalars.scope import Names, Unplanned
@@ -48,6 +50,10 @@ class Context:
     names: Names = field(default_factory=Names)
     types: dict[str, str] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
+    pieces: Pieces = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.pieces = Pieces(self.analyst, self.relations)
 
     def relation(self, name: str) -> str | None:
         """Return the collection called ``name``, without regard to case."""
@@ -61,10 +67,22 @@ class Context:
         return Planned(Get(name, tuple((out, str(own)) for own, out in outputs)), outputs)
 
     def schema(self, node: Node) -> Schema:
-        """Return Spark's opinion of the columns of ``node``, by having it analyse the text that would run.
+        """Return Spark's opinion of the columns of ``node``.  What they do not depend on is not asked for.
 
-        Raises `Unplanned` if Spark refuses that text: then the plan is not a faithful one.
+        Raises `Unplanned` if Spark refuses what they depend on: then the plan is not a faithful one.
         """
+        with suppress(DefinitionError):
+            return self.pieces.types(node)
+        return self.whole(node)
+
+    def accepted(self, node: Node) -> Schema:
+        """As `schema`; Spark accepts all of ``node``: in pieces, or as a whole where it refuses one of them."""
+        with suppress(DefinitionError):
+            return self.pieces.schema(node)
+        return self.whole(node)
+
+    def whole(self, node: Node) -> Schema:
+        """As `accepted`, by having it analyse the text that would run."""
         read = sorted(frames(node))
         views = {name: f"{RESERVED}frame_{n}" for n, name in enumerate(read)}
         updates = [f"{v} AS (SELECT *, 0L AS {TIME}, 1L AS {DIFF} FROM {quote(name)})" for name, v in views.items()]
@@ -75,17 +93,26 @@ class Context:
     def analysed(self, sql: str, read: Iterable[str], extra: Mapping[str, Schema] | None = None) -> Schema:
         """Return the schema of ``sql`` over the collections ``read`` and ``extra`` relations, or raise `Unplanned`."""
         try:
-            return self.analyst.schema_of(sql, {**{name: self.relations[name] for name in read}, **(extra or {})})
+            relations = {**{name: self.relations[name] for name in read}, **(extra or {})}
+            return self.analyst.schema_of(sql, relations, ours=True)
         except DefinitionError as refused:
             raise Unplanned(f"Spark does not accept our reading of it: {refused.message}") from refused
 
     def learn(self, node: Node) -> Schema:
         """Ask for the types of the columns of ``node``, and keep them; raise `Unplanned` if one had another type."""
-        schema = self.schema(node)
+        schema = self.accepted(node)
         for each in schema:
             if self.types.setdefault(each.name, each.type) != each.type:
                 raise Unplanned(f"the column {each.name} is {each.type} here and {self.types[each.name]} below")
         return schema
+
+    def is_storable(self, node: Node) -> bool:
+        """Return whether the rows of ``node`` can be stored; the types of its columns are then known."""
+        try:
+            self.learn(node)
+        except Unplanned:
+            return False
+        return True
 
     def opaque(
         self,

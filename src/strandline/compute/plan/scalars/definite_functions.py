@@ -39,7 +39,7 @@ DEFINITE: Final = frozenset(
     position positive pow power printf quarter quote radians raise_error range rank reduce regexp regexp_count
     regexp_extract regexp_extract_all regexp_instr regexp_like regexp_replace regexp_substr regr_count repeat
     replace reverse right rint rlike round row_number rpad rtrim schema_of_csv schema_of_json schema_of_variant
-    schema_of_variant_agg schema_of_xml sec second sentences sequence session_window sha sha1 sha2 shiftleft
+    schema_of_variant_agg sec second sentences sequence session_window sha sha1 sha2 shiftleft
     shiftright shiftrightunsigned sign signum sin sinh size slice smallint some sort_array soundex space split
     split_part sqrt st_asbinary st_geogfromwkb st_geomfromwkb st_setsrid st_srid stack startswith std stddev
     stddev_pop stddev_samp str_to_map string struct substr substring substring_index sum tan tanh theta_difference

@@ -5,19 +5,23 @@ It shows its keys too, so that they are stored with the rows.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 from sqlglot import exp
 
 from strandline.algebra.first import First, Order
 from strandline.algebra.scalar import Scalar, column, number, text
-from strandline.algebra.schema import RESERVED
+from strandline.algebra.schema import RESERVED, Schema
+from strandline.compute.plan.scalars.analyst import Analyst
 from strandline.compute.plan.scalars.compose import names, select
 from strandline.compute.plan.scalars.context import Context, Planned, renamed
+from strandline.compute.plan.sql.dialect import parse, question_marks, words
+from strandline.compute.plan.sql.trees import replaced
 from strandline.errors import DefinitionError
 
 _NO_RULE: Final = "OFFSET has no maintenance rule"
+_CUTS: Final = frozenset({"LIMIT", "OFFSET"})
 _ORDERED: Final = f"{RESERVED}ordered"
 
 
@@ -57,6 +61,141 @@ def complete_cuts(query: exp.Expr) -> None:
             refuse_order_within(cut.args.get("from_") if isinstance(cut, exp.Select) else cut)
         ties = [exp.Ordered(this=number(n + 1), nulls_first=True) for n in range(width)]
         cut.set("order", exp.Order(expressions=[*(order.expressions if order is not None else ()), *ties]))
+    show_keys(query)
+
+
+def show_keys(query: exp.Expr) -> bool:
+    """Let each LIMIT in a subquery of ``query`` cut off rows that show the keys of their order, in place.
+
+    Spark sorts by a column that is no output, takes the column away, and numbers the rows of each outer row after that,
+    in no order: a correlated LIMIT keeps any rows.  So the keys become outputs inside, and are left out around it.
+    Returns whether there were such keys.
+
+    >>> from strandline.compute.plan.sql.dialect import parse
+    >>> def shown(subquery):
+    ...     query = parse(f"SELECT ({subquery}) FROM t")
+    ...     return text(query.expressions[0].this) if show_keys(query) else None
+    >>> shown("SELECT a FROM u WHERE u.k = t.k ORDER BY u.id DESC LIMIT 1")
+    'SELECT `a` FROM (SELECT a, u.id AS `__key_1` FROM u WHERE u.k = t.k ORDER BY 2 DESC LIMIT 1) AS `__cut`'
+    >>> shown("SELECT a FROM u WHERE u.k = t.k ORDER BY a, 1 LIMIT 1")
+    """
+    found = False
+    for cut in list(query.find_all(exp.Select)):
+        keys = _hidden(cut) if cut is not query and is_limited(cut) and _may_be_correlated(cut) else []
+        if keys:
+            cut.replace(_shown(cut, keys))
+            found = True
+    return found
+
+
+def cut_in_order(sql: str, relations: Mapping[str, Schema], analyst: Analyst) -> str:
+    """Return the query ``sql`` with each LIMIT in a subquery over rows that show the keys of their order.
+
+    Plain Spark would keep any rows (`show_keys`).  Ties stay its choice: a query, unlike a view, may have them.
+
+    Raises:
+        DefinitionError: such a LIMIT is in a text that has parameters, or that sqlglot reads otherwise than Spark; or
+            one in parentheses is in a text that sqlglot cannot read.
+    """
+    said = [word.text.upper() for word in words(sql) if not word.literal]
+    if not _CUTS.intersection(said) or not any(each.startswith("ORDER") for each in said):
+        return sql
+    try:
+        tree = parse(sql)
+    except DefinitionError:
+        return sql  # several statements, of which Spark says more
+    if tree is None:
+        if _cuts_inside(said):
+            raise DefinitionError(
+                "Spark may ignore the ORDER BY of a subquery with a LIMIT, and this text cannot be looked through for "
+                "that; write it without |>, or the LIMIT outside of parentheses"
+            )
+        return sql
+    shown = tree.copy()
+    if not show_keys(shown):
+        return sql
+    # Its parameters would have other places in the new text, and Spark compares no text with parameters.
+    if question_marks(sql) or not analyst.same(sql, text(tree), relations):
+        raise DefinitionError(
+            "Spark ignores the ORDER BY columns of a correlated subquery that the subquery does not select, so this "
+            "LIMIT would keep any rows; select these columns inside the subquery, and leave them out around it"
+        )
+    return text(shown)
+
+
+def _cuts_inside(said: Sequence[str]) -> bool:
+    """Tell whether one of these words cuts rows off within parentheses."""
+    depth = 0
+    for word in said:
+        depth += (word == "(") - (word == ")")
+        if depth > 0 and word in _CUTS:
+            return True
+    return False
+
+
+def _may_be_correlated(query: exp.Expr) -> bool:
+    """Tell whether ``query`` is in a place whose rows another relation may decide: in an expression, or LATERAL."""
+    inside, around = query, query.parent
+    while around is not None:
+        if isinstance(around, exp.Lateral) or (isinstance(inside, exp.Query) and not isinstance(around, _RELATING)):
+            return True
+        inside, around = around, around.parent
+    return False
+
+
+_RELATING: Final = (exp.CTE, exp.From, exp.Join, exp.SetOperation, exp.Subquery)
+"""What a query stands in that is a relation, or a side of one."""
+
+
+def _hidden(cut: exp.Select) -> list[exp.Ordered]:
+    """Return the keys in the order of ``cut`` whose values its outputs need not show.
+
+    With DISTINCT all keys are outputs, and so are those of ORDER BY ALL.
+    """
+    order = cut.args.get("order")
+    if order is None or cut.args.get("distinct") is not None or _is_all(order):
+        return []
+    outputs = [(name, name) for name in map(_visible, cut.expressions) if name]
+    return [key for key in order.expressions if number_of(key.this) is None and output_of(key.this, outputs) is None]
+
+
+def _is_all(order: exp.Order) -> bool:
+    keys = [each.this for each in order.expressions]
+    return len(keys) == 1 and isinstance(keys[0], exp.Var) and keys[0].name.upper() == "ALL"
+
+
+def _shown(cut: exp.Select, keys: Sequence[exp.Ordered]) -> exp.Select:
+    """Return ``cut`` with ``keys`` as outputs of a query inside it."""
+    inner, width, names = cut.copy(), _width(cut), [_visible(each) for each in cut.expressions]
+    aliases = {each.alias.lower(): each.this for each in cut.expressions if isinstance(each, exp.Alias)}
+    hidden: list[str] = []
+    for key in inner.args["order"].expressions:
+        if key in keys:
+            hidden.append(f"{RESERVED}key_{len(hidden) + 1}")
+            value = _over_inputs(key.this, aliases)
+            inner.append("expressions", exp.Alias(this=value, alias=exp.to_identifier(hidden[-1], quoted=True)))
+            key.set("this", column(hidden[-1]) if width is None else number(width + len(hidden)))
+    if width is not None and all(names) and len({name.lower() for name in names}) == width:
+        outputs: list[exp.Expr] = [column(name) for name in names]
+    else:
+        outputs = [exp.Star(except_=[exp.to_identifier(name, quoted=True) for name in hidden])]
+    alias = exp.TableAlias(this=exp.to_identifier(f"{RESERVED}cut", quoted=True))
+    return exp.Select(expressions=outputs, from_=exp.From(this=exp.Subquery(this=inner, alias=alias)))
+
+
+def _visible(output: exp.Expr) -> str:
+    """Return the name that an output has whatever Spark says; empty if Spark names it."""
+    return output.alias_or_name if isinstance(output, exp.Alias | exp.Column) and not output.is_star else ""
+
+
+def _over_inputs(key: exp.Expr, aliases: Mapping[str, exp.Expr]) -> exp.Expr:
+    """Return what ORDER BY means by ``key``, for a place where a name means a column before an output."""
+
+    def meant(node: exp.Expr) -> exp.Expr:
+        named = isinstance(node, exp.Column) and not node.table and node.name.lower() in aliases
+        return exp.Paren(this=aliases[node.name.lower()].copy()) if named else node
+
+    return replaced(key, meant)
 
 
 def is_cut_by_row(query: exp.Expr | None) -> bool:

@@ -11,21 +11,32 @@ What is kept is `Answers`; who makes it durable is `controller/location/answers.
 
 from __future__ import annotations
 
+import threading
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from copy import copy
 from hashlib import blake2b
-from typing import Any, Final
+from typing import Any, Final, TypeVar, cast
 
 import msgspec
 
 from strandline.algebra.doubts import Doubt
 from strandline.algebra.nodes import Node
 from strandline.algebra.schema import Column, Schema
+from strandline.compute.plan.asked.beside import require_asking
 from strandline.compute.plan.scalars.analyst import TypeAnalyst
+from strandline.engine.sql.rendering import render
 from strandline.errors import DefinitionError, Position
 
 SIZE_MAX: Final = 1 << 20
 """Bytes, encoded: answers beyond that are not kept."""
+PASSING_MAX: Final = 10_000
+"""So many answers are remembered that are not to be kept; then all of these are forgotten."""
+MADE_MAX: Final = 16
+"""So many things are remembered that were made of answers: each may be the plan of a large view."""
+
+
+T = TypeVar("T")
 
 
 class _Refused(msgspec.Struct, frozen=True, tag=True):
@@ -63,6 +74,9 @@ class Answers:
         self._of = authority
         self._held: dict[str, _Answer] = {}
         self._asked: set[str] = set()
+        self._passing: dict[str, object] = {}
+        self._made: dict[str, object] = {}
+        self._lock = threading.Lock()
         self._learned = False
 
     @property
@@ -72,8 +86,9 @@ class Answers:
 
     def encode(self) -> bytes | None:
         """Return the answers to what was asked here, for others to `recall`; None if they are too many to keep."""
-        self._learned = False
-        kept = _Kept(self.authority, {question: self._held[question] for question in sorted(self._asked)})
+        with self._lock:
+            self._learned = False
+            kept = _Kept(self.authority, {question: self._held[question] for question in sorted(self._asked)})
         encoded = zlib.compress(msgspec.msgpack.encode(kept))
         return encoded if len(encoded) <= SIZE_MAX else None
 
@@ -87,7 +102,8 @@ class Answers:
         except (zlib.error, msgspec.MsgspecError):
             return
         if kept.authority == self.authority or (self._trusted and kept.authority.startswith(self._trusted)):
-            self._held, self._of = kept.answers | self._held, kept.authority
+            with self._lock:
+                self._held, self._of = kept.answers | self._held, kept.authority
 
     @property
     def recalls(self) -> bool:
@@ -96,21 +112,56 @@ class Answers:
 
     def ask(self, authority: str) -> None:
         """Take ``authority`` from now on, and forget the answers that were another one's."""
-        if self._of != authority:
-            self._held = {}
-        self._trusted, self._of = "", authority
+        with self._lock:
+            if self._of != authority:
+                self._held, self._passing, self._made = {}, {}, {}
+            self._trusted, self._of = "", authority
 
     def to(self, question: tuple[Any, ...], ask: Callable[[], _Answer | None]) -> _Answer | None:
         """Return the answer to a question; ``ask`` returns what Spark answers, and None for what is not kept."""
-        known = blake2b(msgspec.json.encode(question), digest_size=16).hexdigest()
+        known = _named(question)
         found = self._held.get(known)
         if found is None:
-            found = ask()
+            found = self.passing(question, ask)
             if found is None:
                 return None
-            self._held[known], self._learned = found, True
-        self._asked.add(known)
+            with self._lock:
+                self._held[known], self._learned = found, True
+        with self._lock:
+            self._asked.add(known)
         return found
+
+    def passing(self, question: tuple[Any, ...], ask: Callable[[], T]) -> T:
+        """Return the answer to a question, or raise the error that is the answer; this process alone remembers it."""
+        known, passing = _named(question), self._passing  # another thread may put other answers in their place
+        if known not in passing:
+            require_asking()
+            try:
+                answer: object = ask()
+            except DefinitionError as error:
+                answer = error
+            with self._lock:
+                if len(self._passing) >= PASSING_MAX:
+                    self._passing = {}
+                self._passing[known] = answer
+        else:
+            answer = passing[known]
+        if isinstance(answer, DefinitionError):
+            raise copy(answer)  # who catches it adds where it is
+        return cast("T", answer)
+
+    def made(self, question: tuple[Any, ...], make: Callable[[], T]) -> T:
+        """Return what ``make`` makes of answers; of the last few that were asked for it is what was made before."""
+        known, remembered = _named(question), self._made  # another thread may put others in their place
+        with self._lock:
+            found = remembered.pop(known, None)
+        if found is None:
+            found = make()
+        with self._lock:
+            remembered[known] = found
+            while len(remembered) > MADE_MAX:
+                remembered.pop(next(iter(remembered)))
+        return cast("T", found)
 
 
 class RememberedAnalyst:
@@ -125,12 +176,12 @@ class RememberedAnalyst:
         """See `Analyst.functions`."""
         return self._inner.functions
 
-    def schema_of(self, sql: str, relations: Mapping[str, Schema]) -> Schema:
+    def schema_of(self, sql: str, relations: Mapping[str, Schema], *, ours: bool = False) -> Schema:
         """See `Analyst.schema_of`."""
 
         def ask() -> _Answer:
             try:
-                found = self._inner.schema_of(sql, relations)
+                found = self._inner.schema_of(sql, relations, ours=ours)
             except DefinitionError as error:
                 if type(error) is not DefinitionError:
                     raise  # it says more than its message
@@ -148,15 +199,15 @@ class RememberedAnalyst:
                 raise AssertionError(f"a schema is not {other!r}")
 
     def doubts(self, sql: str, relations: Mapping[str, Schema], *, ordering: bool) -> tuple[Doubt, ...]:
-        """See `Analyst.doubts`: that there are none is remembered."""
-        found: list[Doubt] = []
+        """See `Analyst.doubts`: that there are none is kept."""
+        question = "doubts", sql, _texts(relations), ordering
 
-        def ask() -> _Answer | None:
-            found.extend(self._inner.doubts(sql, relations, ordering=ordering))
-            return None if found else _Word(word=True)
+        def found() -> tuple[Doubt, ...]:
+            which = "which", *question
+            return self._answers.passing(which, lambda: self._inner.doubts(sql, relations, ordering=ordering))
 
-        self._answers.to(("doubts", sql, _texts(relations), ordering), ask)
-        return tuple(found)
+        none = self._answers.to(question, lambda: None if found() else _Word(word=True))
+        return found() if none is None else ()
 
     def same(self, sql: str, other: str, relations: Mapping[str, Schema]) -> bool:
         """See `Analyst.same`."""
@@ -168,9 +219,19 @@ class RememberedAnalyst:
         found = self._word(("compared", left, right), lambda: self._inner.compared(left, right))
         return found if isinstance(found, str) else None
 
-    def rehearse(self, step: Node, frames: Mapping[str, Schema], stored: Schema) -> None:
-        """See `Analyst.rehearse`: it is asked when a view is defined, and never again."""
-        self._inner.rehearse(step, frames, stored)
+    def made(self, question: tuple[Any, ...], make: Callable[[], T]) -> T:
+        """See `Analyst.made`: the last few are remembered, so that who asked beside the loop has it at once there."""
+        return self._answers.made(question, make)
+
+    def rehearse(self, steps: Sequence[Node], frames: Mapping[str, Schema], stored: Schema) -> None:
+        """See `Analyst.rehearse`: it is asked when a view is defined, and not kept."""
+
+        def ask() -> bool:
+            self._inner.rehearse(steps, frames, stored)
+            return True
+
+        texts = [render(step, {name: name for name in frames}) for step in steps]
+        self._answers.passing(("rehearse", texts, _texts(frames), stored.ddl), ask)
 
     def parse_ddl(self, ddl: str) -> Schema:
         """See `TypeAnalyst.parse_ddl`: it is asked when something is defined."""
@@ -180,6 +241,10 @@ class RememberedAnalyst:
         found = self._answers.to(question, lambda: _Word(ask()))
         assert isinstance(found, _Word), "a question has answers of one kind"
         return found.word
+
+
+def _named(question: tuple[Any, ...]) -> str:
+    return blake2b(msgspec.json.encode(question), digest_size=16).hexdigest()
 
 
 def _texts(relations: Mapping[str, Schema]) -> list[tuple[str, str]]:

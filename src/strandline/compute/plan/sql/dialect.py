@@ -9,19 +9,27 @@ another name, so `parse` writes the name of each field: `struct(o.k AS k)`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Final
+from functools import lru_cache, wraps
+from itertools import pairwise
+from typing import Final, TypeVar
 
-from sqlglot import TokenType, exp
+from sqlglot import Token, TokenType, exp
 from sqlglot.errors import SqlglotError, TokenError
 
 from strandline.algebra.scalar import Faithful, call
 from strandline.errors import DefinitionError, Position
 
+T = TypeVar("T")
+
 _STRINGS: Final = (TokenType.STRING, TokenType.RAW_STRING)
 _MISREAD: Final = ("|>", "TABLE")
 """sqlglot reads some of the pipe syntax, and not all of that as Spark does; and `TABLE t` as a column with an alias."""
+TEXTS_REMEMBERED: Final = 4
+"""So many texts of the last that were read are kept as tokens and as trees: a definition is read a dozen times."""
+REMEMBERED_MAX: Final = 32_000
+"""Longer texts, in characters, are not kept: with its tokens a tree takes some 250 times the room of its text."""
 MISTAKES: Final = (
     SqlglotError,
     AssertionError,
@@ -34,10 +42,22 @@ MISTAKES: Final = (
 )
 """What sqlglot raises for text that it cannot read; the latter ones are its own mistakes, or ours."""
 _WITH_UNIT: Final = ("date_add", "date_diff", "dateadd", "datediff", "timestampadd", "timestampdiff")
+_COUNTING: Final = frozenset(("LIMIT", "OFFSET"))
 _ZIPPED: Final = "arrays_zip"
 _STRUCT: Final = "struct"
 _LISTING: Final = (exp.All, exp.Any, exp.Cube, exp.Group, exp.GroupingSets, exp.In, exp.Pivot, exp.Rollup, exp.Values)
 """What takes a list in parentheses apart, so that it is no value of its own."""
+
+
+def _remembered(read: Callable[[str], T]) -> Callable[[str], T]:
+    """Have ``read`` keep what it made of the last few texts that are not long."""
+    kept = lru_cache(TEXTS_REMEMBERED)(read)
+
+    @wraps(read)
+    def found(sql: str) -> T:
+        return (kept if len(sql) <= REMEMBERED_MAX else read)(sql)
+
+    return found
 
 
 def parse(sql: str) -> exp.Expr | None:
@@ -51,10 +71,16 @@ def parse(sql: str) -> exp.Expr | None:
     ['STRUCT(o.k AS `k`, (K) AS `K`, s.f AS `f`, k + 1 AS `col4`, v AS w)', '(k, 1) IN ((1, 2))',
     '(k AS `k`, 1 AS `col2`)', 'ARRAYS_ZIP(STRUCT(a AS `a`).`a`)']
     """
+    tree = _tree(sql)
+    return None if tree is None else tree.copy()  # callers change theirs
+
+
+@_remembered
+def _tree(sql: str) -> exp.Expr | None:
     if any(word.text.upper() in _MISREAD and not word.literal for word in words(sql)):
         return None
     try:
-        statements = [s for s in Faithful().parse(sql) if s is not None]
+        statements = [s for s in Faithful().parser().parse([*_tokens(sql)], sql) if s is not None]
     except MISTAKES:
         return None
     if len(statements) != 1:
@@ -155,9 +181,39 @@ class Word:
 def words(sql: str) -> list[Word]:
     """Return the tokens of ``sql``; none if it cannot even be cut into tokens."""
     try:
-        return [Word(t.text, t.start, t.token_type in _STRINGS) for t in Faithful().tokenize(sql)]
+        return [Word(t.text, t.start, t.token_type in _STRINGS) for t in _tokens(sql)]
     except TokenError:
         return []
+
+
+@_remembered
+def _tokens(sql: str) -> tuple[Token, ...]:
+    return tuple(Faithful().tokenize(sql))
+
+
+def question_marks(sql: str) -> list[int]:
+    """Return where the parameters of ``sql`` are; none if it cannot even be cut into tokens.
+
+    >>> question_marks("SELECT '?', `?`, ?::int -- ?")
+    [17]
+    """
+    try:
+        return [t.start for t in _tokens(sql) if t.token_type is TokenType.PLACEHOLDER]
+    except TokenError:
+        return []
+
+
+def row_limits(sql: str) -> set[int]:
+    """Return the numbers (from 0) of the parameters that say how many rows.
+
+    >>> row_limits("SELECT ? FROM t LIMIT ? OFFSET ?")
+    {1, 2}
+    """
+    marks, found = question_marks(sql), words(sql)
+    counting = {
+        after.start for before, after in pairwise(found) if not before.literal and before.text.upper() in _COUNTING
+    }
+    return {number for number, mark in enumerate(marks) if mark in counting}
 
 
 def position(sql: str, offset: int) -> Position:

@@ -89,6 +89,7 @@ INDEFINITE: Final = {
         ("from_avro", "from_protobuf", "schema_of_avro", "to_avro", "to_protobuf"),
         ("it needs a package that changes what it does", "use from_json(…) or to_json(…)"),
     ),
+    "schema_of_xml": ("its options may name files of the server", "write the schema as a text"),
     "version": ("it depends on the Spark that computes the view", "write the version"),
     "monotonically_increasing_id": (_LAYOUT, "use row_number() OVER (ORDER BY …)"),
     "spark_partition_id": (_LAYOUT, "leave it out"),

@@ -66,7 +66,7 @@ async def replace_views(core: Core, statements: Sequence[CreateView]) -> None:
     another one, views would read each other in a circle, or something that reads a view could not go on.
     """
     replaced = [each for each in statements if isinstance(core.catalog.find(each.name), View)]
-    made = drawn_up(core, replaced)
+    made = await core.assembly.planning(lambda: drawn_up(core, core.catalog, replaced))
     await _require_endpoints(core, made)
     await _put(core, made)
     for each in statements:
@@ -88,7 +88,7 @@ async def drop(core: Core, statement: Drop) -> None:
             f"{item.name!r} follows a view that is replaced, and goes with what is to replace that one: DROP this",
             statement.at,
         )
-    await _put(core, draw(core, wanted, {}))
+    await _put(core, await core.assembly.planning(lambda: draw(core, core.catalog, wanted, {})))
 
 
 async def _put(core: Core, made: Replacement) -> None:
@@ -100,16 +100,16 @@ async def _put(core: Core, made: Replacement) -> None:
         await writing.reconcile()
 
 
-def drawn_up(core: Core, statements: Sequence[CreateView]) -> Replacement:
-    """Return what replaces views once ``statements`` are added to what waits; checked, but for the endpoints.
+def drawn_up(core: Core, catalog: Catalog, statements: Sequence[CreateView]) -> Replacement:
+    """Return what replaces views of ``catalog`` once ``statements`` are added to what waits there.
 
-    Raises as `replace_views`.
+    It is checked, but for the endpoints.  Raises as `replace_views`.
     """
-    wanted = pending(core.catalog)
+    wanted = pending(catalog)
     for each in statements:
-        present = core.catalog.one(each.name, View, "view")
+        present = catalog.one(each.name, View, "view")
         with within(each.instance_at):
-            if definitions.instance_of(core.catalog, each) != present.instance:
+            if definitions.instance_of(catalog, each) != present.instance:
                 where = f"instance {present.instance!r}" if present.instance else "the process of the environment"
                 raise DefinitionError(f"{present.name!r} runs in {where}; DROP it first to have it run elsewhere")
         with within(each.refresh_at):
@@ -119,7 +119,7 @@ def drawn_up(core: Core, statements: Sequence[CreateView]) -> Replacement:
         if not same_query(each, present) or present.narrowed:
             view = wanted_view(successor(present.name), each.query, each.refresh, present.instance)
             wanted[present.name.lower()] = definitions.keeping(view, each)
-    return draw(core, wanted, {each.name.lower(): each for each in statements})
+    return draw(core, catalog, wanted, {each.name.lower(): each for each in statements})
 
 
 def pending(catalog: Catalog) -> dict[str, View]:
@@ -131,14 +131,14 @@ def pending(catalog: Catalog) -> dict[str, View]:
     return found
 
 
-def draw(core: Core, wanted: Mapping[str, View], texts: Mapping[str, CreateView]) -> Replacement:
+def draw(core: Core, catalog: Catalog, wanted: Mapping[str, View], texts: Mapping[str, CreateView]) -> Replacement:
     """Return the successors by which the views named in ``wanted`` are replaced by these, and what reads them follows.
 
     A successor that is there already and stays as it is goes on.  ``texts``: the statements that are new, by the name.
 
     Raises as `replace_views`.
     """
-    base = core.catalog.having(others(core.catalog))
+    base = catalog.having(others(catalog))
     drawing = _Drawing(core, base, [], [])
     below = {each for name in sorted(wanted) for each in base.downstream(name)}
     for name in _in_order(base, wanted):
@@ -192,9 +192,12 @@ class _Drawing:
             view = there
         else:
             ids, refresh = self.core.assembly.ids, found.view.refresh
+            stands = self.core.client.known(present.shard)
             stages = {} if refresh else stage_shards(found.stages, self.catalog, ids, instance=present.instance)
             audits = audits_of(self.catalog, present)
             view = msgspec.structs.replace(found.view, shard=ids.fresh("s"), stages=stages, audits=audits)
+            if stands is not None and refresh is None:  # so that between the two queries no time is missing
+                view = msgspec.structs.replace(view, begins=stands.upper.at or 0)
             self.made.append(replace(found, view=view))
         self.successors.append(view)
         self.catalog = self.catalog.with_item(view)
@@ -269,7 +272,8 @@ class _Drawing:
 
 def _alike(there: View, found: View) -> bool:
     """Return whether a successor that is there is what is to be, whatever its shards are."""
-    own = {"shard": "", "stages": {}, "audits": 0, "checked": "", "distrusted": "", "keep_history": None}
+    own = {"shard": "", "stages": {}, "audits": 0, "begins": 0, "checked": "", "distrusted": ""}
+    own["keep_history"] = None
     one, other = (msgspec.structs.replace(each, **own, refresh=each.schedule) for each in (there, found))
     return one == other
 

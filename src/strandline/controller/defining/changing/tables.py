@@ -48,13 +48,16 @@ async def add_columns(core: Core, statement: AddColumns) -> None:
     with within(statement.at):
         present = _widening(core, statement)
     with within(statement.columns_at):
-        await widen(core, present, core.assembly.analyst.parse_ddl(statement.columns).columns)
+        await widen(core, present, core.assembly.analyst.parse_ddl(statement.columns).columns, statement.columns)
 
 
-async def widen(core: Core, present: Table | Fed, added: Sequence[Column]) -> None:
-    """Give a table, or a source, more columns, behind those that it has.  Raises as `add_columns`."""
+async def widen(core: Core, present: Table | Fed, added: Sequence[Column], written: str = "") -> None:
+    """Give a table, or a source, more columns, behind those that it has.  Raises as `add_columns`.
+
+    ``written``: as a statement has them, with their comments.
+    """
     writing, schema = core.require_writing(), Schema((*present.schema.columns, *added))
-    changed = partial(_widened, present=present, schema=schema)
+    changed = partial(_widened, present=present, schema=schema, written=written)
     if not isinstance(present, Table):
         await sources.require_readable(core, present, schema)
         await sources.require_wider(core, present, changed(core.catalog))
@@ -66,14 +69,15 @@ async def widen(core: Core, present: Table | Fed, added: Sequence[Column]) -> No
     await writing.reconcile()
 
 
-def _widened(catalog: Catalog, *, present: Table | Fed, schema: Schema) -> Catalog:
+def _widened(catalog: Catalog, *, present: Table | Fed, schema: Schema, written: str) -> Catalog:
     """Return the catalog with a table that has the columns ``schema``; the views over it see those that it had."""
     table = catalog.one(present.name, type(present), kind_of(present))
     if table.schema == schema:
         return catalog
     lower, columns = table.name.lower(), definitions.columns_of(schema)
     grown = table.grown + len(columns) - len(table.columns)
-    after = catalog.with_item(msgspec.structs.replace(table, columns=columns, grown=grown))
+    comments = definitions.commented(table.comments, written)
+    after = catalog.with_item(msgspec.structs.replace(table, columns=columns, grown=grown, comments=comments))
     for view in catalog.items.values():
         if isinstance(view, View) and lower in view.imports:
             narrowed = {lower: table.schema.names, **view.narrowed}
@@ -141,12 +145,14 @@ async def keep_history(core: Core, statement: KeepHistory) -> None:
 
 async def keep(core: Core, item: Collected, statement: Kept) -> None:
     """Keep the history of ``item``, which is there, for as long as ``statement`` says from now on."""
-    name, kept = item.name.lower(), definitions.keeping(item, statement).keep_history
+    name = item.name.lower()
 
     def changed(catalog: Catalog) -> Catalog:
         there = [catalog.items.get(each) for each in (name, successor(name))]
-        after = {each.name.lower(): msgspec.structs.replace(each, keep_history=kept) for each in there if each}
-        return catalog.having(catalog.items | after)
+        found = [each for each in there if isinstance(each, Collected)]
+        return catalog.having(
+            catalog.items | {each.name.lower(): definitions.keeping(each, statement) for each in found}
+        )
 
     if changed(core.catalog) != core.catalog:
         await core.catalogs.change(core.require_writing().epoch, changed)

@@ -41,6 +41,7 @@ from strandline.controller.language.statements import (
 )
 from strandline.controller.location import on_error
 from strandline.errors import ConfigError, DefinitionError
+from strandline.options import file_text
 
 DIRECTORIES: Final[Mapping[str, type | UnionType]] = {
     "connections": CreateConnection,
@@ -194,7 +195,7 @@ def _from_sql(path: Path, file: str, kind: type | UnionType) -> Iterator[Defined
 
 def _read(path: Path) -> str:
     try:
-        return path.read_text()
+        return file_text(path)
     except OSError as error:
         raise DefinitionError(f"it cannot be read: {error.strerror}") from error
     except UnicodeDecodeError as error:

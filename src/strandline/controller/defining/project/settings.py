@@ -24,7 +24,7 @@ from strandline.controller.location.config import (
 from strandline.controller.location.interval import refuse_no_interval
 from strandline.controller.location.paths import path_of
 from strandline.errors import ConfigError
-from strandline.options import resolve_reference
+from strandline.options import file_text, resolve_reference
 
 if TYPE_CHECKING:
     from strandline.controller.language.statements import Create
@@ -102,6 +102,8 @@ class _Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     endpoints: dict[str, dict[str, Scalar]] = {}
     instances: dict[str, _Instance] = {}
     lanes: int | None = None
+    executors_wait_s: int | None = None
+    executors_end_s: int | None = None
     replica_token: str | None = None
     replica_certificate: str | None = None
     replica_key: str | None = None
@@ -130,7 +132,7 @@ def settings(root: Path) -> Project:
             f"there is no project in {str(root)!r}: {SETTINGS_FILE} is missing; make one with `strandline init`"
         )
     try:
-        said = struct(path.read_text(), _Settings)
+        said = struct(file_text(path), _Settings)
     except OSError as error:
         raise ConfigError(f"{SETTINGS_FILE} cannot be read: {error.strerror}") from error
     except ValueError as error:
@@ -180,6 +182,8 @@ def _said(root: Path, given: _Settings) -> dict[str, Any]:
     """Return the settings that most projects leave out, if they are said."""
     found = {
         "lanes": given.lanes,
+        "executors_wait_s": given.executors_wait_s,
+        "executors_end_s": given.executors_end_s,
         "serve_at": given.serve_at,
         "console_at": given.console_at,
         "traces": absolute(root, texts(given.traces)) or None,

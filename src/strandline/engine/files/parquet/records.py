@@ -68,8 +68,12 @@ class ParquetFiles:
 
     def table(self, file: DatedFile, source: Callable[[], pa.NativeFile]) -> pa.Table:
         """Return the updates of one file."""
+        return pa.Table.from_batches(self.of(file, source), inline.update_schema(self.schema))
+
+    def of(self, file: DatedFile, source: Callable[[], pa.NativeFile]) -> Iterator[pa.RecordBatch]:
+        """Yield the updates of one file, in this process."""
         (told,) = pa.table(_told([file])).to_pylist()
-        return pa.Table.from_batches(self._updates(told, source), inline.update_schema(self.schema))
+        return self._updates(told, source)
 
     def _updates(self, told: dict[str, Any], source: Callable[[], pa.NativeFile]) -> Iterator[pa.RecordBatch]:
         with source() as data:

@@ -9,14 +9,16 @@ from dataclasses import dataclass
 from typing import Final
 
 from strandline import extras
+from strandline.algebra.schema import shown
 from strandline.algebra.types import parse
 from strandline.connections.delta import DeltaKeys, check_scheme
 from strandline.errors import DefinitionError
-from strandline.materialize.driver import Constraint, ConstraintKind, DriverKind
+from strandline.materialize.driver import Constraint, ConstraintKind, DriverKind, no_name
 from strandline.materialize.drivers.staged.driver import StagedDriver
 from strandline.materialize.drivers.staged.place import path_part
 from strandline.materialize.drivers.staged.shape import Shape
 from strandline.materialize.drivers.staged.table import Table
+from strandline.materialize.protocol.holds import EVERYTHING, Holds
 from strandline.options import PLACE, TEXT, option
 from strandline.store.clock import Clock
 from strandline.store.system import SystemIds
@@ -65,9 +67,17 @@ class DeltaLake:
         """See `Lake.stored`: Delta has all of Spark's types."""
         return shape
 
+    @property
+    def holds(self) -> Holds:
+        """See `Lake.holds`."""
+        return EVERYTHING
+
     def verdict(self, name: str, kind: str) -> Constraint:
         """See `Lake.verdict`."""
-        _check_name(name)
+        try:
+            _check_name(name)
+        except DefinitionError as error:
+            return no_name(str(error))
         try:
             parse(name, kind)
         except DefinitionError as error:
@@ -78,9 +88,7 @@ class DeltaLake:
 def _check_name(name: str) -> None:
     """Raise `DefinitionError` if deltalake could not read a table with this name, or with a column of it."""
     if not name or "\0" in name:
-        raise DefinitionError(
-            f"the name {name!r} is empty or holds a NUL, and deltalake ends names at a NUL: rename it"
-        )
+        raise DefinitionError(f"the name {shown(name)} is empty or holds a NUL, and deltalake ends names at a NUL")
 
 
 def _open(options: DeltaEndpointOptions, clock: Clock) -> StagedDriver:

@@ -6,13 +6,14 @@ transaction, and a hash join finds rows as fast.
 
 from __future__ import annotations
 
-from typing import ClassVar, LiteralString
+from typing import ClassVar, Final, LiteralString
 
 from strandline.algebra.types import Type
 from strandline.materialize.drivers.duckdb.types import duckdb_type
 from strandline.materialize.drivers.sql.connection import Connection
 from strandline.materialize.drivers.sql.dialect import Dialect, Found
 from strandline.materialize.drivers.sql.text import Sql, compose
+from strandline.materialize.protocol.holds import Days, Holds
 
 _TABLES = Sql("SELECT table_name FROM duckdb_tables() WHERE schema_name = 'main' AND NOT temporary AND NOT internal")
 _VIEWS = Sql("SELECT view_name FROM duckdb_views() WHERE schema_name = 'main' AND NOT temporary AND NOT internal")
@@ -24,11 +25,18 @@ ORDER BY column_index"""
 _GUARD: LiteralString = """
 INSERT INTO {table} VALUES ('', 0, 0, 1, '{{}}') ON CONFLICT DO UPDATE SET fence = fence + 1"""
 
+HOLDS: Final = Holds(
+    "DuckDB",
+    dates=Days(-2_147_483_646, 2_147_483_646, "dates to 5881580-07-10; later ones are its infinity"),
+    times=Days(-106_751_991, 106_751_990, "times to 294247-01-09; later ones are its infinity"),
+)
+
 
 class DuckDBDialect(Dialect):
     """The schema `main` of the file that a connection has open."""
 
     system: ClassVar[str] = "DuckDB"
+    holds: ClassVar[Holds] = HOLDS
     same: ClassVar[LiteralString | None] = "{a} IS NOT DISTINCT FROM {b}"
 
     def column_type(self, kind: Type, *, key: bool) -> Sql:

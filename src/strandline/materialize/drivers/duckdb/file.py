@@ -33,6 +33,8 @@ PAUSE_MAX_S: Final = 1.0
 LOCK_WAIT_S: Final = 15.0
 assert PAUSE_FIRST_S < PAUSE_MAX_S < LOCK_WAIT_S
 
+FORMS: Final = "SET SESSION TimeZone = 'UTC'; SET SESSION default_collation = ''"
+"""Connections of one process to one file share settings that another part of the process may have made."""
 _FULL: Final = "No space left"
 """What the system says of a full disk; DuckDB's own error is the same for all commits that fail."""
 _HOLDER: Final = re.compile(r"lock is held in (?P<program>.*?) ?\(PID (?P<pid>\d+)\)")
@@ -116,6 +118,7 @@ class DuckDBFile:
                 return _locked("another connection of this process, which is about to close")
             raise
         try:
+            connection.execute(FORMS)
             return _Done(work(DuckDBConnection(connection)))
         except OutcomeUnknownError as error:
             if not again:

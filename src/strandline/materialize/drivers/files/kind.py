@@ -22,6 +22,7 @@ from strandline.materialize.drivers.staged.driver import StagedDriver
 from strandline.materialize.drivers.staged.place import path_part
 from strandline.materialize.drivers.staged.shape import Shape
 from strandline.materialize.drivers.staged.table import Table
+from strandline.materialize.protocol.holds import EVERYTHING, Days, Holds
 from strandline.options import DURATION_MS, PLACE, TEXT, one_of, option
 from strandline.store.blob_kinds.object_location import SCHEMES, ObjectLocation, StorageOptions
 from strandline.store.clock import Clock, Ids
@@ -29,6 +30,8 @@ from strandline.store.secret import Secret
 from strandline.store.system import SystemIds
 
 RETENTION: Final = "10m"
+CSV_HOLDS: Final = Holds("CSV", dates=Days(-12_687_063, 11_248_372, "dates and times of the years -32766 to 32766"))
+"""Of other years Arrow writes no date."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
@@ -104,6 +107,11 @@ class FilesLake:
     def stored(self, shape: Shape) -> Shape:
         """See `Lake.stored`: a manifest has Spark's types."""
         return shape
+
+    @property
+    def holds(self) -> Holds:
+        """See `Lake.holds`."""
+        return CSV_HOLDS if self._options.format is Encoding.CSV else EVERYTHING
 
     def verdict(self, name: str, kind: str) -> Constraint:
         """See `Lake.verdict`."""

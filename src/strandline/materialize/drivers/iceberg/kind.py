@@ -13,14 +13,16 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Final
 
 from strandline import extras
+from strandline.algebra.schema import shown
 from strandline.algebra.types import parse
-from strandline.connections.iceberg import IcebergCatalog, catalog_of
+from strandline.connections.iceberg import IcebergCatalog, catalog_of, require_client
 from strandline.errors import DefinitionError
-from strandline.materialize.driver import Constraint, ConstraintKind, DriverKind
+from strandline.materialize.driver import Constraint, ConstraintKind, DriverKind, no_name
 from strandline.materialize.drivers.staged.driver import StagedDriver
 from strandline.materialize.drivers.staged.place import path_part
 from strandline.materialize.drivers.staged.shape import Shape
 from strandline.materialize.drivers.staged.table import Table
+from strandline.materialize.protocol.holds import Days, Holds
 from strandline.options import TEXT, option
 from strandline.store.clock import Clock
 from strandline.store.system import SystemIds
@@ -52,6 +54,10 @@ class IcebergResource:
     )
 
 
+HOLDS: Final = Holds("Iceberg", dates=Days(-719_162, 2_932_896, "dates and times of the years 1 to 9999"))
+"""Its library writes the bounds of each column as Python's dates."""
+
+
 class IcebergLake:
     """`Lake` of the tables of a namespace; ``opens`` opens the catalog, once."""
 
@@ -77,10 +83,15 @@ class IcebergLake:
 
         return stored(shape)
 
+    @property
+    def holds(self) -> Holds:
+        """See `Lake.holds`."""
+        return HOLDS
+
     def verdict(self, name: str, kind: str) -> Constraint:
         """See `Lake.verdict`."""
         if "\0" in name:
-            raise DefinitionError(f"the name {name!r} holds a NUL, which Avro's names cannot: rename it")
+            return no_name(f"the name {shown(name)} holds a NUL, which Avro's names cannot")
         try:
             parse(name, kind)
         except DefinitionError as error:
@@ -90,6 +101,7 @@ class IcebergLake:
 
 
 def _open(options: IcebergEndpointOptions, _clock: Clock) -> StagedDriver:
+    require_client(options)
     return StagedDriver(KIND.spec, IcebergLake(lambda: catalog_of(options), options.namespace), SystemIds())
 
 

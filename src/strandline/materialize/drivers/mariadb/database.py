@@ -28,10 +28,8 @@ from strandline.store.clock import Clock
 T = TypeVar("T")
 
 SETTINGS: Final = """
-SET SESSION sql_mode = 'ANSI_QUOTES,STRICT_ALL_TABLES,NO_ZERO_DATE,NO_ZERO_IN_DATE,NO_ENGINE_SUBSTITUTION',
-time_zone = '+00:00', default_storage_engine = 'InnoDB', default_tmp_storage_engine = 'InnoDB',
-tx_isolation = 'REPEATABLE-READ', sql_auto_is_null = 0, foreign_key_checks = 1, unique_checks = 1,
-idle_transaction_timeout = 60
+default_storage_engine = 'InnoDB', default_tmp_storage_engine = 'InnoDB', tx_isolation = 'REPEATABLE-READ',
+foreign_key_checks = 1, unique_checks = 1, idle_transaction_timeout = 60
 """
 """A process that stopped in a transaction keeps its successor out: the server ends a session that leaves one alone."""
 
@@ -77,11 +75,10 @@ class MariaDBDatabase:
             _close(inner)
         try:
             self._inner = pymysql.connect(
-                **self._options.parameters(),
+                **self._options.parameters(SETTINGS),
                 autocommit=True,
                 client_flag=CLIENT.FOUND_ROWS,  # an UPDATE counts the rows that it finds
                 connect_timeout=10,
-                init_command=SETTINGS,
                 local_infile=False,
             )
         except (pymysql.MySQLError, OSError, struct.error) as error:

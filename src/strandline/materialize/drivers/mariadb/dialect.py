@@ -10,14 +10,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, ClassVar, Final, LiteralString
 
-import pyarrow as pa
-import pyarrow.compute as pc
-
+from strandline.algebra.schema import shown
 from strandline.algebra.types import Array, Atom, Decimal, Struct, Type
 from strandline.errors import DefinitionError
 from strandline.materialize.drivers.sql.connection import Connection
 from strandline.materialize.drivers.sql.dialect import Dialect, Found, Pairs
 from strandline.materialize.drivers.sql.text import Sql, compose, identifier, joined
+from strandline.materialize.protocol.holds import Days, Holds
 
 NAME_CHARACTERS_MAX: Final = 64
 FILE_BYTES_MAX: Final = 240
@@ -25,6 +24,8 @@ FILE_BYTES_MAX: Final = 240
 INDEXED_CHARACTERS_MAX: Final = 191
 INDEX_CHARACTERS_MAX: Final = 3072 // 4
 _BMP_MAX: Final = "\uffff"
+_DOTTED_I: Final = "\u0130"
+"""The only capital that is another small letter to MariaDB, `i`, than to all of us."""
 _EXACT: Final = "CHARACTER SET utf8mb4 COLLATE utf8mb4_nopad_bin"
 """Texts are equal if their characters are, and a space at the end counts."""
 _TEXT: Final = Sql(f"LONGTEXT {_EXACT}")
@@ -52,10 +53,20 @@ _INDEXES: LiteralString = """
 SELECT DISTINCT index_name FROM information_schema.statistics WHERE table_schema = DATABASE() AND table_name = {1}"""
 
 
+HOLDS: Final = Holds(
+    "MariaDB",
+    dates=Days(-719_162, 2_932_896, "dates and times of the years 1 to 9999"),
+    finite=True,
+    inside=Holds("MariaDB"),
+)
+"""JSON keeps dates, and numbers that are none, as texts."""
+
+
 class MariaDBDialect(Dialect):
     """The database of the connection."""
 
     system: ClassVar[str] = "MariaDB"
+    holds: ClassVar[Holds] = HOLDS
     text: ClassVar[Sql] = _TEXT
     name_text: ClassVar[Sql] = Sql(f"VARCHAR(255) {_EXACT}")
     same: ClassVar[LiteralString | None] = "{a} <=> {b}"
@@ -68,11 +79,11 @@ class MariaDBDialect(Dialect):
         """See `Dialect.identifier`."""
         if "\0" in name or max(name, default="") > _BMP_MAX or name[-1:].isspace():
             raise DefinitionError(
-                f"the name {name!r} has a NUL, a character beyond U+FFFF, or white space at its end, "
+                f"the name {shown(name)} has a NUL, a character beyond U+FFFF, or white space at its end, "
                 "which MariaDB has in no name"
             )
         if len(name) > NAME_CHARACTERS_MAX:
-            raise DefinitionError(f"the name {name!r} has more than {NAME_CHARACTERS_MAX} characters")
+            raise DefinitionError(f"the name {shown(name)} has more than {NAME_CHARACTERS_MAX} characters")
         return identifier(name)
 
     def fold(self, name: str) -> str:
@@ -82,7 +93,15 @@ class MariaDBDialect(Dialect):
     def check_table(self, name: str, columns: Sequence[str]) -> None:
         """See `Dialect.check_table`."""
         if sum(1 if char.isascii() and (char.isalnum() or char == "_") else 5 for char in name) > FILE_BYTES_MAX:
-            raise DefinitionError(f"the name {name!r} is too long for the file that MariaDB keeps a table in")
+            raise DefinitionError(f"the name {shown(name)} is too long for the file that MariaDB keeps a table in")
+        by_case: dict[str, str] = {}
+        for column in columns:
+            other = by_case.setdefault(column.replace(_DOTTED_I, "i").lower(), column)
+            if other is not column:
+                raise DefinitionError(
+                    f"the columns {shown(other)} and {shown(column)} of {name!r} are one name to MariaDB; give one of "
+                    "them another in a view (`… AS name`), and materialize that"
+                )
 
     def column_type(self, kind: Type, *, key: bool) -> Sql:
         """See `Dialect.column_type`."""
@@ -95,14 +114,6 @@ class MariaDBDialect(Dialect):
                 if key:
                     raise DefinitionError("an array or a struct cannot be part of a key here: it is stored as JSON")
                 return Sql("JSON")
-
-    def check_values(self, name: str, values: pa.ChunkedArray) -> None:
-        """See `Dialect.check_values`."""
-        if pa.types.is_floating(values.type) and pc.any(pc.invert(pc.is_finite(values))).as_py():
-            raise DefinitionError(
-                f"column {name!r}: a number is NaN or infinite, which MariaDB cannot store; give it another value, "
-                f"as in nanvl({name}, NULL)"
-            )
 
     def tables(self, connection: Connection) -> list[str]:
         """See `Dialect.tables`."""

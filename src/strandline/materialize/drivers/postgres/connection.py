@@ -13,11 +13,13 @@ from typing import Any, Final, TypeAlias
 
 import psycopg
 import pyarrow as pa
+import pyarrow.compute as pc
+from psycopg.types.string import TextLoader
 
 from strandline.algebra.arrow_types import arrow
-from strandline.algebra.types import Array, Struct, Type
+from strandline.algebra.types import Array, Atom, Struct, Type
 from strandline.errors import ConfigError, DefinitionError, StrandlineError, Unavailable, first_line
-from strandline.materialize.drivers.postgres.copying import written_ahead
+from strandline.materialize.drivers.postgres.copying import without_era, written_ahead
 from strandline.materialize.drivers.sql.connection import READ_ROWS, OutcomeUnknownError, Staged, Take, Value
 from strandline.materialize.drivers.sql.text import Sql, compose, identifier, joined
 from strandline.materialize.spool import Spool
@@ -34,6 +36,8 @@ _OPERATORS: Final = frozenset({"42501", "3F000"})
 """A privilege, or a schema, is missing."""
 _LATER: Final = ("08", "25006", "25P03", "53", "55", "57", "58")
 """The beginnings of the codes of what passes."""
+_TIMES: Final = ("date", "timestamp", "timestamptz")
+_COMMON: Final = "^[0-9]{4}-[0-9]{2}-[0-9]{2}(?: [0-9:]{8}(?:[.][0-9]{1,6})?)?$"
 _BEGIN: Final = "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE"
 _FROZEN: Final = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
 
@@ -124,5 +128,21 @@ class PostgresConnection:
         return DefinitionError(f"{self._place} refused what it was given: {said}")
 
 
+def as_texts(inner: Psycopg) -> None:
+    """Have a connection return dates and times as texts: Python has not all years that PostgreSQL has."""
+    for name in _TIMES:
+        inner.adapters.register_loader(name, TextLoader)
+
+
 def _array(name: str, kind: Type, values: Sequence[Any]) -> pa.Array:
-    return column(name, values, kind) if isinstance(kind, Array | Struct) else pa.array(values, arrow(kind))
+    match kind:
+        case Array() | Struct():
+            return column(name, values, kind)
+        case Atom("date" | "timestamp" | "timestamp_ntz"):
+            texts = pa.array([None if value is None else without_era(value) for value in values], pa.string())
+            if pc.all(pc.match_substring_regex(texts, _COMMON)).as_py() is False:
+                return column(name, texts.to_pylist(), kind)
+            plainly = texts.cast(pa.date32() if kind == Atom("date") else pa.timestamp("us"))
+            return plainly if kind == Atom("date") else plainly.cast(pa.int64()).cast(arrow(kind))
+        case _:
+            return pa.array(values, arrow(kind))

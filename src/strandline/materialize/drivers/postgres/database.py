@@ -20,7 +20,7 @@ from psycopg.pq import TransactionStatus
 
 from strandline.connections.postgres import PostgresConnection as Options
 from strandline.errors import ConfigError, Unavailable, first_line
-from strandline.materialize.drivers.postgres.connection import PostgresConnection, Psycopg
+from strandline.materialize.drivers.postgres.connection import PostgresConnection, Psycopg, as_texts
 from strandline.materialize.drivers.sql.again import begun_anew
 from strandline.materialize.drivers.sql.connection import Connection
 from strandline.materialize.drivers.threads import to_its_end
@@ -30,11 +30,7 @@ T = TypeVar("T")
 
 VERSION_MIN: Final = 15
 SETTINGS: Final[Mapping[str, str]] = {
-    "TimeZone": "UTC",
-    "DateStyle": "ISO,YMD",
-    "client_encoding": "UTF8",
     "client_min_messages": "warning",
-    "standard_conforming_strings": "on",
     "row_security": "off",  # a policy that hides rows is an error
     "statement_timeout": "0",
     # A process that stopped, or whose machine has gone, in a transaction keeps its successor out.  So the server ends a
@@ -91,6 +87,7 @@ class PostgresDatabase:
         try:
             inner = psycopg.connect(**self._options.parameters(SETTINGS), autocommit=True, prepare_threshold=None)
             self._inner = inner
+            as_texts(inner)
             inner.execute(_DURABLE)
         except psycopg.Error as error:
             raise Unavailable(f"{self} does not answer: {first_line(error)}") from error

@@ -10,16 +10,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import ClassVar, Final, LiteralString
 
-import pyarrow as pa
-import pyarrow.compute as pc
-
+from strandline.algebra.schema import shown
 from strandline.algebra.types import Array, Atom, Decimal, Struct, Type
 from strandline.connections.postgres import NAME_BYTES_MAX
 from strandline.errors import DefinitionError
 from strandline.materialize.drivers.sql.connection import Connection
 from strandline.materialize.drivers.sql.dialect import Dialect, Found, Pairs
 from strandline.materialize.drivers.sql.text import Sql, compose, identifier, joined
-from strandline.materialize.wire.values import plain
+from strandline.materialize.protocol.holds import Days, Holds
 
 _TYPES: Final = {
     "boolean": Sql("boolean"),
@@ -68,13 +66,22 @@ _PASSING: Final = {
 _INDEXES: Final = """
 SELECT indexname FROM pg_catalog.pg_indexes WHERE tablename = {1} AND schemaname = {2}"""
 _GUARD: Final = "SELECT pg_advisory_xact_lock(hashtextextended('strandline ' || {1}, 0))"
-_NUL_IN_JSON: Final = "\\u0000"
+HOLDS: Final = Holds(
+    "PostgreSQL",
+    dates=Days(-2_440_588, 2_145_042_905, "dates from 4714-11-24 BC to 5874897-12-31"),
+    times=Days(-2_440_588, 106_751_991, "times from 4714-11-24 BC on"),
+    nul=False,
+    key_bytes=2_600,
+    inside=Holds("PostgreSQL", nul=False),
+)
+"""An entry of an index has at most a third of a page; JSON keeps dates as texts."""
 
 
 class PostgresDialect(Dialect):
     """One schema of a database."""
 
     system: ClassVar[str] = "PostgreSQL"
+    holds: ClassVar[Holds] = HOLDS
     text: ClassVar[Sql] = Sql("text")
     name_text: ClassVar[Sql] = Sql("text")
     lock: ClassVar[LiteralString] = "{q} FOR UPDATE"
@@ -85,9 +92,11 @@ class PostgresDialect(Dialect):
     def identifier(self, name: str) -> Sql:
         """See `Dialect.identifier`."""
         if "\0" in name:
-            raise DefinitionError(f"the name {name!r} has a NUL character, which PostgreSQL cannot store")
+            raise DefinitionError(f"the name {shown(name)} has a NUL character, which PostgreSQL cannot store")
         if len(name.encode("utf-8", "replace")) > NAME_BYTES_MAX:
-            raise DefinitionError(f"the name {name!r} has more than {NAME_BYTES_MAX} bytes; PostgreSQL would cut it")
+            raise DefinitionError(
+                f"the name {shown(name)} has more than {NAME_BYTES_MAX} bytes; PostgreSQL would cut it"
+            )
         return identifier(name)
 
     def fold(self, name: str) -> str:
@@ -119,21 +128,6 @@ class PostgresDialect(Dialect):
                 if key:
                     raise DefinitionError("an array or a struct cannot be part of a key here: it is stored as JSON")
                 return Sql("jsonb")
-
-    def check_values(self, name: str, values: pa.ChunkedArray) -> None:
-        """See `Dialect.check_values`."""
-        kind = values.type
-        if pa.types.is_string(kind) or pa.types.is_large_string(kind):
-            nul = pc.match_substring(values, "\0")
-        elif pa.types.is_nested(kind):
-            nul = pc.match_substring(plain(values).cast(pa.string()), _NUL_IN_JSON)
-        else:
-            return
-        if pc.any(nul).as_py():
-            raise DefinitionError(
-                f"column {name!r}: a text has a NUL character, which PostgreSQL cannot store; take it out, "
-                f"as in replace({name}, '\\0', '')"
-            )
 
     def tables(self, connection: Connection) -> list[str]:
         """See `Dialect.tables`."""

@@ -2,7 +2,8 @@
 
 Redis has no transactions that could hold rows and a checkpoint together for as long as a transaction takes, so a reader
 may see part of one, and a crash may leave part of one.  The next session replays exactly the same transaction: last
-write wins, so the rows end up right.  A session that is not the newest is stopped by the runtime's log, not here.
+write wins, so the rows end up right.  A session that is not the newest is stopped by the runtime's log, not here.  What
+the server has lost of a session's writes, its next write finds out (`left.py`).
 
 With the option ``exact`` a replay leaves alone what was written already, and such a session is stopped here, too
 (`exact.py`).  Then rows that are reduced are right as well.
@@ -35,6 +36,7 @@ from strandline.materialize.driver import (
 )
 from strandline.materialize.drivers.redis import resources
 from strandline.materialize.drivers.redis.exact import Marks, take
+from strandline.materialize.drivers.redis.left import Left, begin
 from strandline.materialize.drivers.redis.options import Form, RedisEndpoint
 from strandline.materialize.drivers.redis.server import Change, Fence, Server
 from strandline.materialize.drivers.redis.texts import documents, hashes, pattern, row_keys, rows_of
@@ -167,6 +169,7 @@ class RedisSession:
         self._form = form
         self._exact = exact
         self._fences: tuple[Fence, ...] = ()
+        self._left: Left | None = None
         self._replayed: frozenset[Marks] = frozenset()
         self._said = Conversation()
         self._answers = Answers()
@@ -183,7 +186,7 @@ class RedisSession:
                 self._bindings, self._range = spec.bindings, range_
                 self._committed = dict((state or {}).get(TRANSACTIONS, {}))
                 self._noted_under = (state or {}).get(NOTED_UNDER, "")
-                await to_its_end(self._begin)
+                await to_its_end(lambda: self._begin(spec))
                 self._answer(Opened(None))
                 if not self._exact:
                     self._answer(Acknowledged())  # nothing is ever staged
@@ -198,7 +201,7 @@ class RedisSession:
                 self._answer(Flushed())
             case Store(binding, rows):
                 bound = self._bindings[binding]
-                await to_its_end(lambda: self._server.change(self._changes(bound, rows), self._fences))
+                await to_its_end(lambda: self._server.change(self._changes(bound, rows), self._fences, self._left))
             case StartCommit():
                 await self._commit()
 
@@ -210,13 +213,15 @@ class RedisSession:
         """End the connections."""
         await to_its_end(self._server.close)
 
-    def _begin(self) -> None:
+    def _begin(self, spec: MaterializationSpec) -> None:
+        self._left = begin(self._server, spec, self._range)
         if self._exact:
             self._fences = tuple(take(self._server, binding, self._range) for binding in self._bindings)
             begun = [self._marks(binding, ahead=1) for binding in self._bindings]
             self._replayed = frozenset(marks for marks in begun if marks.any(self._server))
         if self._noted_under:  # else nothing was committed since ranges were joined
             resources.require_kept(self._server, self._bindings, self._noted_under, self._committed)
+        resources.require_owned(self._server, spec)
 
     def _end(self) -> None:
         """Drop the marks of the last transaction: it is committed, so it is replayed no more."""
@@ -272,7 +277,7 @@ class RedisSession:
         """Note the transaction behind its rows, which are all there, and have the runtime's log commit it."""
         numbers = {binding.state_key: self._committed.get(binding.state_key, 0) + 1 for binding in self._bindings}
         note = resources.progress(self._bindings, self._range, numbers)
-        await to_its_end(lambda: self._server.change([note], self._fences))
+        await to_its_end(lambda: self._server.change([note], self._fences, self._left))
         self._committed = numbers
         self._answer(StartedCommit(StateUpdate({TRANSACTIONS: numbers, NOTED_UNDER: str(self._range)})))
         if not self._exact:  # else once the marks are dropped

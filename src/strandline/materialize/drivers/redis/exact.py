@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from strandline.errors import FencedError
+from strandline.materialize.drivers.redis.left import SESSIONS
 from strandline.materialize.drivers.redis.server import Command, Fence, Server
 from strandline.materialize.drivers.redis.texts import pattern
 from strandline.materialize.protocol.task import Binding, KeyRange
@@ -25,7 +26,6 @@ from strandline.store.system import SystemIds
 
 STORED: Final = "strandline:stored"
 FENCE: Final = "strandline:fence"
-SESSIONS: Final = "strandline:sessions"
 BEFORE_RANGE: Final = "\x1f"
 
 

@@ -18,15 +18,16 @@ from typing import Final
 
 import msgspec
 
-from strandline.errors import ConfigError, CorruptionError, DefinitionError, FencedError, Unavailable
-from strandline.materialize.drivers.redis.exact import BEFORE_RANGE, FENCE, SESSIONS, STORED, drop_all
+from strandline.errors import ConfigError, DefinitionError, FencedError, Unavailable
+from strandline.materialize.drivers.redis.exact import BEFORE_RANGE, FENCE, STORED, drop_all
+from strandline.materialize.drivers.redis.left import LEFT, SESSIONS, lost
 from strandline.materialize.drivers.redis.server import Change, Command, Fence, Server
 from strandline.materialize.drivers.redis.texts import pattern, prefix
 from strandline.materialize.protocol.task import Binding, KeyRange, MaterializationSpec
 
 OWNERS: Final = "strandline:owners"
 PROGRESS: Final = "strandline:progress"
-OURS: Final = (OWNERS, PROGRESS, STORED, FENCE, SESSIONS)
+OURS: Final = (OWNERS, PROGRESS, STORED, FENCE, SESSIONS, LEFT)
 """What the names of the driver's own keys begin with."""
 
 
@@ -151,6 +152,16 @@ def nested(one: str, other: str) -> bool:
     return prefix(one).startswith(prefix(other)) or prefix(other).startswith(prefix(one))
 
 
+def require_owned(server: Server, spec: MaterializationSpec) -> None:
+    """Raise `Unavailable` if the server does not say that the task fills its keys, as Apply had it say.
+
+    It has lost that since, and keys that no one owns would be called another program's.
+    """
+    for fit in fits(server, spec):
+        if fit.action:
+            raise Unavailable(f"{server.name} has lost whose the keys {prefix(fit.binding.resource)}* are; tried again")
+
+
 # --- progress ---------------------------------------------------------------------------------------------------------
 def progress(bindings: Sequence[Binding], range_: KeyRange, transactions: Mapping[str, int]) -> Change:
     """Return the change that notes the last transaction of each binding."""
@@ -169,10 +180,10 @@ def require_kept(server: Server, bindings: Sequence[Binding], range_: str, commi
     for binding in bindings:
         noted, wanted = held.get(_field(binding, range_)), committed.get(binding.state_key, 0)
         if int(noted or 0) < wanted:
-            raise CorruptionError(
-                f"{server.name} has lost rows that it had acknowledged: the keys {prefix(binding.resource)}* are at "
-                f"transaction {int(noted or 0)}, and {wanted} were committed; `strandline backfill` of "
-                f"{binding.collection!r} fills them again (appendonly yes, appendfsync always keep them)"
+            raise lost(
+                server.name,
+                f"the keys {prefix(binding.resource)}*",
+                f" (they are at transaction {int(noted or 0)}, and {wanted} were committed)",
             )
 
 

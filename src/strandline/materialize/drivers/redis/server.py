@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, Protocol, TypeAlias
 
 import redis
 from redis import exceptions
@@ -41,6 +41,26 @@ class Fence:
     field: bytes
     token: bytes
     what: str
+
+
+class Token(Protocol):
+    """What a writer left with its last write (`left.Left`)."""
+
+    def look(self) -> tuple[bytes, bytes]:
+        """Return the hash and the field that have it."""
+        ...
+
+    def refusal(self, found: bytes | None, server: str) -> StrandlineError | None:
+        """Return why nothing may be written, given what is there; None: it may."""
+        ...
+
+    def leave(self) -> Command:
+        """Return the command that leaves the next one."""
+        ...
+
+    def was_left(self) -> None:
+        """Count a write that was done."""
+        ...
 
 
 class Server:
@@ -74,18 +94,18 @@ class Server:
         with self._errors():
             return self._client.execute_command(*command)
 
-    def change(self, changes: Iterable[Change], fences: Sequence[Fence] = ()) -> None:
+    def change(self, changes: Iterable[Change], fences: Sequence[Fence] = (), left: Token | None = None) -> None:
         """Run changes, about `COMMANDS_AT_ONCE` commands together or none of these.
 
-        Raises as `ask`, and `FencedError` if one of ``fences`` has fallen: then nothing is run.
+        Raises as `ask`, `FencedError` if one of ``fences`` has fallen, and what ``left`` says: then nothing is run.
         """
         together: list[Command] = []
         for change in changes:
             together += change
             if len(together) >= COMMANDS_AT_ONCE:
-                self._run(together, atomic=True, fences=fences)
+                self._run(together, atomic=True, fences=fences, left=left)
                 together = []
-        self._run(together, atomic=True, fences=fences)
+        self._run(together, atomic=True, fences=fences, left=left)
 
     def exchange(self, key: bytes, change: Callable[[dict[bytes, bytes]], Sequence[Command]]) -> None:
         """Run what ``change`` makes of the hash ``key``, while no other client changes the hash.  Raises as `ask`."""
@@ -117,20 +137,32 @@ class Server:
         """End the connections."""
         self._client.close()
 
-    def _run(self, commands: Sequence[Command], *, atomic: bool, fences: Sequence[Fence] = ()) -> list[Any]:
+    def _run(
+        self, commands: Sequence[Command], *, atomic: bool, fences: Sequence[Fence] = (), left: Token | None = None
+    ) -> list[Any]:
         if not commands:
             return []
         with self._errors(), self._client.pipeline(transaction=atomic) as pipeline:
             for _ in range(RACES_MAX):
-                if fences:
-                    pipeline.watch(*(fence.key for fence in fences))
-                    for fence in fences:
-                        if pipeline.hget(fence.key, fence.field) != fence.token:
-                            raise FencedError(f"{fence.what} of {self.name} were taken over by another session")
-                answers = self._queued(pipeline, commands)
+                self._look(pipeline, fences, left)
+                answers = self._queued(pipeline, commands if left is None else [*commands, left.leave()])
                 if answers is not None:
+                    if left is not None:
+                        left.was_left()
                     return answers
         raise Unavailable(f"{self.name}: too many sessions open at once; try again")
+
+    def _look(self, pipeline: Any, fences: Sequence[Fence], left: Token | None) -> None:
+        """Watch what has to stay as it is until the commands are run, and raise unless it is as it must be."""
+        tokens = [] if left is None else [left.look()]
+        watched = [*tokens, *((fence.key, fence.field) for fence in fences)]
+        if watched:
+            pipeline.watch(*(key for key, _ in watched))
+        if left is not None and (refusal := left.refusal(pipeline.hget(*left.look()), self.name)) is not None:
+            raise refusal
+        for fence in fences:
+            if pipeline.hget(fence.key, fence.field) != fence.token:
+                raise FencedError(f"{fence.what} of {self.name} were taken over by another session")
 
     def _queued(self, pipeline: Any, commands: Sequence[Command]) -> list[Any] | None:
         """Return the answers to commands; None if nothing was run, since another client changed what is watched."""
@@ -140,7 +172,10 @@ class Server:
             pipeline.execute_command(*command)
         try:
             answers: list[Any] = pipeline.execute()
-        except exceptions.WatchError:
+        except exceptions.WatchError as error:
+            broken = error.__context__
+            if isinstance(broken, exceptions.ConnectionError | exceptions.TimeoutError):
+                raise broken from None  # the client library says the same of a lost answer, and that may have run
             return None
         return answers
 

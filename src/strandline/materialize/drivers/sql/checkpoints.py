@@ -26,7 +26,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from strandline.errors import FencedError
+from strandline.errors import CorruptionError, FencedError, StrandlineError
 from strandline.materialize.drivers.sql.connection import Connection
 from strandline.materialize.drivers.sql.dialect import Dialect
 from strandline.materialize.drivers.sql.text import Sql
@@ -79,10 +79,21 @@ class Claim:
         """The claim after a commit: it raises the fence, too."""
         return replace(self, fence=self.fence + 1)
 
-    def fenced(self) -> FencedError:
-        """Return the error for a lost claim."""
-        return FencedError(
-            f"materialization {self.materialization!r} was fenced off by another session (its fence was {self.fence})"
+    def refused(self, fences: Iterable[int]) -> StrandlineError:
+        """Return the error for a lost claim, given the fences of the ranges that overlap its own now.
+
+        Another session raises a fence, and none is ever lowered: where no other is higher, the database has been
+        emptied, or an earlier state of it was put in its place.
+        """
+        if any(fence > self.fence for fence in fences):
+            return FencedError(
+                f"materialization {self.materialization!r} was fenced off by another session (its fence was "
+                f"{self.fence})"
+            )
+        return CorruptionError(
+            f"the checkpoint of materialization {self.materialization!r} is not the one that it left: the database was "
+            f"emptied, or restored from a backup; if it does not go on by itself, fill its tables again "
+            f"(`strandline backfill {self.materialization} --apply`)"
         )
 
 
@@ -127,18 +138,18 @@ def claim(
 def advance(connection: Connection, dialect: Dialect, held: Claim, checkpoint: Checkpoint) -> None:
     """Replace the checkpoint, as part of the caller's transaction, after which the claim is ``held.raised``.
 
-    Raises `FencedError` if the claim is lost.
+    Raises `FencedError` if another session has the claim, and `CorruptionError` if the database has lost it.
     """
     statement = dialect.statement(_ADVANCE, table=dialect.qualified(TABLE))
     place = (held.materialization, held.range.begin, held.range.end)
     if connection.change(statement, checkpoint.encode(), *place, held.fence) != 1:
-        raise held.fenced()
+        raise _refused(connection, dialect, held)
 
 
 def landed(connection: Connection, dialect: Dialect, held: Claim, checkpoint: Checkpoint) -> bool:
     """Return whether a transaction that replaced the checkpoint was committed.
 
-    Raises `FencedError` if the claim was lost, whether before or after.
+    Raises as `advance` if the claim was lost, whether before or after.
     """
     statement = _locking(dialect, dialect.statement(_LOOK, table=dialect.qualified(TABLE)))
     rows: list[Any] = connection.query(statement, held.materialization, held.range.begin, held.range.end)
@@ -147,7 +158,14 @@ def landed(connection: Connection, dialect: Dialect, held: Claim, checkpoint: Ch
             return False
         case [(fence, text)] if fence == held.raised.fence and Checkpoint.decode(text) == checkpoint:
             return True
-    raise held.fenced()
+    raise _refused(connection, dialect, held)
+
+
+def _refused(connection: Connection, dialect: Dialect, held: Claim) -> StrandlineError:
+    overlap = (held.materialization, held.range.end, held.range.begin)
+    statement = _locking(dialect, dialect.statement(_OVERLAPPING, table=dialect.qualified(TABLE)))
+    rows: list[Any] = connection.query(statement, *overlap)
+    return held.refused(fence for _, _, fence, _ in rows)
 
 
 def of_task(connection: Connection, dialect: Dialect, materialization: str) -> Mapping[KeyRange, Checkpoint]:

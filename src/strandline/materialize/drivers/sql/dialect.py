@@ -10,11 +10,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, LiteralString
 
-import pyarrow as pa
-
 from strandline.algebra.types import Type
 from strandline.materialize.drivers.sql.connection import Connection
 from strandline.materialize.drivers.sql.text import Sql, compose, identifier
+from strandline.materialize.protocol.holds import EVERYTHING, Holds
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +48,8 @@ class Dialect(ABC):
 
     system: ClassVar[str]
     """Its name in messages."""
+    holds: ClassVar[Holds] = EVERYTHING
+    """The values that it can store."""
     text: ClassVar[Sql] = Sql("VARCHAR")
     """The type of a text that may be long."""
     name_text: ClassVar[Sql] = Sql("VARCHAR")
@@ -84,9 +85,6 @@ class Dialect(ABC):
         Raises:
             DefinitionError: no column can store it, or no key can have it.
         """
-
-    def check_values(self, name: str, values: pa.ChunkedArray) -> None:  # noqa: B027 - most can store all
-        """Raise `DefinitionError` if the system cannot store one of the values of column ``name``."""
 
     # --- the catalog --------------------------------------------------------------------------------------------------
     @abstractmethod

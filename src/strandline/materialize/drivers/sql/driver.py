@@ -19,6 +19,7 @@ from strandline.materialize.driver import (
     DriverSpec,
     Session,
     Validated,
+    no_name,
 )
 from strandline.materialize.drivers.sql import checkpoints, evolution, tables
 from strandline.materialize.drivers.sql.connection import Connection, Database
@@ -54,7 +55,8 @@ class SqlDriver:
         """Return the verdict on each binding's columns; does not touch the database."""
         for binding in spec.bindings:
             check_names(self._dialect, binding)
-        return tuple(Validated({c.name: self._verdict(b, c) for c in b.schema}) for b in spec.bindings)
+        holds = self._dialect.holds
+        return tuple(Validated({c.name: self._verdict(b, c) for c in b.schema}, holds) for b in spec.bindings)
 
     async def apply(self, spec: MaterializationSpec, state: Any) -> Applied:
         """Create the tables that are missing, change or recreate those that no longer fit, check the others."""
@@ -127,6 +129,10 @@ class SqlDriver:
 
     def _verdict(self, binding: Binding, column: Column) -> Constraint:
         key = column.name in binding.key
+        try:
+            self._dialect.identifier(column.name)
+        except DefinitionError as error:
+            return no_name(str(error))
         try:
             kind = self._dialect.column_type(parse(column.name, column.type), key=key and not binding.delta)
         except DefinitionError as error:

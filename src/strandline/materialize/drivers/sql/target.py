@@ -22,6 +22,7 @@ from strandline.materialize.drivers.sql.checkpoints import TABLE
 from strandline.materialize.drivers.sql.connection import Staged
 from strandline.materialize.drivers.sql.dialect import Dialect, Pairs
 from strandline.materialize.drivers.sql.text import Sql, compose, identifier, joined
+from strandline.materialize.protocol.holds import require_held
 from strandline.materialize.protocol.messages import DELETE, EXISTS
 from strandline.materialize.protocol.task import Binding
 from strandline.materialize.spool import Spool
@@ -158,12 +159,10 @@ class Target:
 
 
 def check_names(dialect: Dialect, binding: Binding) -> None:
-    """Raise `DefinitionError` if the resource or a column has a name that the system, or this driver, cannot have."""
+    """Raise `DefinitionError` if the resource cannot have its name, or the columns not theirs beside each other."""
     dialect.identifier(binding.resource)
     if dialect.fold(binding.resource) == TABLE:
         raise DefinitionError(f"{binding.resource!r} cannot be filled: the driver keeps its checkpoints there")
-    for column in binding.columns:
-        dialect.identifier(column.name)
     dialect.check_table(binding.resource, [column.name for column in binding.columns])
 
 
@@ -204,8 +203,7 @@ class Pending:
             DefinitionError: the system cannot store a value; or a row is deleted, and the table only grows.
         """
         target = self._target
-        for name in target.names:
-            target.dialect.check_values(name, rows[name])
+        require_held(target.binding, rows, target.dialect.holds)
         if target.standard:
             # A row that was never there need not go.
             rows = rows.filter(pc.or_(rows[EXISTS], pc.invert(rows[DELETE])))

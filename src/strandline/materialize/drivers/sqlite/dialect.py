@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import ClassVar, Final, LiteralString
 
+from strandline.algebra.schema import shown
 from strandline.algebra.types import Array, Atom, Decimal, Struct, Type
 from strandline.errors import DefinitionError
 from strandline.materialize.drivers.sql.connection import Connection
@@ -46,7 +47,7 @@ class SQLiteDialect(Dialect):
     def identifier(self, name: str) -> Sql:
         """See `Dialect.identifier`."""
         if "\0" in name:
-            raise DefinitionError(f"the name {name!r} has a NUL character, at which SQLite would cut it")
+            raise DefinitionError(f"the name {shown(name)} has a NUL character, at which SQLite would cut it")
         return identifier(name)
 
     def check_table(self, name: str, columns: Sequence[str]) -> None:

@@ -73,7 +73,7 @@ class StagedDriver:
             if column.name in binding.key and verdict.kind is ConstraintKind.FIELD_OPTIONAL:
                 verdict = Constraint(ConstraintKind.LOCATION_REQUIRED, f"part of the key, {verdict.reason}")
             found[column.name] = verdict
-        return Validated(found)
+        return Validated(found, self._lake.holds)
 
     def _applied(self, spec: MaterializationSpec, state: Any) -> Applied:
         patch, actions = self._drained(spec, state)

@@ -19,6 +19,7 @@ import pyarrow as pa
 from strandline.materialize.driver import Constraint
 from strandline.materialize.drivers.staged.place import Place
 from strandline.materialize.drivers.staged.shape import Shape
+from strandline.materialize.protocol.holds import Holds
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +119,11 @@ class Lake(Protocol):
 
     def stored(self, shape: Shape) -> Shape:
         """Return the columns as a table of this format has them: with types that it knows."""
+        ...
+
+    @property
+    def holds(self) -> Holds:
+        """The values that this format can hold."""
         ...
 
     def verdict(self, name: str, kind: str) -> Constraint:

@@ -68,7 +68,7 @@ def collection_spec(binding: Binding) -> Message:
 
 def _projection(name: str, values: dict[str, Any], keys: tuple[str, ...]) -> dict[str, Any]:
     if not name:
-        raise DefinitionError("a column has no name: a connector needs one; give it one with AS")
+        raise DefinitionError("the name of a column is empty: a connector needs one; give it one with AS")
     return {
         "ptr": pointer(name),
         "field": name,

@@ -88,7 +88,7 @@ class NewColumns:
     def _news(self, last: str, first: str) -> str:
         """Return what to say of the columns of the file ``last``."""
         try:
-            names = header(last, self._form, self._files)
+            names = header(last, self._around.schema, self._form, self._files)
             if self._first is None:
                 self._first = self._begun(first)
         except Unavailable:
@@ -104,19 +104,19 @@ class NewColumns:
 
     def _begun(self, first: str) -> frozenset[str]:
         try:
-            return frozenset(name.lower() for name in header(first, self._form, self._files))
+            return frozenset(name.lower() for name in header(first, self._around.schema, self._form, self._files))
         except Unavailable as error:
             if isinstance(error.__cause__, FileNotFoundError):
                 return frozenset()
             raise
 
 
-def header(path: str, form: FileFormat, files: FileDecoder) -> tuple[str, ...]:
-    """Return the columns that a file names before its records; none if it names none.
+def header(path: str, schema: Schema, form: FileFormat, files: FileDecoder) -> tuple[str, ...]:
+    """Return the columns that a file names before its records, those of ``schema`` among them; none if it names none.
 
     Raises `Unavailable` if it cannot be read.
     """
-    return tuple(name for name, _ in _typed(path, form, files) or ())
+    return tuple(name for name, _ in _typed(path, schema, form, files) or ())
 
 
 def held(paths: Sequence[str], schema: Schema, form: FileFormat, files: FileDecoder) -> Held:
@@ -155,7 +155,7 @@ def _beside(
     if form.encoding is Encoding.JSON:
         found = sampled.of_objects(_beside_known(path, frozenset(schema.names), form, files)).held
         return [(name, kind) for name, kind in found if name], ()
-    named = _typed(path, form, files) or []
+    named = _typed(path, schema, form, files) or []
     must = Schema(tuple(column for column in schema if column.name not in form.later))
     if must.not_once_in([name for name, _ in named]):
         return [], ()  # all of it is one error
@@ -167,13 +167,14 @@ def _beside(
     if not new or form.encoding is not Encoding.CSV:
         return [(name, kind) for name, kind in beside.items() if name in new and kind], twice
     try:
-        held_by = dict(sampled.of_csv(lambda: _stream(path, files), form, only=new).held(form.null))
+        sample = sampled.of_csv(lambda: _stream(path, files), form, declared=schema.names, only=new)
+        held_by = dict(sample.held(form.null))
     except ValueError:  # another parser may read it
         held_by = dict.fromkeys(new, "string")
     return [(name, held_by[name]) for name in beside if name in new and name in held_by], twice
 
 
-def _typed(path: str, form: FileFormat, files: FileDecoder) -> list[tuple[str, str | None]] | None:
+def _typed(path: str, schema: Schema, form: FileFormat, files: FileDecoder) -> list[tuple[str, str | None]] | None:
     """Return the columns that a file names before its records, with types if it says them; None: it names none."""
     if form.encoding is Encoding.JSON or (form.encoding is Encoding.CSV and not form.header):
         return None
@@ -188,7 +189,7 @@ def _typed(path: str, form: FileFormat, files: FileDecoder) -> list[tuple[str, s
                 case _:
                     decoder = codecs.getincrementaldecoder("utf-8-sig")()
                     first = first_record(decoder.decode(opened.read(sampled.BLOCK_BYTES)), form)
-                    return None if first is None else [(name, None) for name in first.fields]
+                    return None if first is None else [(name, None) for name in first.names(schema.names)]
         except Unavailable:
             raise
         except Exception as error:

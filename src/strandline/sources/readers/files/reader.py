@@ -35,14 +35,16 @@ Warns: a file that changes while its rows are being read, and keeps its size and
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
 from strandline import extras
-from strandline.algebra.formats import DatedFile
+from strandline.algebra.formats import DatedFile, Encoding
 from strandline.algebra.schema import Schema
-from strandline.errors import SourceError, Unavailable
+from strandline.algebra.undecoded import NAME_CHARS_MAX
+from strandline.errors import DefinitionError, SourceError, Unavailable
 from strandline.frontier.gauge import Offsets
 from strandline.persist.handles.contents import Rows
 from strandline.sources.reader import FileDecoder, Plain, ReaderKind, Records, Surroundings, TakenBack
@@ -73,6 +75,8 @@ SMALL_BYTES_MAX: Final = 1 << 20
 """So few bytes of files are likely to be at most some ten thousand rows."""
 _ANOTHER: Final = Stamp(-1, -1, -1)
 """No file has it."""
+_BREAK: Final = re.compile("[\r\n]")
+_SHOWN: Final = 20
 
 
 class FileReader:
@@ -287,4 +291,22 @@ def _needs(options: FileOptions) -> Sequence[str]:
     return (extras.S3,) if options.in_s3 else ()
 
 
-KIND: Final = ReaderKind("files", FileOptions, _open, discovery=DISCOVERY, shared=_shared, needs=_needs, counts="files")
+def _check(options: FileOptions, schema: Schema) -> None:
+    """Refuse names of columns that no file can give them."""
+    form = options.decoding
+    for name in schema.names:
+        if form.encoding is Encoding.CSV and form.header and not form.multiline and _BREAK.search(name):
+            raise DefinitionError(
+                f"column {name!r} has a line break in its name, and the header of these CSV files is one line: "
+                "add multiline = 'true' (a record may span lines then, the header too), or rename the column"
+            )
+        if form.encoding is Encoding.JSON and len(name) > NAME_CHARS_MAX:
+            raise DefinitionError(
+                f"the column whose name begins with {name[:_SHOWN]!r} has a name of {len(name)} characters, and the "
+                f"parser of JSON takes none of more than {NAME_CHARS_MAX}: rename the column"
+            )
+
+
+KIND: Final = ReaderKind(
+    "files", FileOptions, _open, _check, discovery=DISCOVERY, shared=_shared, needs=_needs, counts="files"
+)

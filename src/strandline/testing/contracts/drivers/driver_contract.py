@@ -27,8 +27,11 @@ import pytest
 from strandline.algebra.schema import Column, Schema
 from strandline.errors import AsOfError, ConfigError, DefinitionError, FencedError, Unavailable
 from strandline.frontier.antichain import EMPTY
+from strandline.materialize.driver import require_all
 from strandline.materialize.protocol.fsm import QUIET_TIMES_MAX
 from strandline.materialize.protocol.task import NOTHING, Binding, MaterializationSpec
+from strandline.testing.contracts.drivers.losing import Loses, lost
+from strandline.testing.contracts.drivers.odd_values import odd_values
 from strandline.testing.contracts.drivers.world import (
     EndpointUnderTest,
     MakeEndpoint,
@@ -37,7 +40,7 @@ from strandline.testing.contracts.drivers.world import (
     row,
     write_history,
 )
-from strandline.testing.hostile import HOSTILE
+from strandline.testing.hostile import HOSTILE, PATHS
 from strandline.testing.simulation.crashes import Crash, CrashPlan, PausePlan
 
 
@@ -103,6 +106,23 @@ class DriverContract:
             pytest.skip("this endpoint keeps no checkpoint: what it was sent is not known")
         asyncio.run(restored(make_endpoint()))
 
+    def test_a_value_is_stored_as_it_is_or_refused_until_its_row_goes(self, make_endpoint: MakeEndpoint) -> None:
+        """Damage: a task stops with a raw error, for ever; or a date arrives as another one."""
+        endpoint = make_endpoint()
+        if getattr(endpoint, "unholdable", None) is None:
+            pytest.skip("this endpoint does not say which values it cannot hold")
+        asyncio.run(odd_values(endpoint))
+
+    @pytest.mark.parametrize("everything", [True, False], ids=["everything", "the last transaction"])
+    def test_what_an_endpoint_loses_is_noticed_by_the_next_transaction(
+        self, everything: bool, make_endpoint: MakeEndpoint
+    ) -> None:
+        """Damage: the task writes on beside rows that are gone, and its backfill is refused."""
+        endpoint = make_endpoint()
+        if not isinstance(endpoint, Loses):
+            pytest.skip("what this endpoint holds cannot be taken away by a test")
+        asyncio.run(lost(endpoint, everything=everything))
+
     def test_what_slept_through_a_backfill_does_not_undo_it(self, make_endpoint: MakeEndpoint) -> None:
         """Damage: a process that sleeps in its Apply wakes after a backfill, and drops the rows of that."""
         asyncio.run(older_apply(make_endpoint()))
@@ -144,9 +164,10 @@ async def follow(endpoint: EndpointUnderTest) -> None:
 
 
 async def _refusal(endpoint: EndpointUnderTest, binding: Binding) -> str:
-    """Return why a binding is refused; empty: it is not."""
+    """Return why a binding is refused, as a whole or for a column; empty: it is not."""
+    spec = MaterializationSpec("m", (binding,))
     try:
-        await endpoint.driver().validate(MaterializationSpec("m", (binding,)))
+        require_all(spec, await endpoint.driver().validate(spec))
     except DefinitionError as error:
         return str(error)
     return ""
@@ -155,7 +176,8 @@ async def _refusal(endpoint: EndpointUnderTest, binding: Binding) -> str:
 async def hostile_names(endpoint: EndpointUnderTest) -> None:
     """Fill tables whose names and columns are `HOSTILE`; then change a row of each, delete one and leave one.
 
-    Names that the endpoint cannot have are refused before anything is made, as a table's and as a column's.
+    Names that the endpoint cannot have are refused before anything is made, as a table's and as a column's.  The names
+    of `PATHS` that it can have are columns of the first table beside them.
     """
     refused = frozenset(getattr(endpoint, "unnameable", ()))
     plain = Schema((Column("k", "string"),))
@@ -167,12 +189,21 @@ async def hostile_names(endpoint: EndpointUnderTest) -> None:
             said = await _refusal(endpoint, binding)
             assert bool(said) == (name in refused), said
             assert not said or repr(name) in said, "the message names it"
+    paths = []
+    for name in PATHS:
+        said = await _refusal(endpoint, Binding("v", "t", ("k",), Schema((*plain, Column(name, "string")))))
+        assert not said or (repr(name) if name else "empty") in said, "the message names it"
+        paths += [] if said else [name]
     names = tuple(name for name in HOSTILE if name not in refused)
-    schema = Schema(tuple(Column(name, "string") for name in names))
-    bindings = tuple(Binding(f"of {name}", name, names[:2], schema) for name in names)
-    world = World(endpoint, MaterializationSpec("'; --", bindings), dict.fromkeys(names, pa.string()))
+    own = [(*names, *paths) if place == 0 else names for place in range(len(names))]
+    schemas = [Schema(tuple(Column(each, "string") for each in columns)) for columns in own]
+    keys = [(names[0], columns[len(names)] if len(columns) > len(names) else names[1]) for columns in own]
+    bindings = tuple(
+        Binding(f"of {name}", name, key, schema) for name, key, schema in zip(names, keys, schemas, strict=True)
+    )
+    world = World(endpoint, MaterializationSpec("'; --", bindings), dict.fromkeys((*names, *paths), pa.string()))
     runtime = world.runtime()
-    filled = [[{name: f"{name} {i} {n}" for name in names} for n in range(3)] for i in range(len(bindings))]
+    filled = [[{name: f"{name} {i} {n}" for name in columns} for n in range(3)] for i, columns in enumerate(own)]
     for feed, rows in zip(world.feeds, filled, strict=True):
         feed.write(1, *((each, 1) for each in rows))
     await advance_through(world, runtime, (3,))
@@ -323,6 +354,7 @@ async def crash_once(world: World, plan: CrashPlan) -> bool:
         for step in (world.write_round, lambda: world.seal(world.upper + QUIET_TIMES_MAX), world.write_round):
             step()
             await runtime.advance()
+    getattr(world.endpoint, "died", lambda: None)()
     world.check_committed()
     world.write_round()
     successor = world.runtime()

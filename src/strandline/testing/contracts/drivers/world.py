@@ -41,8 +41,9 @@ class EndpointUnderTest(Protocol):
     """One endpoint, which a driver's author provides to the suite.
 
     ``fences``: a session that is not the newest can write nothing (false for stores without transactions).  An endpoint
-    may also say: ``unnameable``, those of the `HOSTILE` names that it cannot have, and so refuses; ``finite``: true if
-    it has no NaN, and so refuses it.
+    may also say: ``unnameable``, those of the `HOSTILE` names that it cannot have, and so refuses; ``unholdable``,
+    those of the rows of `odd_values.ODD` that it refuses; ``finite``: true if it has no NaN, and so refuses it.  It may
+    have a function ``died``, which ends the processes of a runtime that died, as the system would have done.
     """
 
     fences: bool

@@ -19,7 +19,6 @@ from psycopg.abc import PQGen
 from strandline.connections.postgres import PostgresConnection
 from strandline.errors import first_line
 from strandline.sources.readers.postgres.connected import statements
-from strandline.sources.readers.postgres.rows.values import SETTINGS
 from strandline.sources.readers.postgres.server import Name, UpstreamTable
 
 T = TypeVar("T")
@@ -85,9 +84,9 @@ class BoundedConnection(psycopg.Connection[tuple[Any, ...]]):
 
 
 def parameters(options: PostgresConnection) -> Mapping[str, Any]:
-    """Return libpq's parameters, with the settings that fix the text forms of values."""
+    """Return libpq's parameters: what a value looks like depends on no setting of the server's or the role's."""
     settings = {
-        **SETTINGS,
+        "search_path": "pg_catalog",  # else a regclass is written with or without its schema
         "row_security": "off",  # a policy that hides rows is an error, since their changes come all the same
         "statement_timeout": str(round(SECONDS_MAX * 1000)),
         "idle_in_transaction_session_timeout": "0",

@@ -6,7 +6,7 @@ and a reason, by which its row becomes an error: nothing is rounded, cut off or 
 A string takes every type of PostgreSQL, as its text.  A decimal takes what it holds exactly; NaN and infinity are no
 decimals.  A ``timestamp`` is read from a text with a zone, and one without is taken as UTC; a ``timestamp_ntz`` is
 what the clock shows in UTC.  Dates and times beyond the years 1 to 9999, and infinite ones, have no value.  Arrays have
-one dimension.  The session's settings (`SETTINGS`) fix the text forms, so that all readers see the same.
+one dimension.  A session's settings (`postgres_forms`) fix the text forms, so that all readers see the same.
 
 Source: PostgreSQL's manual, "Data Types" (output forms).
 """
@@ -29,15 +29,6 @@ from strandline.algebra import arrow_types
 from strandline.algebra.types import Array, Atom, Decimal, Struct, Type
 from strandline.errors import DefinitionError
 
-SETTINGS: Final[Mapping[str, str]] = {
-    "bytea_output": "hex",
-    "client_encoding": "UTF8",
-    "datestyle": "ISO,YMD",
-    "extra_float_digits": "1",
-    "intervalstyle": "postgres",
-    "timezone": "UTC",
-}
-"""What a session says, so that its output forms are those that are read here."""
 _DIGITS_MAX: Final = 38
 _YEAR: Final = "(?:000[1-9]|00[1-9][0-9]|0[1-9][0-9]{2}|[1-9][0-9]{3})"
 _DAY: Final = f"{_YEAR}-[0-9]{{2}}-[0-9]{{2}}"

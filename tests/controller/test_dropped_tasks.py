@@ -1,0 +1,107 @@
+"""DROP MATERIALIZATION fences whatever still runs it, before its table is given to another one: over the real core."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from tests.controller.asking.test_committing import Place
+
+from strandline.controller.core import Core
+from strandline.controller.defining import definitions
+from strandline.controller.language.statements import Drop
+from strandline.controller.location import dropped
+from strandline.errors import FencedError, Unavailable
+from strandline.materialize.splits.task import Splits
+
+DROP = Drop("materialization", "out", if_exists=False)
+
+
+def unheard(core: Core) -> Splits:
+    """Return the task that runs in ``core``, which no DROP reaches from now on: as in a replica that is cut off."""
+    deliveries = core.require_writing().instance._deliveries
+    deliveries._loops.pop("out")
+    return deliveries.tasks.pop("out")
+
+
+async def again(place: Place, core: Core) -> None:
+    """Create the materialization anew; its table is emptied, as drivers do with that of another task."""
+    place.endpoint.tables.clear()
+    await place.materialize(core)
+
+
+async def _unanswered(log: str, client: Any) -> None:
+    raise Unavailable("Consensus does not answer")
+
+
+@pytest.mark.parametrize("splits", [1, 2])
+def test_what_still_runs_a_dropped_materialization_writes_nothing_into_the_table_of_the_next(splits: int) -> None:
+    """Damage: rows of a task that is gone stand in a table, and the task that has the table knows nothing of them."""
+
+    async def body() -> None:
+        place = Place(splits=splits)
+        core = await place.filled()
+        for _ in range(4):
+            await place.grown(core)
+        late = unheard(core)
+        await definitions.drop(core, DROP)
+        assert core.catalog.ended == ()
+        await again(place, core)
+        await place.grown(core)
+        rows, commits = place.endpoint.rows("o"), place.endpoint.commits
+        for _ in range(2):
+            with pytest.raises(FencedError):
+                await late.advance()
+        assert (place.endpoint.rows("o"), place.endpoint.commits) == (rows, commits)
+        assert sorted(row["k"] for row in rows) == [1, 2, 3, 4, 5, 6]
+
+    asyncio.run(body())
+
+
+def test_a_materialization_waits_until_dropped_ones_are_fenced(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Damage: where a store does not answer for a moment, the table is given away too early."""
+
+    async def body() -> None:
+        place = Place()
+        core = await place.filled()
+        unheard(core)
+        with monkeypatch.context() as patched:
+            patched.setattr(dropped, "end_task", _unanswered)
+            await definitions.drop(core, DROP)
+            await again(place, core)
+            await place.insert(core)
+            await core.tick()
+            (log,) = core.catalog.ended
+            problems = core.health.problems()
+            assert "Consensus does not answer" in problems[log]
+            assert log in problems["out"]
+            assert place.endpoint.rows("o") == []
+        await place.grown(core)
+        assert core.catalog.ended == ()
+        assert len(place.endpoint.rows("o")) == 3
+
+    asyncio.run(body())
+
+
+def test_the_next_environment_fences_it_if_the_first_one_died(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Damage: what a DROP had to do is forgotten with its process."""
+
+    async def dies(log: str, client: Any) -> None:
+        raise KeyboardInterrupt
+
+    async def body() -> None:
+        place = Place()
+        core = await place.filled()
+        late = unheard(core)
+        with monkeypatch.context() as patched:
+            patched.setattr(dropped, "end_task", dies)
+            with pytest.raises(KeyboardInterrupt):
+                await definitions.drop(core, DROP)
+        core = await place.open()
+        assert core.catalog.ended == ()
+        await place.insert(core)
+        with pytest.raises(FencedError):
+            await late.advance()
+
+    asyncio.run(body())
