@@ -25,6 +25,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
+import psutil
 import pytest
 
 import stages
@@ -48,6 +49,8 @@ CPU_S: Final = 30
 WALL_S: Final = 90
 """What a fork may take beyond what its tests are allowed: it imports, collects, starts a session."""
 PAUSE_S: Final = 0.02
+JVM_LEADER: Final = "STRANDLINE_MUTANTS_JVM"
+"""Which process started the JVM that a fork uses."""
 KIND_OF_SPARK: Final = frozenset({"spark", "views"})
 """The stages whose tests need Spark."""
 
@@ -153,13 +156,15 @@ class Recorder:
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_call(self, item: pytest.Item) -> Iterator[None]:
-        """Take the time: that of the processor, as others may use the machine; but that of the clock if a JVM works."""
-        clock = time.monotonic if stages.stage_of_item(item) in KIND_OF_SPARK else time.process_time
-        begun = clock()
+        """Take the time of the processor, the JVM's too; others use the machine, so that of the clock may be longer.
+
+        It may be shorter, too, where the JVM works on two processors: the shorter one counts.
+        """
+        begun, used = time.monotonic(), _processor_s()
         try:
             return (yield)
         finally:
-            self.seconds = clock() - begun
+            self.seconds = min(time.monotonic() - begun, _processor_s() - used)
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Only what passes counts: a test that fails without a mistake notices none."""
@@ -173,6 +178,16 @@ class Recorder:
             for test, (seconds, spark, blocks) in self.ran.items()
         }
         Path(self.task.answer).write_text(json.dumps(ran))
+
+
+def _processor_s() -> float:
+    """Return the processor time of this process and of the JVM that it uses."""
+    used = time.process_time()
+    if leader := os.environ.get(JVM_LEADER):
+        for process in psutil.Process(int(leader)).children(recursive=True):
+            times = process.cpu_times()
+            used += times.user + times.system
+    return used
 
 
 def _seen() -> set[str]:
@@ -215,7 +230,11 @@ class Jvm:
             )
             assert self._process.stdout is not None
             port, secret = self._process.stdout.readline().split()
-            self._known = {"PYSPARK_GATEWAY_PORT": port, "PYSPARK_GATEWAY_SECRET": secret}
+            self._known = {
+                "PYSPARK_GATEWAY_PORT": port,
+                "PYSPARK_GATEWAY_SECRET": secret,
+                JVM_LEADER: str(self._process.pid),
+            }
         return self._known
 
     def end(self) -> None:
