@@ -16,7 +16,7 @@ from collections.abc import Iterable
 from math import ceil
 from typing import Final
 
-SELDOM: Final = 8
+SELDOM: Final = 12
 """Every test runs in one run of so many at least."""
 
 
@@ -45,7 +45,7 @@ def one_in(seconds: float, share_s: float) -> int:
     """Return in one run of how many a test runs that takes ``seconds``, so that it takes ``share_s`` of each.
 
     >>> [one_in(seconds, 10) for seconds in (0, 10, 11, 31, 10_000)]
-    [1, 1, 2, 4, 8]
+    [1, 1, 2, 4, 12]
     """
     return max(1, min(SELDOM, ceil(seconds / share_s)))
 

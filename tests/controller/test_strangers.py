@@ -41,10 +41,12 @@ VIEWS = ROWS | WHOLE
 
 
 OF_A_CALL = (
-    "SELECT id, IF(id = 1, NULL, CAST({call} AS STRING)) AS v FROM t",
-    "SELECT CAST({call} AS STRING) AS v FROM t WHERE id > 1",
+    "SELECT id, IF(id = 1, NULL, {call}) AS v FROM t",
+    "SELECT {call} AS v FROM t WHERE id > 1",
 )
 """Views that make a call for the row 2: a call of a scalar function, or of one over several rows."""
+AS_TEXT = "CAST({call} AS STRING)"
+"""How a view makes a call, as a view has no columns of some types; not all that fails does so as a text."""
 TRIED = 12
 """So many calls of each function."""
 
@@ -121,7 +123,7 @@ def test_a_call_of_any_function_that_fails_is_the_rows_error(place: Place, tmp_p
     """Damage: a function's exception is on no list, and one row stops all views that call it."""
     session = adopt(place.spark)
     rows_with(session, said := STORIES[seed])
-    calls = {name: call for name, call, _ in failing(session, TRIED, seed, tmp_path / "out")}
+    calls = {name: call for name, call, _ in failing(session, TRIED, seed, tmp_path / "out", AS_TEXT)}
     with place.open() as env:
         env.execute("CREATE TABLE t (id INT, s STRING, n INT, d DOUBLE)")
         env.insert("t", [{"id": 1, "s": "1", "n": 1, "d": 0.5}])

@@ -100,9 +100,12 @@ def test_every_row_that_fails_is_to_blame_in_every_way(session: SparkSession, wa
             blamed(session, way, call, said, tmp_path / "out")
 
 
-def failing(session: SparkSession, tries: int, seed: int, to: Path) -> Iterator[tuple[str, str, Exception]]:
-    """Yield calls of all functions that fail for the row that is there."""
-    for name, call in of_every_function(random.Random(seed), tries):
+def failing(
+    session: SparkSession, tries: int, seed: int, to: Path, form: str = "{call}"
+) -> Iterator[tuple[str, str, Exception]]:
+    """Yield calls of all functions that fail, written in a form, for the row that is there."""
+    for name, drawn in of_every_function(random.Random(seed), tries):
+        call = form.format(call=drawn)
         try:
             kinds = session.sql(f"SELECT {call} AS v FROM spread").schema.simpleString()
         except (PySparkException, Py4JJavaError):  # the latter where Spark fails to say what is wrong
