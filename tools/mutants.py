@@ -77,7 +77,7 @@ SECONDS_MAX: Final = 40.0
 HISTORIES_S: Final = 150.0
 RECORDING_S: Final = 600.0
 """The processor time that recording a few files may take."""
-FILES_A_TASK: Final = 6
+FILES_A_TASK: Final = 12
 WORKERS: Final = 2
 KEPT: Final = stages.ROOT / "build" / "mutants"
 REVIEWED: Final = stages.ROOT / "tests" / "mutants" / "reviewed.toml"
