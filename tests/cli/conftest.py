@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -15,6 +16,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from strandline.cli import main
+from strandline.cli.terminal import opening
 
 COMMAND = (sys.executable, "-m", "strandline")
 
@@ -65,6 +67,25 @@ class Place:
         return subprocess.Popen(
             command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
         )
+
+
+def ticked(process: subprocess.Popen[str]) -> None:
+    """Wait until ``strandline run --json`` has said that it has ticked, and that nothing is in the way.
+
+    On a busy machine the first tick does not wait for its source to the end, or it says before what it waits for.
+    """
+    assert process.stdout is not None
+    assert process.stderr is not None
+    for line in process.stdout:
+        if json.loads(line).get("problems") == {}:
+            return
+    raise AssertionError(process.stderr.read())
+
+
+@pytest.fixture(autouse=True)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have a command in this process ask the one that writes for long: on a busy machine that answers late."""
+    monkeypatch.setattr(opening, "ANSWER_S", 120.0)
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ COMMAND = [sys.executable, "-m", "strandline", "driver", "serve", "duckdb"]
 def serve(requests: str, codec: str = "json") -> subprocess.CompletedProcess[str]:
     """Return what a connector says to requests."""
     env = {**os.environ, "FLOW_RUNTIME_CODEC": codec}
-    return subprocess.run(COMMAND, input=requests, capture_output=True, text=True, env=env, timeout=60, check=False)
+    return subprocess.run(COMMAND, input=requests, capture_output=True, text=True, env=env, timeout=150, check=False)
 
 
 def test_a_connector_says_what_it_takes_and_ends_with_its_input() -> None:

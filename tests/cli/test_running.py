@@ -113,6 +113,7 @@ def test_a_run_ends_as_documented_if_the_signal_ended_spark_first(
     monkeypatch.setattr(console, "observed", lambda *_: nullcontext(seen))
     monkeypatch.setattr(running, "Door", SimpleNamespace(of=lambda _: None))
     project = cast("Any", SimpleNamespace(root=tmp_path, resolved=None))
+    monkeypatch.setattr(running, "SIGNAL_SECONDS_MAX", 120)
     assert run(cast("Any", Opening(phase, signalled=True)), project, wanted, Output(json=True)) is Exit.OK
     monkeypatch.setattr(running, "SIGNAL_SECONDS_MAX", 0.1)
     with pytest.raises(ConfigError):  # no signal has asked it to end

@@ -8,6 +8,7 @@ import signal
 
 import psutil
 import pytest
+from tests.cli.conftest import ticked
 
 pytestmark = pytest.mark.kill
 
@@ -16,7 +17,7 @@ PROJECT = {
     "sources/n.sql": "CREATE SOURCE n (n BIGINT) USING counter OPTIONS (every '50ms', keep '100')",
     "views/v.sql": "CREATE MATERIALIZED VIEW v AS SELECT n % 7 AS k, count(*) AS c FROM n GROUP BY n % 7",
 }
-TERM_SECONDS_MAX = 60
+TERM_SECONDS_MAX = 240
 
 
 @pytest.mark.parametrize("first", ["the JVM", "run"])
@@ -26,8 +27,7 @@ def test_a_service_that_is_stopped_process_by_process_has_not_failed(place, firs
     process = place.start()
     try:
         assert "serving" in json.loads(process.stdout.readline())
-        while json.loads(process.stdout.readline())["problems"]:
-            pass  # on a busy machine the first tick does not wait for its source to the end
+        ticked(process)
         others = [each.pid for each in psutil.Process(process.pid).children(recursive=True)]
         assert others, "Spark's JVM is a process of its own"
         for pid in [process.pid, *others] if first == "run" else [*others, process.pid]:

@@ -40,8 +40,8 @@ SCHEMA = Schema((Column("id", "int"), Column("balance", "int")))
 ROWS, BALANCE, WORKERS = 20, 1_000, 2
 STILL_SECONDS_MAX = 120.0
 """How long an incarnation may come no further on a busy machine."""
-ENOUGH = 4
-"""So many ticks without a problem are a start."""
+ENOUGH = 16
+"""So many ticks without a problem are a start, and times enough at which the sum is checked."""
 
 
 class Bank:

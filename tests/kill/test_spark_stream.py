@@ -24,7 +24,7 @@ pytestmark = [pytest.mark.kill, pytest.mark.spark]
 CHILD: Final = Path(__file__).parent / "streaming_child.py"
 KILLS: Final = 1
 """Each costs a start of Spark; `tests/datasource/test_stream.py` kills at every point."""
-WELL_S_MAX: Final = 180.0
+WELL_S_MAX: Final = 270.0
 
 
 class Following:

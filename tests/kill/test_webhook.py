@@ -35,6 +35,9 @@ from webhook_child import DATA, open_client, start
 pytestmark = [pytest.mark.kill, pytest.mark.time_limit(300)]
 
 KILLS = 3
+KEPT_MIN = 50
+"""So many messages at least are acknowledged: fewer would try little."""
+PATIENCE_S = 120.0
 SENDERS = 4
 SEED = 20261124
 
@@ -133,15 +136,19 @@ def test_every_acknowledged_message_is_there_once(tmp_path: Path) -> None:
                     done.wait(1 + random.random())
             with child(tmp_path, port, KILLS + 1):
                 done.wait(1)
+                for _ in range(int(10 * PATIENCE_S)):  # a busy machine keeps fewer in the same time
+                    if sum(len(sender.kept) for sender in senders) > KEPT_MIN:
+                        break
+                    done.wait(0.1)
                 done.set()
                 for each in sending:
-                    each.result(60)
+                    each.result(PATIENCE_S)
         finally:
             done.set()
     found = asyncio.run(ended(tmp_path, port))
     kept = [number for sender in senders for number in sender.kept]
     maybe = {number for sender in senders for number in sender.given_up}
-    assert len(kept) > 50
+    assert len(kept) > KEPT_MIN
     assert sum(sender.again for sender in senders) <= len(kept)
     assert not [number for number in kept if found[number] != 1]
     assert not [number for number, times in found.items() if times != 1]

@@ -399,4 +399,4 @@ def test_an_advance_goes_on_from_what_was_under_way_to_where_the_collections_are
         world.check(world.upper)
         await runtime.close()
 
-    asyncio.run(asyncio.wait_for(body(), 30))
+    asyncio.run(asyncio.wait_for(body(), 120))

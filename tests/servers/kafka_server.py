@@ -30,7 +30,7 @@ PR_SET_PDEATHSIG: Final = 1
 """Linux: send me a signal when my parent dies."""
 USER: Final = "reader"
 PASSWORD: Final = "not-a-secret"
-START_SECONDS_MAX: Final = 120
+START_SECONDS_MAX: Final = 240
 CLUSTER: Final = "c3RyYW5kbGluZS10ZXN0cw"
 JAVA: Final = ("-Xmx384m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xlog:disable")
 
@@ -106,7 +106,7 @@ class KafkaServer:
     def _end(self, number: signal.Signals) -> None:
         if self.process is not None:
             self.process.send_signal(number)
-            self.process.wait(60)
+            self.process.wait(180)
             self.process = None
 
     def _answers(self) -> bool:

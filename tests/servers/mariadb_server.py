@@ -27,7 +27,7 @@ USER: Final = "strandline"
 PASSWORD: Final = "not a secret"
 UNPRIVILEGED: Final = ("mysql", "nobody")
 """Whose rights the server gets when the tests run as root: the first of these that the machine has."""
-START_SECONDS_MAX: Final = 60
+START_SECONDS_MAX: Final = 180
 SETTINGS: Final = (
     "--bind-address=127.0.0.1",
     "--innodb-buffer-pool-size=64M",

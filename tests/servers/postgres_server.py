@@ -28,7 +28,7 @@ USER: Final = "strandline"
 DATABASE: Final = "postgres"
 UNPRIVILEGED: Final = ("postgres", "nobody")
 """Whose rights the server gets when the tests run as root: the first of these that the machine has."""
-START_SECONDS_MAX: Final = 60
+START_SECONDS_MAX: Final = 180
 SETTINGS: Final = {
     "wal_level": "logical",
     "max_replication_slots": 30,
@@ -103,7 +103,7 @@ class PostgresServer:
 
     def _drop(self, connection: psycopg.Connection, name: str) -> None:
         connection.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = %s", (name,))
-        for _ in range(100):  # a slot is free a moment after its session has ended
+        for _ in range(1200):  # a slot is free a moment after its session has ended
             active = connection.execute(
                 "SELECT count(*) FROM pg_replication_slots WHERE database = %s AND active", (name,)
             ).fetchone()

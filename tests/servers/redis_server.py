@@ -21,7 +21,7 @@ import redis
 from kafka_server import die_with_parent
 
 PASSWORD: Final = "not-a-secret"
-START_SECONDS_MAX: Final = 60
+START_SECONDS_MAX: Final = 180
 
 
 @dataclass

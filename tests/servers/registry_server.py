@@ -11,8 +11,13 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Event
 from typing import Any
+from unittest.mock import patch
 from urllib.parse import unquote, urlsplit
 
+from strandline.sources.readers.kafka import reader
+from strandline.sources.readers.kafka import registry as client
+
+PATIENCE_S = 120.0
 USER, PASSWORD = "reader", "not-a-secret"
 
 
@@ -75,7 +80,7 @@ class RegistryServer:
 
 @contextmanager
 def running() -> Iterator[RegistryServer]:
-    """Run a registry that knows nothing yet."""
+    """Run a registry that knows nothing yet, and whose answers a reader waits for, however late they are."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
@@ -97,5 +102,9 @@ def running() -> Iterator[RegistryServer]:
         registry = RegistryServer(server.server_port)
         with ThreadPoolExecutor(1) as threads:
             threads.submit(server.serve_forever, 0.02)
-            yield registry
+            with (
+                patch.object(reader, "REGISTRY_SECONDS_MAX", PATIENCE_S),
+                patch.object(client, "ANSWER_SECONDS_MAX", PATIENCE_S),
+            ):
+                yield registry
             server.shutdown()

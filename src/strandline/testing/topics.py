@@ -12,7 +12,7 @@ from typing import Any, Final
 from confluent_kafka import KafkaException, Message, Producer, TopicCollection, TopicPartition
 from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic, OffsetSpec  # type: ignore[attr-defined]
 
-ANSWER_SECONDS_MAX: Final = 60
+ANSWER_SECONDS_MAX: Final = 180
 
 
 class Silent:

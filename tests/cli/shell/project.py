@@ -18,6 +18,7 @@ from tests.cli.shell.terminal import Terminal, terminal
 from strandline.serving import writer
 
 COMMAND = (sys.executable, "-m", "strandline")
+PATIENT = (sys.executable, "-P", str(Path(__file__).with_name("patient.py")))
 SETTINGS = (
     "location: data\ndeployment: shop\ntick_ms: 200\n"
     "spark: {spark.master: 'local[2]', spark.sql.shuffle.partitions: 1}\n"
@@ -66,7 +67,7 @@ class Shop:
         with terminal(self.root) as opened:
             environment = {"XDG_STATE_HOME": str(self.root / "state"), "TERM": "screen-256color"}
             environment |= {name: os.environ[name] for name in ("PYTHONPATH", "PATH") if name in os.environ}
-            opened.start([*COMMAND, *command], self.root, size, environment)
+            opened.start([*PATIENT, *command], self.root, size, environment)
             yield opened
 
 

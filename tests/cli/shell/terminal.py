@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-WAIT_S = 90.0
+WAIT_S = 300.0
 LOOK_S = 0.1
 _PROMPT = re.compile(r"strandline\*?>")
 

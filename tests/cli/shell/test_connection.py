@@ -20,6 +20,8 @@ from strandline.client import Environment
 from strandline.errors import DefinitionError, InvalidUsage, Unavailable
 from strandline.serving import RemoteEnvironment
 
+PATIENCE_S = 120.0
+
 
 class Far(RemoteEnvironment):
     """The process that writes, while it lives."""
@@ -179,7 +181,7 @@ def test_ctrl_c_cancels_what_runs_and_the_shell_goes_on() -> None:
     cancelled = threading.Event()
 
     def call() -> None:
-        assert cancelled.wait(30)
+        assert cancelled.wait(PATIENCE_S)
         raise InvalidUsage("the query was cancelled")
 
     interrupt_soon()
@@ -209,7 +211,7 @@ class Events(Iterator[int]):
             return self._next
         if self._end is not None:
             raise self._end
-        assert self.closed.wait(30)
+        assert self.closed.wait(PATIENCE_S)
         raise StopIteration
 
     def close(self) -> None:

@@ -22,7 +22,7 @@ from strandline.instance.protocol.carrier import Carrier
 from strandline.store.secret import Secret
 
 TOKEN = Secret("canary-4711")
-PACE = Pace(heartbeat_s=0.1, silence_s=1, connect_s=3, close_s=1)
+PACE = Pace(heartbeat_s=0.1, silence_s=1, connect_s=120, close_s=1)
 
 
 async def echo(carrier: Carrier) -> None:

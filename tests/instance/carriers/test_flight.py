@@ -33,11 +33,11 @@ from strandline.instance.carriers.handshake import prove
 from strandline.instance.protocol.carrier import FRAME_BYTES_MAX, Carrier, Dial
 from strandline.store.secret import Secret
 from strandline.store.system import SystemClock
-from strandline.testing.contracts.carrier_contract import CarrierContract, OpenPlace, Place
+from strandline.testing.contracts.carrier_contract import SOON_S, CarrierContract, OpenPlace, Place
 
 TEXT = "canary-4711"
 TOKEN = Secret(TEXT)
-PACE = Pace(heartbeat_s=0.1, silence_s=1, connect_s=3, close_s=1)
+PACE = Pace(heartbeat_s=0.1, silence_s=1, connect_s=SOON_S, close_s=1)
 PEER = Path(__file__).with_name("flight_peer.py")
 
 
@@ -56,7 +56,7 @@ class FlightPlace:
 
     async def connect(self) -> tuple[Carrier, Carrier]:
         here = await self.dial(self.listener.address)
-        return here, await asyncio.wait_for(self.arrived.get(), 5)
+        return here, await asyncio.wait_for(self.arrived.get(), SOON_S)
 
     def cut(self, end: Carrier) -> None:
         assert isinstance(end, FlightCarrier)
@@ -82,7 +82,7 @@ async def flight_place(
 @asynccontextmanager
 async def contract_place() -> AsyncIterator[Place]:
     """Open a place that is as patient as a slow machine needs."""
-    async with flight_place(pace=Pace(heartbeat_s=0.2, silence_s=5, connect_s=5, close_s=2)) as place:
+    async with flight_place(pace=Pace(heartbeat_s=0.2, silence_s=60, connect_s=SOON_S, close_s=60)) as place:
         yield place
 
 
@@ -97,7 +97,7 @@ class TestFlightCarrier(CarrierContract):
 async def ended(carrier: Carrier) -> str:
     """Wait until the connection has ended and return why."""
     with pytest.raises(Disconnected) as why:
-        while await carrier.receive(5) is not None:
+        while await carrier.receive(SOON_S) is not None:
             pass
     return str(why.value)
 
@@ -105,7 +105,7 @@ async def ended(carrier: Carrier) -> str:
 async def passes(ends: tuple[Carrier, Carrier]) -> None:
     """Expect that the connection works."""
     await ends[0].send(b"works")
-    assert await ends[1].receive(5) == b"works"
+    assert await ends[1].receive(SOON_S) == b"works"
 
 
 # ---- who is refused --------------------------------------------------------------------------------------------------
@@ -227,7 +227,7 @@ def test_what_breaks_the_protocol_ends_its_connection_alone(messages: list[objec
             ends = await place.connect()
             writer, reader = await asyncio.to_thread(raw_exchange, place)
             await asyncio.to_thread(send, writer)
-            assert re.search(why, await ended(await asyncio.wait_for(place.arrived.get(), 5)))
+            assert re.search(why, await ended(await asyncio.wait_for(place.arrived.get(), SOON_S)))
             await passes(ends)
             reader.cancel()
             with suppress(flight.FlightError, pa.ArrowException):
@@ -243,7 +243,7 @@ def test_a_stranger_who_speaks_no_flight_disturbs_no_connection() -> None:
         async with flight_place() as place:
             ends = await place.connect()
             host, _, port = place.listener.address.rpartition(":")
-            with socket.create_connection((host, int(port)), 2) as stranger:
+            with socket.create_connection((host, int(port)), SOON_S) as stranger:
                 stranger.sendall(b"GET / HTTP/1.1\r\n\r\n" + bytes(1000))
                 await passes(ends)
 
@@ -304,7 +304,7 @@ def test_with_a_token_and_tls_every_address_may_be_listened_on(tmp_path: Path) -
     proof, key = certificate(tmp_path / "replica")
 
     async def serve(carrier: Carrier) -> None:
-        await carrier.send(await carrier.receive(5) or b"")
+        await carrier.send(await carrier.receive(SOON_S) or b"")
 
     async def body() -> None:
         listener = FlightListener("0.0.0.0:0", serve, ServerAccess(TOKEN, proof, key), pace=PACE)
@@ -312,7 +312,7 @@ def test_with_a_token_and_tls_every_address_may_be_listened_on(tmp_path: Path) -
         port = listener.address.rpartition(":")[2]
         carrier = await dialer(ClientAccess(TOKEN, proof), PACE)(f"127.0.0.1:{port}")
         await carrier.send(b"far")
-        assert await carrier.receive(5) == b"far"
+        assert await carrier.receive(SOON_S) == b"far"
         await carrier.close()
         await listener.close()
 
@@ -339,20 +339,14 @@ def line_of(process: subprocess.Popen[str]) -> str:
     return process.stdout.readline().strip()
 
 
-async def _seconds_until_ended(carrier: Carrier) -> tuple[float, str]:
-    began = time.monotonic()
-    why = await ended(carrier)
-    return time.monotonic() - began, why
-
-
 def _controller_place(body: Callable[[FlightPlace, subprocess.Popen[str], Carrier], Awaitable[None]]) -> None:
     """Run ``body`` with a controller in another process, and the replica's end of its connection."""
 
     async def inside() -> None:
         async with flight_place(connections_max=1) as place:
             with peer("controller", place.listener.address) as process:
-                here = await asyncio.wait_for(place.arrived.get(), 20)
-                assert await here.receive(5) == b"here"
+                here = await asyncio.wait_for(place.arrived.get(), SOON_S)
+                assert await here.receive(SOON_S) == b"here"
                 await body(place, process, here)
 
     asyncio.run(inside())
@@ -363,20 +357,14 @@ def test_a_replica_that_hangs_or_is_killed_is_noticed() -> None:
     dial = dialer(ClientAccess(TOKEN), PACE)
 
     async def body(address: str, process: subprocess.Popen[str]) -> None:
-        for how, seconds, why in (
-            (signal.SIGSTOP, 3, "silent for 1 second"),
-            (signal.SIGKILL, 1, "cut|Connection reset"),
-        ):
+        for how, why in ((signal.SIGSTOP, "silent for 1 second"), (signal.SIGKILL, "cut|Connection reset")):
             carrier = await dial(address)
             await carrier.send(b"there?")
-            assert await carrier.receive(5) == b"there?"
+            assert await carrier.receive(SOON_S) == b"there?"
             process.send_signal(how)
-            took, said = await _seconds_until_ended(carrier)
-            assert took < seconds
-            assert re.search(why, said)
-            began = time.monotonic()
-            await carrier.close()
-            assert time.monotonic() - began < 5
+            assert re.search(why, await ended(carrier))
+            async with asyncio.timeout(SOON_S):
+                await carrier.close()
             process.send_signal(signal.SIGCONT)
 
     with peer("replica") as process:
@@ -387,10 +375,9 @@ def test_a_replica_that_hangs_is_not_dialed_for_ever() -> None:
     """Damage: a controller that starts waits for one replica and serves nothing."""
 
     async def body(address: str) -> None:
-        began = time.monotonic()
         with pytest.raises(Disconnected, match="does not answer|is not available"):
-            await dialer(ClientAccess(TOKEN), Pace(heartbeat_s=0.1, silence_s=0.6, connect_s=0.4))(address)
-        assert time.monotonic() - began < 3
+            async with asyncio.timeout(SOON_S):
+                await dialer(ClientAccess(TOKEN), Pace(heartbeat_s=0.1, silence_s=0.6, connect_s=0.4))(address)
 
     with socket.create_server(("127.0.0.1", 0)) as hanging:  # it accepts, and says nothing
         asyncio.run(body(f"127.0.0.1:{hanging.getsockname()[1]}"))
@@ -401,8 +388,7 @@ def test_a_controller_that_is_killed_is_noticed() -> None:
 
     async def body(place: FlightPlace, process: subprocess.Popen[str], here: Carrier) -> None:
         process.kill()
-        took, _ = await _seconds_until_ended(here)
-        assert took < 5
+        await ended(here)
 
     _controller_place(body)
 
@@ -412,9 +398,7 @@ def test_a_controller_that_hangs_is_noticed_and_its_place_is_free_again() -> Non
 
     async def body(place: FlightPlace, process: subprocess.Popen[str], here: Carrier) -> None:
         process.send_signal(signal.SIGSTOP)
-        took, why = await _seconds_until_ended(here)
-        assert took < 3
-        assert "silent for 1 second" in why
+        assert "silent for 1 second" in await ended(here)
         await here.close()
         await passes(await place.connect())
 
@@ -426,10 +410,9 @@ def test_closing_does_not_wait_for_a_peer_that_hangs() -> None:
 
     async def body(place: FlightPlace, process: subprocess.Popen[str], here: Carrier) -> None:
         process.send_signal(signal.SIGSTOP)
-        began = time.monotonic()
-        await here.send(bytes(30 << 20))  # more than the sockets hold
-        await place.listener.close()
-        assert time.monotonic() - began < 4
+        async with asyncio.timeout(SOON_S):
+            await here.send(bytes(30 << 20))  # more than the sockets hold
+            await place.listener.close()
 
     _controller_place(body)
 
@@ -444,7 +427,7 @@ def test_a_process_ends_with_open_connections() -> None:
             for process in (controller, replica):
                 assert process.stdin is not None
                 process.stdin.close()
-                assert process.wait(5) == 0
+                assert process.wait(SOON_S) == 0
 
 
 # ---- peers that are slow ---------------------------------------------------------------------------------------------
@@ -465,7 +448,7 @@ def test_a_receiver_that_is_slow_is_not_taken_for_dead() -> None:
             finished, _ = await asyncio.wait(sending, timeout=2 * PACE.silence_s)
             assert not finished, "60 MB were sent, and none received"
             for end in ends:
-                assert [await end.receive(5) for _ in frames] == frames
+                assert [await end.receive(SOON_S) for _ in frames] == frames
             await asyncio.wait(sending)
 
 
@@ -473,11 +456,11 @@ def test_an_idle_connection_lives_and_costs_little() -> None:
     """Damage: replicas that wait for commands use a core each; or a quiet night cuts all connections."""
 
     async def body() -> None:
-        async with flight_place(pace=Pace(heartbeat_s=0.2, silence_s=0.8)) as place:
+        async with flight_place() as place:
             ends = [await place.connect() for _ in range(3)]
             used = time.process_time()
-            assert await ends[0][0].receive(1.2) is None
-            assert time.process_time() - used < 0.25  # 36 heartbeats; a fifth of a core would be far too much
+            assert await ends[0][0].receive(1.5 * PACE.silence_s) is None
+            assert time.process_time() - used < 0.5  # 90 heartbeats; a core for each would be nine times as much
             for each in ends:
                 await passes(each)
 
@@ -500,7 +483,7 @@ def test_connections_that_end_at_any_moment_leave_nothing_behind() -> None:
 
     async def connect(dial: Dial, address: str) -> None:
         with suppress(TimeoutError, Disconnected):
-            await use(await asyncio.wait_for(dial(address), chance.choice([0.002, 5])))
+            await use(await asyncio.wait_for(dial(address), chance.choice([0.002, SOON_S])))
 
     async def body() -> None:
         listener = FlightListener("127.0.0.1:0", use, ServerAccess(TOKEN), pace=PACE, connections_max=20)
@@ -511,7 +494,7 @@ def test_connections_that_end_at_any_moment_leave_nothing_behind() -> None:
                 for _ in range(4):
                     group.create_task(connect(dial, listener.address))
         await listener.close()
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(SOON_S):
             while any(each.name.startswith("strandline-flight") for each in threading.enumerate()):
                 await SystemClock().sleep(0.01)
 

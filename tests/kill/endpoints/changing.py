@@ -79,7 +79,7 @@ class Changing:
         """Let them rest."""
         self._ended.set()
         if self._writing is not None:
-            self._writing.result(60)
+            self._writing.result(240)
         self._threads.shutdown()
 
     def write_round(self) -> None:

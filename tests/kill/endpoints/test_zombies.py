@@ -31,7 +31,7 @@ KINDS = ("sqlite", "postgres", "delta")
 FIRST, STRIDE = 9, 17
 """In `make test`: the first point, and every which one after it."""
 POINTS_MIN = 30
-TURN_S_MAX = 90.0
+TURN_S_MAX = 180.0
 HELD_S_MAX = 3.0
 """How long a successor is given while the endpoint's lock is held."""
 

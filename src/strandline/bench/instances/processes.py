@@ -23,7 +23,7 @@ from typing import IO, Any, Final, Self
 CONTROLLER: Final = "controller"
 SAYING_S: Final = 180.0
 """How long a process may take to say what it is waited for."""
-ENDING_S: Final = 60.0
+ENDING_S: Final = 180.0
 POLL_S: Final = 0.05
 
 

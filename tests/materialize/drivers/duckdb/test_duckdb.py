@@ -275,10 +275,11 @@ def test_a_file_that_was_deleted_is_filled_again(tmp_path: Path) -> None:
 
 def test_a_session_that_was_closed_commits_nothing_any_longer(tmp_path: Path) -> None:
     """Damage: the call is cancelled and the session closed; its thread commits once its successor has begun."""
-    gate = threading.Event()
+    gate, reached = threading.Event(), threading.Event()
     gate.set()
 
     def connect(path: str) -> Any:
+        reached.set()
         gate.wait()
         return duckdb.connect(path)
 
@@ -287,9 +288,13 @@ def test_a_session_that_was_closed_commits_nothing_any_longer(tmp_path: Path) ->
     async def body() -> None:
         session, _ = await opened(endpoint)
         gate.clear()
+        reached.clear()
+        committing = asyncio.create_task(commit(session, 5, changes((7, "first", 1))))  # noqa: TID251
+        await asyncio.to_thread(reached.wait)
+        committing.cancel()
         threading.Timer(0.3, gate.set).start()
-        with pytest.raises(TimeoutError):
-            await asyncio.wait_for(commit(session, 5, changes((7, "first", 1))), 0.1)
+        with pytest.raises(asyncio.CancelledError):
+            await committing
         await session.close()
         stored = endpoint.checkpoint(SPEC.name)
         assert stored == NOTHING.advance(SPEC.state_keys, 5), "what was begun has ended, whole"

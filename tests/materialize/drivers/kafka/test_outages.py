@@ -18,9 +18,9 @@ from strandline.materialize.drivers.kafka.writer import Writer
 from strandline.store.system import SystemClock
 from strandline.testing.contracts.drivers.push_contract import PushWorld
 
-pytestmark = [pytest.mark.server, pytest.mark.time_limit(300)]
+pytestmark = [pytest.mark.server, pytest.mark.time_limit(600)]
 
-BACK_SECONDS_MAX = 120
+BACK_SECONDS_MAX = 240
 
 
 @pytest.fixture

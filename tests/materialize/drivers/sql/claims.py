@@ -51,7 +51,7 @@ STRADDLING = KeyRange(2**30, 2**31 + 2**30)
 NEW, REPLACED, GONE = (False, False), (True, False), (True, True)
 
 
-def run(body: Coroutine[Any, Any, None], seconds: float = 120) -> None:
+def run(body: Coroutine[Any, Any, None], seconds: float = 400) -> None:
     """Run a conversation, which must not hang."""
     asyncio.run(asyncio.wait_for(body, seconds))
 

@@ -87,7 +87,7 @@ def test_a_listing_whose_caller_was_cancelled_is_made_again(tmp_path, clock):
         folder = LocalFolder(tmp_path, "*.csv", clock)
         write(tmp_path, "a.csv")
         task = asyncio.get_running_loop().create_task(folder.changes())
-        await asyncio.wait_for(asyncio.shield(asyncio.to_thread(int)), 5)
+        await asyncio.wait_for(asyncio.shield(asyncio.to_thread(int)), 120)
         task.cancel()
         try:
             found = await task

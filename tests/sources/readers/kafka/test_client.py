@@ -336,7 +336,7 @@ def test_records_may_be_deleted_up_to_what_is_committed_and_no_further(make: Cal
 
 
 @pytest.mark.drawn(2)
-@pytest.mark.time_limit(240)
+@pytest.mark.time_limit(600)
 @pytest.mark.parametrize("how", ["kill", "freeze"])
 def test_a_broker_that_goes_and_comes_back(kafka_broker: KafkaServer, how: str) -> None:
     """Damage: an outage of Kafka ends a source, blocks its instance, or costs rows."""
@@ -350,7 +350,7 @@ def test_a_broker_that_goes_and_comes_back(kafka_broker: KafkaServer, how: str) 
         getattr(kafka_broker, how)()
         for call in (reader.upstream_frontier, lambda: read(reader, NOTHING_READ, end)):
             with pytest.raises(Unavailable, match=f"Kafka at {kafka_broker.servers}"):
-                await asyncio.wait_for(call(), CALL_SECONDS_MAX + 5)
+                await asyncio.wait_for(call(), 10 * CALL_SECONDS_MAX)  # a busy machine is late
         kafka_broker.thaw()
         kafka_broker.revive()
         assert await once_back(reader.upstream_frontier) == end

@@ -215,7 +215,7 @@ def test_taking_and_forgetting_at_once_loses_nothing():
                 upper = inbox.next
                 read.update(texts(inbox, done, upper))
                 done = upper
-                await asyncio.wait_for(inbox.forget(done - random.randrange(2)), 5)
+                await asyncio.wait_for(inbox.forget(done - random.randrange(2)), 120)
             await inbox.forget(done)
 
         async with asyncio.TaskGroup() as group:

@@ -289,7 +289,7 @@ def test_requests_that_come_together_are_stored_together():
         append = here.inbox._shard.append
 
         async def slow(*given, **options):
-            await asyncio.wait_for(enough.wait(), 5)
+            await asyncio.wait_for(enough.wait(), 120)
             return await append(*given, **options)
 
         enough = asyncio.Event()
@@ -297,7 +297,7 @@ def test_requests_that_come_together_are_stored_together():
         async with asyncio.TaskGroup() as group:
             sent = [group.create_task(here.send(b'{"n": %d}' % n)) for n in range(20)]
             while here.server._arriving < 20 * 8:
-                await asyncio.wait_for(asyncio.shield(asyncio.to_thread(int)), 5)
+                await asyncio.wait_for(asyncio.shield(asyncio.to_thread(int)), 120)
             enough.set()
         assert sorted(task.result()[2]["offset"] for task in sent) == list(range(20))
         assert here.server._batches.appends <= 3
