@@ -134,7 +134,7 @@ def run(body: Callable[[Site], Awaitable[None]]) -> None:
     """Run a test's coroutine over a site; what hangs is ended."""
 
     async def whole() -> None:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(150):
             site = Site()
             await site.open()
             await body(site)

@@ -23,7 +23,7 @@ EXAMPLES: Final = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL
 def printed(example: str, directory: Path) -> str:
     """Run an example in a process of its own, as its reader does; return what it prints."""
     ran = subprocess.run(
-        [sys.executable, "-c", example], cwd=directory, capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-c", example], cwd=directory, capture_output=True, text=True, timeout=150, check=False
     )
     assert ran.returncode == 0, ran.stderr
     return ran.stdout

@@ -135,7 +135,7 @@ def test_our_client_has_the_face_of_an_environment(remote: RemoteEnvironment) ->
     assert remote.collection("SALES").schema.names == ("city", "n")
     assert remote.peek("totals", {"city": "Ghent"}).to_pylist() == [{"city": "Ghent", "n": 12}]
     assert remote.status()["collections"]["totals"]["phase"] == "following"
-    remote.sync(remote.tick(), timeout=60)
+    remote.sync(remote.tick(), timeout=150)
     token = remote.insert("sales", [{"city": "once", "n": 1}], token="t1")
     assert remote.insert("sales", [{"city": "once", "n": 1}], token="t1") == token
 

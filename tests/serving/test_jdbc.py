@@ -44,7 +44,7 @@ def test_a_program_reads_and_writes_by_jdbc(served: Serving) -> None:
         [*kafka_server.java(), opened, "-cp", f"{jars}/*", str(source), url],
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=280,
         check=False,
     )
     assert ran.returncode == 0, ran.stderr

@@ -16,7 +16,7 @@ pytestmark = pytest.mark.spark
 
 def wait_for_results(served: Serving, size: int) -> None:
     """Return once the results that wait or are sent have ``size`` bytes: a stream ends after its last row came."""
-    for _ in range(100):
+    for _ in range(2400):
         if served.desk.results_bytes == size:
             return
         threading.Event().wait(0.05)

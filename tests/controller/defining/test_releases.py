@@ -196,7 +196,7 @@ def test_upstreams_are_asked_at_the_same_time() -> None:
     async def body() -> None:
         lost = [Left(name, "list", {}, f"s-{name}") for name in ("one", "two")]
         nothing: Any = None
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(150):
             found = await release(lost, Catalog(), cast("Any", Slow()), nothing, 1, side_by_side)
         assert found == Released({"s-one", "s-two"})
 

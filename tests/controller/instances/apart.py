@@ -179,7 +179,7 @@ def run(body: Coroutine[Any, Any, None]) -> None:
     """Run a test within its time."""
 
     async def limited() -> None:
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(150):
             await body
 
     asyncio.run(limited())

@@ -11,7 +11,7 @@ def test_a_view_of_an_instance_is_kept_by_its_replica() -> None:
     """Damage: a view runs nowhere, or twice, or is not what its query says."""
 
     async def body() -> None:
-        async with asyncio.timeout(60), site("a") as at:
+        async with asyncio.timeout(150), site("a") as at:
             await at.agree(await at.tick(3))
             assert at.core.require_writing().instance.report().views == {}, "nothing of it runs here"
             await at.execute(ABOVE)
@@ -24,7 +24,7 @@ def test_a_controller_that_restarts_finds_everything_running() -> None:
     """Damage: a restart of the controller computes every view anew."""
 
     async def body() -> None:
-        async with asyncio.timeout(60), site("a") as at:
+        async with asyncio.timeout(150), site("a") as at:
             await at.agree(await at.tick(3))
             for _ in range(3):
                 at.processes["a:1"].cut()
@@ -42,7 +42,7 @@ def test_a_controller_that_restarts_says_everything_before_anything_is_dropped()
     """Damage: of several views only those that a new controller opens first are kept, and the others computed anew."""
 
     async def body() -> None:
-        async with asyncio.timeout(60), site("a") as at:
+        async with asyncio.timeout(150), site("a") as at:
             await at.execute(*(TOTALS.replace("totals", f"more{number}") for number in range(4)))
             await at.agree(await at.tick(3))
             at.processes["a:1"].cut()
@@ -59,7 +59,7 @@ def test_a_replica_that_restarts_goes_on_from_what_is_durable() -> None:
     """Damage: a replica that died is not used again, or begins from nothing."""
 
     async def body() -> None:
-        async with asyncio.timeout(60), site("a") as at:
+        async with asyncio.timeout(150), site("a") as at:
             await at.agree(await at.tick(3))
             await at.processes["a:1"].kill()
             await at.tick()
@@ -79,7 +79,7 @@ def test_one_of_two_replicas_may_die_at_any_time() -> None:
     """Damage: views stand still while one of two replicas is away."""
 
     async def body() -> None:
-        async with asyncio.timeout(60), site("a", "b") as at:
+        async with asyncio.timeout(150), site("a", "b") as at:
             await at.agree(await at.tick(3))
             for name in ("a", "b", "a"):
                 await at.processes[f"{name}:1"].kill()

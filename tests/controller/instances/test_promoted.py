@@ -29,7 +29,7 @@ from strandline.wiring.loop import RunningTask, side_by_side
 
 INSTANCE: Final = "CREATE INSTANCE x REPLICAS (a 'a:1', b 'b:1')"
 APART: Final = ("totals", "wide", "new", "above")
-PATIENCE_S: Final = 20
+PATIENCE_S: Final = 120
 CUTS: Final = ("before", "after", "lost", "stalled")
 PARTS: Final = 4
 
@@ -221,7 +221,7 @@ async def ready() -> Apart:
 
 async def cut(whose: str, how: str, number: int) -> bool:
     """Have a promotion with a fault at one write of a process; return whether there was that write."""
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(150):
         at = await ready()
         promoting: list[asyncio.Task[Core | None]] = []
 

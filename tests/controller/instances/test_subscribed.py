@@ -77,7 +77,7 @@ def test_a_subscription_goes_on_across_restarts_of_the_controller_and_of_the_rep
     """Damage: changes come twice, or are missing, after one of the processes was begun anew."""
 
     async def body() -> None:
-        async with asyncio.timeout(60), site("a") as at:
+        async with asyncio.timeout(150), site("a") as at:
             time = await at.tick(3)
             reading = await reader(at)
             subscription = await Subscription.open(reading, "totals", time, None)
@@ -105,7 +105,7 @@ def test_a_subscriber_that_restarts_goes_on_from_where_it_was() -> None:
     """Damage: a subscriber in the controller's own process cannot tell what has come before that one died."""
 
     async def body() -> None:
-        async with asyncio.timeout(60), site("a") as at:
+        async with asyncio.timeout(150), site("a") as at:
             time = await at.tick(3)
             received = Subscriber(await Subscription.open(at.core, "totals", time, None))
             await received.take(time + 1)

@@ -15,7 +15,7 @@ from strandline.controller.language.statements import parse
 from strandline.testing.upstreams.growing import Growing
 from strandline.wiring.registry import Readers
 
-TICKS_MAX = 200
+TICKS_MAX = 1000
 PAUSE_S = 0.1
 """Between two ticks: a replica that was away is connected after a while."""
 

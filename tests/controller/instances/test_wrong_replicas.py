@@ -375,7 +375,7 @@ def test_the_only_replica_is_found_wrong_by_the_self_check(monkeypatch: pytest.M
     monkeypatch.setattr(verification, "_meant", unanswered)
 
     async def body() -> None:
-        async with asyncio.timeout(60), site("b", b=partial(Replicated, turns=0)) as at:
+        async with asyncio.timeout(150), site("b", b=partial(Replicated, turns=0)) as at:
             check, engine = SelfCheck(at.core), at.processes["b:1"].engine
             assert isinstance(engine, Replicated)
             await at.tick()

@@ -293,7 +293,7 @@ def play(*texts: str) -> None:
     """Fail unless a script happens as it stands: ``texts`` are its acts."""
 
     async def body() -> None:
-        async with asyncio.timeout(30), opened() as script:
+        async with asyncio.timeout(150), opened() as script:
             for text in texts:
                 assert await script.run(text) == dedent(text).strip()
 

@@ -75,7 +75,7 @@ class Controller:
         for each in commands:
             await self.carrier.send(encode(each))
 
-    async def hear(self, wanted: Callable[[], bool], seconds: float = 5.0) -> None:
+    async def hear(self, wanted: Callable[[], bool], seconds: float = 120.0) -> None:
         """Receive until something has come, for so many seconds at most."""
         async with asyncio.timeout(seconds):
             while not wanted():
@@ -168,7 +168,7 @@ def test_a_peek_is_answered_once_and_other_commands_meanwhile() -> None:
     """Damage: an answer comes twice; or a peek that takes long holds up everything that the replica does."""
 
     async def body() -> None:
-        async with asyncio.timeout(20), site() as at:
+        async with asyncio.timeout(150), site() as at:
             it = await at.connect(1)
             await begun(at, it)
             at.engine.go.clear()
@@ -192,7 +192,7 @@ def test_a_cancelled_peek_is_answered_that_it_was_cancelled() -> None:
     """Damage: a peek that is cancelled is answered twice, or never, or holds a thread for ever."""
 
     async def body() -> None:
-        async with asyncio.timeout(20), site() as at:
+        async with asyncio.timeout(150), site() as at:
             it = await at.connect(1)
             await begun(at, it)
             at.engine.go.clear()
@@ -218,7 +218,7 @@ def test_a_peek_of_a_connection_that_is_gone_or_superseded_is_dropped() -> None:
     """Damage: a controller that comes next gets answers to what it never asked, or work goes on for no one."""
 
     async def body() -> None:
-        async with asyncio.timeout(20), site() as at:
+        async with asyncio.timeout(150), site() as at:
             first = await at.connect(1)
             await begun(at, first)
             asked = at.engine.asked
@@ -247,7 +247,7 @@ def test_a_peek_that_comes_before_everything_is_said_waits_for_that() -> None:
     """Damage: a controller that connects again asks an index that is about to be dropped, or gets no answer."""
 
     async def body() -> None:
-        async with asyncio.timeout(20), site() as at:
+        async with asyncio.timeout(150), site() as at:
             first = await at.connect(1)
             await begun(at, first)
             first.carrier.cut()
