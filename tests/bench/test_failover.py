@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 @pytest.mark.kill
-@pytest.mark.time_limit(600)
+@pytest.mark.time_limit(1200)
 def test_kills_are_measured_and_lose_nothing(spark: SparkSession, tmp_path: Path) -> None:
     """Damage: the figures are of processes that were not killed, or of views that lost rows."""
     found = measure_failover(spark, tmp_path, Load(200, 3, 3, 3, 1, 1, 1))

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 @pytest.mark.kill
-@pytest.mark.time_limit(400)
+@pytest.mark.time_limit(800)
 def test_an_environment_with_nothing_to_do_starts_no_job_and_seldom_writes(tmp_path: Path) -> None:
     """Damage: a cluster is kept busy, and a log grows, for views that do not change."""
     found = measure_idle(tmp_path, views=3, seconds=10)

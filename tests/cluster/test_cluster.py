@@ -30,10 +30,10 @@ from strandline.engine.parts.aside import HELD_BYTES_MAX
 from strandline.errors import DefinitionError, Unavailable
 from strandline.persist.shard.objects import scratch_prefix
 
-pytestmark = [pytest.mark.cluster, pytest.mark.time_limit(400)]
+pytestmark = [pytest.mark.cluster, pytest.mark.time_limit(900)]
 
 FUNCTIONS: Final = Path(__file__).parent / "functions_of_a_project.py"
-WAIT_S: Final = 20
+WAIT_S: Final = 60
 """How long a job waits for executors here."""
 ROWS: Final = 40_000
 WIDE: Final = 500
@@ -111,7 +111,7 @@ def test_partitions_follow_the_cores(env: Any, cluster: SparkCluster) -> None:
     """Damage: a session that was opened before its executors came works in two partitions for ever."""
     session = env._access.assembly.engine.session
     wait_for(lambda: len(cluster.executors()) == 2, "two executors")
-    wait_for(lambda: session.conf.get("spark.sql.shuffle.partitions") == "2", "a partition for each core", 20)
+    wait_for(lambda: session.conf.get("spark.sql.shuffle.partitions") == "2", "a partition for each core")
 
 
 def test_an_endpoint_with_more_than_memory_holds_is_verified(

@@ -203,7 +203,7 @@ class Console:
         self, path: str, headers: Mapping[str, str] | None = None, method: str = "GET", body: str | None = None
     ) -> tuple[int, dict[str, str], str]:
         """Make a request; return the status, the headers and the body of the answer."""
-        connection = http.client.HTTPConnection(self.url.partition("://")[2], timeout=20)
+        connection = http.client.HTTPConnection(self.url.partition("://")[2], timeout=120)
         try:
             connection.request(method, path, body, dict(headers or {}))
             answer = connection.getresponse()

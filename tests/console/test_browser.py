@@ -24,6 +24,9 @@ from strandline.store.secret import Secret
 
 pytestmark = pytest.mark.server
 
+PATIENCE_MS = 120_000
+expect.set_options(timeout=PATIENCE_MS)
+
 CHROMIUM = shutil.which("chromium")
 CALM = (
     "--no-sandbox",
@@ -60,7 +63,7 @@ def page_of(
     context = browser.new_context(viewport={"width": width, "height": height}, color_scheme=scheme, **how)
     said: list[str] = []
     page = context.new_page()
-    page.set_default_timeout(15_000)
+    page.set_default_timeout(PATIENCE_MS)
     page.on("console", lambda message: said.append(f"{message.type}: {message.text}"))
     page.on("pageerror", lambda error: said.append(str(error)))
     page.on("request", lambda request: asked.append(request.url))
@@ -236,7 +239,7 @@ def test_a_process_that_ends_is_noticed(browser: Browser) -> None:
         console.watch.look()
         page.goto(console.url)
         expect(page.locator("#connection")).to_contain_text("as of 2026-09-21T14:13:20+00:00")
-    expect(page.locator("#connection")).to_contain_text("no answer", timeout=15_000)
+    expect(page.locator("#connection")).to_contain_text("no answer", timeout=PATIENCE_MS)
     expect(page.locator("#connection")).to_have_class("lost")
     context.close()
 
@@ -247,6 +250,7 @@ def test_the_token_is_given_in_a_form(browser: Browser) -> None:
         console.watch.look()
         context = browser.new_context()
         page = context.new_page()
+        page.set_default_timeout(PATIENCE_MS)
         page.goto(console.url)
         page.get_by_label("Token").fill("wrong")
         page.get_by_role("button").click()
@@ -279,8 +283,8 @@ def test_no_other_page_may_embed_it(browser: Browser, hour: Console) -> None:
         page = context.new_page()
         refused: list[str] = []
         page.on("console", lambda message: refused.append(message.text))
-        page.goto(f"http://127.0.0.1:{server.server_port}/")
-        page.wait_for_timeout(1_000)
+        with page.expect_console_message(lambda message: "frame" in message.text, timeout=PATIENCE_MS):
+            page.goto(f"http://127.0.0.1:{server.server_port}/")
         assert [frame for frame in page.frames if frame.url.startswith(hour.url)] == []
         assert any("frame" in text for text in refused), refused
         context.close()

@@ -154,7 +154,7 @@ def test_with_tls_it_is_reached_by_its_certificate(tmp_path: Path, certificate: 
         assert served.url.startswith("https://127.0.0.1:")
         known = ssl.create_default_context(cafile=str(chain))
         request = urllib.request.Request(f"{served.url}/metrics", headers={"authorization": f"Bearer {TOKEN}"})
-        with urllib.request.urlopen(request, context=known, timeout=20) as answer:
+        with urllib.request.urlopen(request, context=known, timeout=120) as answer:
             assert b"strandline_tick_seconds" in answer.read()
     chain.write_text("no certificate")
     with pytest.raises(ConfigError, match="`serve_certificate`, `serve_key`: they cannot be used"):

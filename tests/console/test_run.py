@@ -38,7 +38,7 @@ class Running:
         return str(self.first["serving"]["http"])
 
     def ask(self, path: str) -> str:
-        with urllib.request.urlopen(self.url + path, timeout=30) as answer:
+        with urllib.request.urlopen(self.url + path, timeout=120) as answer:
             return str(answer.read().decode())
 
     def until(self, path: str, fits: Any) -> Any:
@@ -96,7 +96,7 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
             yield found
         finally:
             process.send_signal(signal.SIGINT)
-            process.communicate(timeout=60)
+            process.communicate(timeout=180)
 
 
 def test_the_first_document_says_where_the_console_is_and_status_says_the_same(running: Running) -> None:

@@ -187,7 +187,7 @@ def test_an_interrupt_while_it_opens_lets_go_of_the_location(monkeypatch: pytest
 
     monkeypatch.setattr(core_module, "open_transactions", hangs)
     asyncio.run_coroutine_threadsafe(Core.open(assembly, Config(), Mode.FULL), loop._loop)  # no caller waits for it
-    assert waits.wait(10)
+    assert waits.wait(120)
     assert place.holder is not None
     loop.stop()
     assert place.holder is None

@@ -36,7 +36,7 @@ EVERY_TYPE: Final = """
            named_struct('x', IF(id = 7, NULL, array(named_struct('at', timestamp_seconds(id)))), 'y z', id) AS o
     FROM range(40)
 """
-WAIT_S: Final = 30.0
+WAIT_S: Final = 120.0
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ SHOWN_MIN = 15
 
 
 @pytest.mark.demo
-@pytest.mark.time_limit(420)
+@pytest.mark.time_limit(1200)
 def test_the_tutorial_works_from_the_page_alone(tmp_path: Path) -> None:
     """Damage: the first ten minutes of a new user end in an error that the page does not know."""
     done = list(Reader(tmp_path).follow(PAGE))

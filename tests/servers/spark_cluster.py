@@ -30,7 +30,7 @@ WORKERS: Final = 2
 CORES: Final = 1
 """Of each worker."""
 EXECUTOR_MIB: Final = 640
-START_SECONDS_MAX: Final = 180.0
+START_SECONDS_MAX: Final = 270.0
 JAVA: Final = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xmx128m")
 """A master and a worker only start processes and tell each other of them."""
 EXECUTOR_JAVA: Final = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=200m"

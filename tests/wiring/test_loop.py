@@ -50,7 +50,7 @@ def loop() -> Iterator[LoopThread]:
 def test_what_is_repeated_has_ended_before_what_it_uses_is_closed(loop: LoopThread, work: Work) -> None:
     """Damage: a merge still commits to a store that the environment has closed, or to a location it has released."""
     loop.repeat(SystemClock(), 0, work.call)
-    assert work.begun.wait(60)
+    assert work.begun.wait(120)
     gc.collect()  # a loop refers weakly to its tasks
     loop.quiet()
     assert work.closed == STEPS
@@ -60,7 +60,7 @@ def test_a_call_whose_caller_was_interrupted_closes_what_it_used(work: Work) -> 
     """Damage: Ctrl-C leaves a lease, a session or a part behind: cancelling again and again breaks each close off."""
     loop = LoopThread()
     loop._begin(work.call())  # as `run`, without the caller that waits
-    assert work.begun.wait(60)
+    assert work.begun.wait(120)
     gc.collect()
     loop.stop()
     assert work.closed == STEPS

@@ -63,12 +63,12 @@ def test_a_failure_is_that_callers_alone_and_no_answer_is_kept_of_it() -> None:
 
     def fails() -> pa.Table:
         begun.set()
-        go.wait(10)
+        go.wait(120)
         raise OSError("gone")
 
     with ThreadPoolExecutor(2) as pool:
         first = pool.submit(shared.get, "q", [of], fails, size)
-        begun.wait(10)
+        begun.wait(120)
         second = pool.submit(shared.get, "q", [of], lambda: table(7), size)
         go.set()
         with pytest.raises(OSError, match="gone"):

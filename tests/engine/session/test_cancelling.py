@@ -38,15 +38,15 @@ def test_a_call_is_cancelled_that_has_no_job_yet() -> None:
     spark = Spark()
 
     def call() -> str:
-        assert spark.asked.acquire(timeout=30)  # cancelled while it was planned
+        assert spark.asked.acquire(timeout=120)  # cancelled while it was planned
         (spark.job,) = spark.tags
-        assert spark.cancelled.wait(30)
+        assert spark.cancelled.wait(120)
         return "ended"
 
     made, ended = Cancellable(cast("Any", SimpleNamespace(sparkContext=spark)), "mine", call), []
     running = threading.Thread(target=lambda: ended.append(made()))  # noqa: TID251 - as a worker of the engine
     running.start()
     made.cancel()
-    running.join(30)
+    running.join(120)
     assert ended == ["ended"]
     assert spark.tags == []

@@ -25,7 +25,7 @@ T = TypeVar("T")
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[2]
-LOCK_WAITS_MAX = 2_000
+LOCK_WAITS_MAX = 20_000
 ALIVE_MAX = 5
 
 

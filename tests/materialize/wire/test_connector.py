@@ -59,13 +59,13 @@ HERE = Path(__file__).parent
 COLUMNS = Schema((Column("k", "int"), Column("v", "string")))
 SPEC = MaterializationSpec("m", (Binding("c", "T", ("k",), COLUMNS),))
 TYPES = {"k": pa.int32(), "v": pa.string()}
-PATIENCE_TURNS = 2_000
+PATIENCE_TURNS = 12_000
 
 
 class World:
     """A connector that may fail once, and a task that materializes one collection into it."""
 
-    def __init__(self, directory: Path, how: str = "well", silence: str = "20s", **options: str) -> None:
+    def __init__(self, directory: Path, how: str = "well", silence: str = "120s", **options: str) -> None:
         self.directory = directory
         self.feed = ListFeed("c", COLUMNS, TYPES)
         self.consensus = MemoryConsensus()
@@ -244,7 +244,7 @@ def test_each_failure_has_a_name_and_the_next_session_is_a_clean_one(
         world.options = understood(
             "connector",
             ConnectorOptions,
-            {"command": world.options.command, "codec": "json", "silence": "20s"},
+            {"command": world.options.command, "codec": "json", "silence": "120s"},
         )
         world.feed = ListFeed("c", COLUMNS, TYPES)
         world.write(3, (1, "a", 1), (2, "b", 1))
@@ -324,7 +324,7 @@ def test_both_pipes_may_be_full(tmp_path: Path) -> None:
         assert isinstance(await session.receive(), Opened)
         await session.send(Acknowledge())
         assert isinstance(await session.receive(), Acknowledged)
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(150):
             await session.send(Load(0, keys))
             await session.send(Flush())
         got = 0

@@ -78,7 +78,7 @@ class Runtime:
 
     def end(self) -> tuple[int, str]:
         """End stdin; return the status and stderr's last line."""
-        _, said = self.process.communicate(timeout=60)
+        _, said = self.process.communicate(timeout=150)
         lines = said.strip().splitlines()
         return self.process.returncode, lines[-1] if lines else ""
 

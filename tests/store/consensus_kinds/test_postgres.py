@@ -136,8 +136,8 @@ def test_a_lock_that_is_not_had_in_time_is_determinate(
     postgres_server: PostgresServer, schema: str, open_consensus: Callable[..., PostgresConsensus]
 ) -> None:
     """Damage: an operator's forgotten transaction blocks an append for ever."""
-    consensus = open_consensus(seconds_max=0.2)
-    asyncio.run(fill(consensus, "k", 1, 1))
+    patient, consensus = open_consensus(), open_consensus(seconds_max=1)
+    asyncio.run(fill(patient, "k", 1, 1))
     with psycopg.connect(postgres_server.url) as other:
         other.execute(psycopg.sql.SQL("LOCK TABLE {}").format(psycopg.sql.Identifier(schema, "versions")))
         with pytest.raises(Determinate, match="57014"):
@@ -145,7 +145,7 @@ def test_a_lock_that_is_not_had_in_time_is_determinate(
         with pytest.raises(Determinate, match="57014"):
             asyncio.run(consensus.head("k"))
         other.rollback()
-    assert asyncio.run(consensus.compare_and_set(step("k", 1))) == Committed()
+    assert asyncio.run(patient.compare_and_set(step("k", 1))) == Committed()
 
 
 class FailingConnection:
@@ -264,8 +264,8 @@ def test_a_server_that_hangs_is_given_up_and_what_it_may_have_done_is_not_known(
     postgres_server: PostgresServer, open_consensus: Callable[..., PostgresConsensus]
 ) -> None:
     """Damage: a server that hangs blocks every process that is connected to it."""
-    consensus = open_consensus(seconds_max=0.3)
-    asyncio.run(fill(consensus, "k", 1, 1))
+    patient, consensus = open_consensus(), open_consensus(seconds_max=1)
+    asyncio.run(fill(patient, "k", 1, 1))
     connection = consensus._connected()
 
     class FrozenAtCommit(FailingConnection):
@@ -282,8 +282,8 @@ def test_a_server_that_hangs_is_given_up_and_what_it_may_have_done_is_not_known(
         postgres_server.thaw()
     wanted = [step("k", 1), step("k", 2)]
     # What is in doubt may land between the two requests of one call, which then sees neither head; not in two calls.
-    committed = asyncio.run(consensus.compare_and_set_many(wanted)).count(Committed())
-    assert committed == 1 or asyncio.run(consensus.compare_and_set_many(wanted)).count(Committed()) == 1
+    committed = asyncio.run(patient.compare_and_set_many(wanted)).count(Committed())
+    assert committed == 1 or asyncio.run(patient.compare_and_set_many(wanted)).count(Committed()) == 1
 
 
 def test_a_table_of_another_application_is_refused_by_name(postgres_server: PostgresServer, schema: str) -> None:

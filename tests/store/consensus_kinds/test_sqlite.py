@@ -79,7 +79,7 @@ def test_of_the_increments_of_two_processes_none_is_lost(tmp_path: Path) -> None
     path, times = tmp_path / "consensus.db", 150
     command = [sys.executable, "-c", INCREMENT, str(path), str(times)]
     processes = [subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) for _ in range(2)]
-    answers = [process.communicate(timeout=120) for process in processes]
+    answers = [process.communicate(timeout=240) for process in processes]
     assert [(process.returncode, error) for process, (_, error) in zip(processes, answers, strict=True)] == [
         (0, "")
     ] * 2

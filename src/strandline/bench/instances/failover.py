@@ -202,7 +202,7 @@ class _Run:
         while (found := await self._obeying())[name].incarnation == before:
             await self._pause(POLL_S)
         self.back_s.append(time.perf_counter() - begun)
-        assert found[name].created == self.load.views, found
+        assert found[name].created + found[name].reused == self.load.views, found
         await self._pause(begun + self.load.every_seconds - time.perf_counter())
 
     async def _obeying(self) -> dict[str, ReplicaStatus]:

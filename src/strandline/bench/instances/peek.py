@@ -32,6 +32,8 @@ WARM_SECONDS: Final = 8.0
 CHANGED: Final = 100
 """How many rows a tick changes."""
 INTERVAL_S: Final = 1.0
+PATIENCE_S: Final = 120.0
+"""How long an answer may take."""
 COMPARED: Final = 50
 """How many answers are compared with the contents."""
 
@@ -105,7 +107,7 @@ class _Run:
         until = time.perf_counter() + seconds
         ticking = asyncio.create_task(self._tick(env, until))  # noqa: TID251 - ticks go on beside
         asked: set[asyncio.Task[None]] = set()
-        due = time.perf_counter()
+        due = until - seconds
         while due < until:
             await env.core.client.clock.sleep(max(0.0, due - time.perf_counter()))
             for number in self._random.sample(range(self.rows), max(1, self.rate // 100)):  # what is due in 10 ms
@@ -131,7 +133,7 @@ class _Run:
 
     async def _peek(self, env: Measured, number: int, due: float) -> None:
         await env.core.client.clock.sleep(max(0.0, due - time.perf_counter()))
-        found = await peek(env.core, "shown", [{"id": number}], None, None, 10.0)
+        found = await peek(env.core, "shown", [{"id": number}], None, None, PATIENCE_S)
         self.ms.append((time.perf_counter() - due) * 1000)
         assert found["id"].to_pylist() == [number], f"the key {number} has one row"
 
@@ -139,7 +141,7 @@ class _Run:
         at = (await env.tick()).time
         whole = {row["id"]: row for row in (await env.rows("shown", at)).to_pylist()}
         for number in self._random.sample(range(self.rows), min(COMPARED, self.rows)):
-            found = (await peek(env.core, "shown", [{"id": number}], at, None, 10.0)).to_pylist()
+            found = (await peek(env.core, "shown", [{"id": number}], at, None, PATIENCE_S)).to_pylist()
             assert found == [whole[number]], f"{found} is not the view's row"
             assert found[0]["amount"] == self.amounts[number] + 1
 

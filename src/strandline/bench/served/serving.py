@@ -37,7 +37,7 @@ CLIENTS: Final = ("inserts", "inserts", "inserts", "asks", "asks", "peeks", "fol
 KILLED: Final = (1, 4)
 """Two of them, by their numbers: one that inserts, and one that reads."""
 TICK_S: Final = 1.0
-ENDING_S: Final = 60.0
+ENDING_S: Final = 180.0
 ALONE_S: Final = 30.0
 """For at most so long it ticks without clients, before them and after them."""
 Other: TypeAlias = Callable[[Sequence[str], int], Sequence[str]]

@@ -143,7 +143,7 @@ def test_a_call_that_is_cancelled_asks_nothing_more() -> None:
 
     def then(_: str) -> None:
         begun.set()
-        assert may_go_on.wait(60)
+        assert may_go_on.wait(120)
 
     inner = Noting(then)
     analyst = RememberedAnalyst(inner, Answers())
@@ -155,7 +155,7 @@ def test_a_call_that_is_cancelled_asks_nothing_more() -> None:
     async def cancelled() -> None:
         threads = Threads(1, "asking")
         task = asyncio.create_task(answered(call, threads))  # noqa: TID251 - a caller that is interrupted
-        await asyncio.to_thread(begun.wait, 60)
+        await asyncio.to_thread(begun.wait, 120)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task

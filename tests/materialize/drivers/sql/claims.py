@@ -160,16 +160,16 @@ class SqlClaims:
                 connection.begin()
                 checkpoints.advance(connection, endpoint.dialect, held, until)
                 begun.set()
-                gate.wait(20)
+                gate.wait(120)
                 connection.commit()
 
             async def late() -> None:
-                await asyncio.to_thread(begun.wait, 20)
+                await asyncio.to_thread(begun.wait, 120)
                 threading.Timer(0.2, gate.set).start()
                 with suppress(Unavailable):  # DuckDB does not wait: it tries again for some time of a clock
                     assert (await opened(endpoint, apply=False))[1] == until
                     return
-                await asyncio.to_thread(gate.wait, 20)
+                await asyncio.to_thread(gate.wait, 120)
                 assert (await opened(endpoint, apply=False))[1] == until
 
             async with asyncio.TaskGroup() as both:
