@@ -138,7 +138,7 @@ PART_S: Final = 700.0
 DEALT_BY_TEST: Final = frozenset({"views"})
 """Stages of a few long tests in one file: these are dealt, in place of files."""
 
-STAGE_MINUTES_MAX: Final = 45
+STAGE_MINUTES_MAX: Final = 75
 """After this a stage's processes are killed and it counts as failed; each test has its own limit (time_limits.py)."""
 LONG_MINUTES_MAX: Final = 600
 """The same for a stage that CI does not run: a night."""

@@ -97,7 +97,7 @@ def child(root: Path, port: int, epoch: int) -> Iterator[subprocess.Popen[str]]:
         yield process
     finally:
         process.send_signal(signal.SIGKILL)
-        process.communicate(timeout=60)
+        process.communicate(timeout=180)
         log.close()
 
 

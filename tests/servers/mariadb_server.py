@@ -32,7 +32,7 @@ SETTINGS: Final = (
     "--bind-address=127.0.0.1",
     "--innodb-buffer-pool-size=64M",
     "--innodb-log-file-size=16M",
-    "--innodb-lock-wait-timeout=20",
+    "--innodb-lock-wait-timeout=100",
     "--max-connections=300",
 )
 HOSTILE: Final = """SET GLOBAL sql_mode = 'NO_BACKSLASH_ESCAPES,PIPES_AS_CONCAT,PAD_CHAR_TO_FULL_LENGTH',

@@ -56,7 +56,7 @@ class S3Server:
     def stop(self) -> None:
         """End the process."""
         self.process.terminate()
-        self.process.communicate(timeout=60)
+        self.process.communicate(timeout=180)
 
 
 def start(bucket: str) -> S3Server:

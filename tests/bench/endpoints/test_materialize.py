@@ -47,7 +47,7 @@ def test_both_sides_push_to_kafka(
     """Damage: likewise; or topics stay on a broker that others use."""
     found = measure_materialize(spark, tmp_path, Endpoint.KAFKA, LOAD, servers=kafka_server.servers)
     require_both_sides(found["pushes"])
-    assert not [name for name in kafka_server.admin.list_topics(timeout=10).topics if name.startswith("strandline-b")]
+    assert not [name for name in kafka_server.admin.list_topics(timeout=120).topics if name.startswith("strandline-b")]
 
 
 @pytest.mark.server

@@ -65,7 +65,7 @@ def test_a_replica_that_restarts_goes_on_from_what_is_durable() -> None:
             await at.tick()
             assert "no replica of instance 'x' is connected" in at.core.health.problems()["totals"]
             at.processes["a:1"].begin()
-            for _ in range(40):
+            for _ in range(600):
                 time = await at.tick()
                 if not at.core.health.problems():
                     break
@@ -87,7 +87,7 @@ def test_one_of_two_replicas_may_die_at_any_time() -> None:
                     await at.agree(await at.tick())
                 at.processes[f"{name}:1"].begin()
                 running = at.core.require_writing().running.instances["x"]
-                for _ in range(60):
+                for _ in range(600):
                     await at.agree(await at.tick())
                     if len(running.obeying) == 2:
                         break

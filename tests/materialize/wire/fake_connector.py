@@ -89,7 +89,7 @@ def session(lines: object, request: dict) -> None:
             ROWS.write_text(json.dumps(rows))
             staged = {}
             if fails("slow to acknowledge"):
-                threading.Event().wait(1.5)
+                threading.Event().wait(3.5)
             if fails("flushed unasked"):
                 say(flushed={})
             say(acknowledged={"state": {"updated": {"staged": None}, "mergePatch": True}})

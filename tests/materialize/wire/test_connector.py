@@ -109,6 +109,11 @@ class World:
         return [each[name] for each in map(json.loads, lines) if name in each]
 
     @property
+    def failed(self) -> bool:
+        """Whether the connector has failed as it is to, or is about to."""
+        return (self.directory / "failed").exists()
+
+    @property
     def pids(self) -> list[int]:
         """The processes that there were."""
         return [int(each) for each in (self.directory / "pids").read_text().split()]
@@ -210,9 +215,9 @@ def test_a_backfill_is_seen_by_the_connector(tmp_path: Path) -> None:
 
 
 FAILURES: list[tuple[str, type[StrandlineError], str]] = [
-    ("silent when asked", Unavailable, "was silent for 0.4 s when Spec was sent; it was stopped"),
-    ("silent when opened", Unavailable, "was silent for 0.4 s when Open was sent"),
-    ("silent when flushed", Unavailable, "was silent for 0.4 s when Flush was sent"),
+    ("silent when asked", Unavailable, "was silent for 1 s when Spec was sent; it was stopped"),
+    ("silent when opened", Unavailable, "was silent for 1 s when Open was sent"),
+    ("silent when flushed", Unavailable, "was silent for 1 s when Flush was sent"),
     ("another version", ProtocolViolation, "speaks version 1 of the protocol; 3032023 is needed"),
     ("answers something else", ProtocolViolation, "applied came when Validate was sent"),
     ("dies inside a message", ProtocolViolation, "the stream ends inside the frame at byte .*: disk full"),
@@ -232,14 +237,26 @@ def test_each_failure_has_a_name_and_the_next_session_is_a_clean_one(
     tmp_path: Path, how: str, error: type[StrandlineError], text: str
 ) -> None:
     """Damage: a task hangs, or stops for ever, because a connector failed once; or it loses rows."""
-    world = World(tmp_path, how, "0.4s" if "silent" in how else "20s")
+
+    def begun() -> World:
+        return World(tmp_path, how, "1s" if "silent" in how else "120s")
+
+    async def fails(world: World) -> None:
+        task = await fill(world)
+        world.write(6, (2, "B", -1), (2, "B", 1), (3, "c", 1))
+        await task.advance()
+        raise AssertionError("it has not failed")
 
     async def run() -> None:
+        world = begun()
         with pytest.raises(error, match=text) as raised:
-            task = await fill(world)
-            world.write(6, (2, "B", -1), (2, "B", 1), (3, "c", 1))
-            await task.advance()
-            raise AssertionError("it has not failed")
+            while True:
+                try:
+                    await fails(world)
+                except Unavailable:
+                    if world.failed:
+                        raise
+                    world = begun()  # a busy machine held the connector up before it could fail
         assert not isinstance(raised.value, FencedError)
         world.options = understood(
             "connector",
@@ -252,7 +269,7 @@ def test_each_failure_has_a_name_and_the_next_session_is_a_clean_one(
         await recovered(world)
 
     asyncio.run(run())
-    assert all(gone(pid) for pid in world.pids)
+    assert all(gone(pid) for pid in begun().pids)
 
 
 def test_a_connector_that_is_fenced_off_says_so(tmp_path: Path) -> None:
@@ -280,12 +297,20 @@ def test_a_namesake_of_another_location_is_refused(tmp_path: Path) -> None:
 
 def test_a_connector_that_reads_nothing_is_stopped(tmp_path: Path) -> None:
     """Damage: a task hangs for ever in the middle of a transaction."""
-    world = World(tmp_path, "does not read", "0.5s")
+
+    async def advance() -> None:
+        world = World(tmp_path, "does not read", "0.5s")
+        world.write(3, *((k, "x" * 1_000, 1) for k in range(5_000)))
+        try:
+            await world.task().advance()
+        except Unavailable:
+            if world.failed:
+                raise
+            await advance()  # a busy machine held the connector up before it came to that
 
     async def run() -> None:
-        world.write(3, *((k, "x" * 1_000, 1) for k in range(5_000)))
         with pytest.raises(Unavailable, match=r"was silent for 0.5 s when Store was sent"):
-            await world.task().advance()
+            await advance()
 
     asyncio.run(run())
 
@@ -303,7 +328,7 @@ def test_a_flood_on_stderr_hinders_nothing(tmp_path: Path) -> None:
 
 def test_acknowledged_is_waited_for(tmp_path: Path) -> None:
     """Damage: a connector that commits by its own schedule is stopped again and again."""
-    world = World(tmp_path, "slow to acknowledge", "0.5s")
+    world = World(tmp_path, "slow to acknowledge", "3s")
 
     async def run() -> None:
         await (await fill(world)).close()

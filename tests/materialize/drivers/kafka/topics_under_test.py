@@ -60,7 +60,7 @@ class Topics:
     def messages(self, topic: str) -> list[Message]:
         """Return all committed messages of a topic; those that were read before are not read again."""
         found = self._read.setdefault(topic, [])
-        if topic not in self.server.admin.list_topics(timeout=10).topics:
+        if topic not in self.server.admin.list_topics(timeout=120).topics:
             return found
         start = (found[-1].offset() or 0) + 1 if found else 0
         end = self._readable(topic)
@@ -103,7 +103,7 @@ class Topics:
     def drop(self) -> None:
         """Delete all topics, so that the next ones are empty."""
         self._consumer.close()
-        for topic in self.server.admin.list_topics(timeout=10).topics:
+        for topic in self.server.admin.list_topics(timeout=120).topics:
             if not topic.startswith("__"):
                 self.server.drop_topic(topic)
 

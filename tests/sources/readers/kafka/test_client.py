@@ -87,7 +87,7 @@ class Place:
 
     async def break_promise(self) -> None:
         """Delete what was announced."""
-        ends = self.committable().get_watermark_offsets(TopicPartition(self.topic, 0), timeout=10)
+        ends = self.committable().get_watermark_offsets(TopicPartition(self.topic, 0), timeout=120)
         self.server.delete_records(self.topic, {0: ends[1]})
 
     def committable(self) -> Consumer:
@@ -98,7 +98,7 @@ class Place:
         """Return the group's offsets."""
         consumer = self.committable()
         asked = [TopicPartition(self.topic, partition) for partition in partitions]
-        found = [each.offset for each in consumer.committed(asked, timeout=10)]
+        found = [each.offset for each in consumer.committed(asked, timeout=120)]
         consumer.close()
         return found
 
