@@ -20,8 +20,10 @@ import mariadb_server as mariadb
 import postgres_server as postgres
 import redis_server as redis
 import s3_server as s3
+from strandline.controller import core
 from strandline.engine.session import kafka_jars, start
 from strandline.engine.session.start import build
+from strandline.sources.question import Patience
 
 pytest_plugins = ("time_limits",)
 
@@ -34,6 +36,22 @@ pytest.register_assert_rewrite("strandline.testing.contracts")
 # What an example takes says something of the machine's other work, and nothing of the code.
 settings.register_profile("noisy", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("noisy")
+
+
+ANSWERS_S = 60.0
+"""How long a tick waits here for what a source asks a real upstream, which a busy machine holds up."""
+REAL = {"server", "spark", "views", "cluster"}
+"""The markers of tests whose upstreams are real, and so is the clock."""
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
+    """Have environments in this process wait for upstreams that are late; `hasty` tests wait for an interval."""
+    marked = {marker.name for marker in item.iter_markers()}
+    with pytest.MonkeyPatch.context() as patch:
+        if marked & REAL and "hasty" not in marked:
+            patch.setattr(core, "Patience", lambda beside, interval_s: Patience(beside, max(ANSWERS_S, interval_s)))
+        return (yield)
 
 
 @pytest.fixture(scope="session")

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 
 @pytest.mark.spark
+@pytest.mark.hasty
 def test_views_are_followed_beside_what_is_late(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

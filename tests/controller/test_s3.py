@@ -50,7 +50,7 @@ def run(server: S3Server, phase: str) -> dict[str, object]:
         env={**environment, "OUR_ID": ACCESS_KEY_ID, "OUR_KEY": SECRET_ACCESS_KEY},
         capture_output=True,
         text=True,
-        timeout=240,
+        timeout=500,
         check=False,
     )
     if "unresolved dependency" in done.stderr:

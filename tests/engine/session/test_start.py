@@ -189,7 +189,7 @@ def test_executors_in_other_processes_stage_the_same_batch(spark: SparkSession, 
         [sys.executable, "-c", ON_A_CLUSTER, str(tmp_path / "cluster")],
         capture_output=True,
         text=True,
-        timeout=180,
+        timeout=500,
         check=False,
         cwd=tmp_path,
     )

@@ -75,4 +75,4 @@ def test_a_planted_mistake_is_caught(plant: Callable[[Patch], None], scenario: C
     with Patch.context() as patch:
         plant(patch)
         with pytest.raises((AssertionError, StrandlineError)):
-            asyncio.run(asyncio.wait_for(scenario(MemoryEndpoint(StagingSession)), 60))
+            asyncio.run(asyncio.wait_for(scenario(MemoryEndpoint(StagingSession)), 120))

@@ -34,7 +34,7 @@ from strandline.testing.lists.list_messages import ListMessages
 from strandline.wiring.loop import RunningTask, side_by_side
 from strandline.wiring.registry import Readers
 
-pytestmark = [pytest.mark.server, pytest.mark.time_limit(700)]
+pytestmark = [pytest.mark.server, pytest.mark.hasty, pytest.mark.time_limit(900)]
 
 SHORT_S: Final = 10
 LONG_S: Final = 300

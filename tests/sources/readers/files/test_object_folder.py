@@ -242,7 +242,7 @@ def test_spark_reads_large_objects_and_the_driver_small_ones(s3_server, tmp_path
         env={**environment, "OUR_ID": ACCESS_KEY_ID, "OUR_KEY": SECRET_ACCESS_KEY},
         capture_output=True,
         text=True,
-        timeout=360,
+        timeout=580,
         check=False,
     )
     if "unresolved dependency" in done.stderr:
