@@ -18,9 +18,12 @@ from pyspark.sql import SparkSession
 
 import strandline
 from strandline.client import Environment
+from strandline.controller.asking import peeking
 from strandline.errors import AsOfError, CollectionError, InvalidUsage
 
 pytestmark = pytest.mark.spark
+
+PATIENCE_S = 120.0
 
 COLUMNS = "i INT, l BIGINT, s STRING, d DECIMAL(9,2), at TIMESTAMP, naive TIMESTAMP_NTZ, day DATE, f DOUBLE, b BOOLEAN"
 NOON = dt.datetime(2026, 1, 2, 12, tzinfo=dt.UTC)
@@ -38,6 +41,12 @@ VALUES: dict[str, list[Any]] = {
 SQL = {"i": "INT", "l": "BIGINT", "s": "STRING", "d": "DECIMAL(9,2)", "at": "TIMESTAMP", "naive": "TIMESTAMP_NTZ"}
 SQL |= {"day": "DATE", "f": "DOUBLE", "b": "BOOLEAN"}
 INDEXED = [("i",), ("s",), ("d",), ("at",), ("naive", "b"), ("day", "f"), ("f",), ("l", "s", "i")]
+
+
+@pytest.fixture(autouse=True)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have an index that a busy machine holds up be waited for: else the collection is read."""
+    monkeypatch.setattr(peeking, "ANSWER_S", PATIENCE_S)
 
 
 def opened(root: Path, spark: SparkSession, **options: Any) -> Environment:
@@ -117,7 +126,7 @@ def test_a_peek_waits_for_no_tick_and_for_a_time_that_is_to_come(tmp_path: Path,
         env.insert("t", [{"k": 1, "v": "a"}])
         env.tick()
         with ThreadPoolExecutor(1) as beside, env._access.turn:  # as a tick has it
-            found = beside.submit(env.peek, "t", {"k": 1}).result(10)
+            found = beside.submit(env.peek, "t", {"k": 1}).result(PATIENCE_S)
         assert found.to_pylist() == [{"k": 1, "v": "a"}]
         env.insert("t", [{"k": 2, "v": "b"}])
         assert env.peek("t", {"k": 2}).num_rows == 1, "what was inserted is there at once"

@@ -18,7 +18,7 @@ import strandline
 from strandline.datasource.opened import opened
 from strandline.datasource.options import Place
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.time_limit(900)]
 
 CHILD: Final = Path(__file__).parent / "reading_child.py"
 CLUSTER: Final = "local-cluster[2,1,1024]"

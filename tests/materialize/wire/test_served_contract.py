@@ -68,14 +68,14 @@ class ServedContract(DriverContract):
         assert not endpoint.path.exists()
 
 
-@pytest.mark.time_limit(600)
+@pytest.mark.time_limit(1200)
 class TestServedByProto(ServedContract):
     """Length and Protobuf."""
 
     codec = CodecName.PROTO
 
 
-@pytest.mark.time_limit(600)
+@pytest.mark.time_limit(1200)
 class TestServedByJson(ServedContract):
     """A message a line."""
 

@@ -15,7 +15,7 @@ from strandline.materialize.drivers.staged.table import Lake
 from strandline.testing.contracts.drivers.driver_contract import DriverContract
 
 
-@pytest.mark.time_limit(600)
+@pytest.mark.time_limit(1200)
 class TestIceberg(DriverContract):
     @pytest.fixture
     def make_endpoint(self, tmp_path: Path) -> Callable[[], IcebergEndpoint]:
@@ -23,7 +23,7 @@ class TestIceberg(DriverContract):
         return lambda: IcebergEndpoint(lambda: FolderCatalog(tmp_path / str(next(numbers))))
 
 
-@pytest.mark.time_limit(600)
+@pytest.mark.time_limit(1200)
 class TestIcebergThatIsAddedTo(AddedContract):
     @pytest.fixture
     def make_endpoint(self, tmp_path: Path) -> Callable[[], PushedTables]:

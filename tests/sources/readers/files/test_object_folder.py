@@ -222,7 +222,7 @@ with strandline.open("s3://strandline/files/end/to/end", config=config) as env:
 
 
 @pytest.mark.spark
-@pytest.mark.time_limit(400)  # Spark may have to fetch what reads from S3
+@pytest.mark.time_limit(900)  # Spark may have to fetch what reads from S3
 def test_spark_reads_large_objects_and_the_driver_small_ones(s3_server, tmp_path):
     """Damage: a source in a bucket cannot be read, or its errors name no place."""
     import pyarrow as pa
