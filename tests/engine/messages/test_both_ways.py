@@ -123,7 +123,7 @@ def both(spark):
 SETTINGS = settings(
     max_examples=8,
     phases=(Phase.explicit, Phase.reuse, Phase.generate),  # to shrink takes a job an example
-    suppress_health_check=[HealthCheck.function_scoped_fixture],
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
     deadline=None,
 )
 
