@@ -34,7 +34,7 @@ from strandline.materialize.protocol.spec import canonical
 from strandline.materialize.protocol.task import NOTHING, Checkpoint, MaterializationSpec
 from strandline.testing.contracts.drivers.push_contract import check_latest, distinct
 
-MARKED_S_MAX = 20.0
+MARKED_S_MAX = 120.0
 """How long Kafka may take to mark a transaction in all of its topics that it has committed."""
 Tables = Mapping[str, list[str]]
 
@@ -184,7 +184,7 @@ class PostgresPlace(Place):
 
         self.proxy.meanwhile = kill
         self.proxy.cut = "done"
-        runtime.wait_until(lambda: bool(killed), 60, "a commit")
+        runtime.wait_until(lambda: bool(killed), 240, "a commit")
         self.proxy.meanwhile = lambda: None
         while not self.database.server.answers():  # the others were ended, too: it recovers
             wait(0.05)
