@@ -48,7 +48,7 @@ def test_the_markers_of_the_project_are_those_of_the_stages(stages: ModuleType) 
     """A marker that the stages do not know would put a test that needs a server among the unit tests."""
     settings = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["pytest"]["ini_options"]
     names = {each.partition(":")[0].partition("(")[0] for each in settings["markers"]}
-    assert names == {*stages.STAGE_BY_MARKER, "drawn"}
+    assert names == {*stages.STAGE_BY_MARKER, "drawn", "hasty"}
 
 
 def test_every_case_of_a_drawn_test_runs_sooner_or_later_and_one_of_each_test_always() -> None:
