@@ -28,6 +28,7 @@ from strandline.testing.contracts.consensus_contract import (
 
 pytestmark = pytest.mark.server
 SCHEMAS = itertools.count()
+PATIENCE_S = 120.0
 
 
 @pytest.fixture
@@ -43,7 +44,8 @@ def open_consensus(postgres_server: PostgresServer, schema: str) -> Iterator[Cal
     settings = "".join(f" -c{name}={value.replace(' ', '')}" for name, value in HOSTILE.items())
 
     def open_one(**options: Any) -> PostgresConsensus:
-        opened.append(PostgresConsensus(f"{postgres_server.url}?options={quote(settings)}", schema=schema, **options))
+        place = f"{postgres_server.url}?options={quote(settings)}"
+        opened.append(PostgresConsensus(place, schema=schema, **{"seconds_max": PATIENCE_S, **options}))
         return opened[-1]
 
     yield open_one

@@ -157,7 +157,7 @@ def test_a_session_that_leaves_a_transaction_alone_keeps_no_successor_out(make_e
 
         def lock(connection: Any) -> None:
             connection.begin()
-            connection.query(Sql("SET LOCAL idle_in_transaction_session_timeout = '300ms'"))
+            connection.query(Sql("SELECT set_config('idle_in_transaction_session_timeout', '300ms', true)"))
             connection.query(
                 Sql(f"SELECT 1 FROM {endpoint.dialect.qualified('strandline_checkpoints').text} FOR UPDATE")
             )

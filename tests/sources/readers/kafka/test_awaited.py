@@ -23,6 +23,7 @@ from strandline.sources.readers.kafka.reader import KafkaReader
 from strandline.sources.readers.kafka.registry import Registry
 from strandline.sources.reclock import NOTHING_READ, Slice
 from strandline.store.memory import MemoryBlob, MemoryConsensus
+from strandline.store.system import SystemClock
 from strandline.testing.doubles import CountingIds, HandClock
 from strandline.testing.lists.list_engine import ListEngine
 from strandline.testing.upstreams.memory_broker import MemoryBroker, MemoryTopic
@@ -63,6 +64,17 @@ async def reader_of(
     )
 
 
+async def probed(reader: KafkaReader) -> None:
+    """Probe upstream once it has answered what it was asked before."""
+    while True:
+        try:
+            await reader.upstream_frontier()
+        except Unavailable:
+            await SystemClock().sleep(0.01)
+        else:
+            return
+
+
 def framed(number: int) -> bytes:
     """Return a message that names a schema."""
     return bytes([0]) + number.to_bytes(4) + b"x"
@@ -84,9 +96,11 @@ def test_a_registry_that_does_not_answer_is_asked_by_the_probe_and_once_at_a_tim
         for _ in range(3):
             with pytest.raises(Unavailable, match="the schema registry at"):
                 await reader.read([whole], table="", locate=False)
+        while not registry.asked:
+            await SystemClock().sleep(0.01)
         assert len(registry.asked) == 1, "what it has not answered yet is not asked again"
         registry.answers.set()
-        await reader.upstream_frontier()
+        await probed(reader)
         asked = len(registry.asked)
         await reader.read([whole], table="", locate=False)
         assert decoder.formats[-1].schemas == {1: '"string"'}
