@@ -415,6 +415,10 @@ def source_skip(
             "--as-of", metavar="T", parser=moment_option, help="Only the records that were there at T; default: now."
         ),
     ] = None,
+    file: Annotated[
+        str | None,
+        typer.Option("--file", metavar="NAME", help="Go on without this file, which is gone or changed for good."),
+    ] = None,
     apply: ApplyOption = False,
     project: ProjectOption = HERE,
     json: JsonOption = False,
@@ -422,6 +426,9 @@ def source_skip(
     """List the undecodable records of a source, and dismiss them, so that they are no longer errors."""
     from strandline.cli import sources
 
+    if file is not None:
+        sources.skip_file(_opener(context), project, name, file, Output(json), apply=apply)
+        return
     sources.skip(_opener(context), project, name, as_of, Output(json), apply=apply)
 
 

@@ -19,6 +19,18 @@ def skip(opener: Opener, root: Path, name: str, as_of: int | None, output: Outpu
     output.result(found, "\n".join(_lines(found)))
 
 
+def skip_file(opener: Opener, root: Path, name: str, file: str, output: Output, *, apply: bool) -> None:
+    """Say what it is that a source goes on without a file; with ``apply`` have it do so."""
+    project = opener.place(root)
+    with opener.changing(project) if apply else opener.reading(project, output.note) as env:
+        found = env.skip(name, file=file, apply=apply)
+    stays = "what is durable of it stays, and nothing more of it is read"
+    if apply:
+        output.result(found, f"{found['source']} goes on without {file!r} ({found['was']}): {stays}")
+    else:
+        output.result(found, f"nothing is changed; with --apply, {found['source']} goes on without {file!r}: {stays}")
+
+
 def retry(opener: Opener, root: Path, name: str, output: Output) -> Exit:
     """Open a source anew, and print how it stands after that."""
     with opener.changing(opener.place(root)) as env:

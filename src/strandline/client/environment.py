@@ -536,10 +536,10 @@ class Environment:
         wanted = None if collection is None else arguments.text(collection, "the collection's name")
         return self._run(backfill.backfill(self._core, name, wanted, apply=apply))
 
-    def skip(self, source: str, as_of: int | None = None, *, apply: bool = False) -> dict[str, Any]:
-        """Return a source's undecodable records at ``as_of`` (default: the latest time); ``apply``: dismiss them."""
-        time = arguments.maybe_time(as_of, "as_of")
-        return self._run(skip(self._core, arguments.text(source, "the source's name"), time, apply=apply))
+    def skip(self, source: str, as_of: int | None = None, *, file: str = "", apply: bool = False) -> dict[str, Any]:
+        """Return the undecodable records at ``as_of`` (None: now), or a harmed ``file``; ``apply``: go on without it."""
+        time, name = arguments.maybe_time(as_of, "as_of"), arguments.text(source, "the source's name")
+        return self._run(skip(self._core, name, time, file=file, apply=apply))
 
     def retry(self, source: str) -> dict[str, Any]:
         """Open a source anew and tick: one that stands still asks its upstream at once.

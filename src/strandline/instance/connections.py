@@ -56,6 +56,18 @@ class Connectors(Protocol):
         """
         ...
 
+    async def pass_over(self, source: RunIngestion, file: str, client: PersistClient, epoch: int) -> str:
+        """Have ``source`` go on without one of its files, called so; return what that was.
+
+        Raises `DefinitionError` if its connector reads no files, or it has taken no such file; what stores raise, and
+        `FencedError` if a newer epoch was admitted.
+        """
+        ...
+
+    def alterable(self, connector: str) -> Sequence[str]:
+        """Return the connector's own options that may change while a source is there.  Raises as `counts`."""
+        ...
+
     def called(self, connector: str, reference: str) -> str:
         """Return what the table is called upstream that ``reference`` names; several references may name one table."""
         ...

@@ -268,9 +268,9 @@ class RemoteEnvironment:
         """See `Environment.backfill`."""
         return dict(self.call("backfill", name=name, collection=collection, apply=apply))
 
-    def skip(self, source: str, as_of: int | None = None, *, apply: bool = False) -> dict[str, Any]:
+    def skip(self, source: str, as_of: int | None = None, *, file: str = "", apply: bool = False) -> dict[str, Any]:
         """See `Environment.skip`."""
-        return dict(self.call("skip", source=source, as_of=as_of, apply=apply))
+        return dict(self.call("skip", source=source, as_of=as_of, file=file, apply=apply))
 
     def deploy(
         self, directory: str | Path, *, apply: bool = False, drop: bool | Sequence[str] = False

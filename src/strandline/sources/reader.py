@@ -193,11 +193,11 @@ class MessageDecoder(Protocol):
 class Surroundings:
     """What a reader is opened with besides its options.
 
-    ``schemas``: of the rows that it returns, by table.  ``engine`` makes rows of Arrow, ``decoder`` of files,
-    ``messages`` of messages.  ``progress`` opens the record shard that is its own, under ``epoch``.  ``evolving``: the
-    tables that get the columns that upstream gets (`gained`).  ``altering``: how the statement begins that adds columns
-    to a table, as ``ALTER TABLE `t```.  ``later``: the columns that each table has got since it was created: what
-    is older upstream has none of them.
+    ``name``: the source's. ``schemas``: of the rows that it returns, by table. ``engine`` makes rows of Arrow,
+    ``decoder`` of files, ``messages`` of messages. ``progress`` opens the record shard that is its own, under
+    ``epoch``. ``evolving``: the tables that get the columns that upstream gets (`gained`). ``altering``: how the
+    statement begins that adds columns to a table, as ``ALTER TABLE `t```. ``later``: the columns that each table has
+    got since it was created: what is older upstream has none of them.
     """
 
     clock: Clock
@@ -210,6 +210,7 @@ class Surroundings:
     evolving: frozenset[str] = frozenset()
     altering: Mapping[str, str] = field(default_factory=dict)
     later: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    name: str = ""
 
     @property
     def schema(self) -> Schema:
@@ -286,6 +287,11 @@ class ReaderKind(Generic[O]):
     or made durable, the others find and read the same (`SharedReaderContract`).  ``counts``: what an offset is the
     number of, in the plural, for people who look how far a source is behind.  ``needs``: the extras whose libraries
     a source with these options needs; the caller requires them before it opens, releases or asks upstream.
+
+    ``alterable``: the options that say how a source goes on and not what it holds, so that they may change while it is
+    there.  ``pass_over`` notes durably that the source goes on without one of its files, by its name: what is
+    durable of it stays, and nothing more of it is read.  It returns what the file was, is idempotent, and raises
+    `DefinitionError` if the source has taken no such file.  None: a source of this kind reads no files.
     """
 
     name: str
@@ -304,3 +310,5 @@ class ReaderKind(Generic[O]):
     clash: Callable[[O, O], str] | None = None
     shared: Callable[[O], bool] = one_at_a_time
     needs: Callable[[O], Sequence[str]] = no_extras
+    alterable: tuple[str, ...] = ()
+    pass_over: Callable[[O, Surroundings, str], Awaitable[str]] | None = None

@@ -161,6 +161,18 @@ class Readers:
             around = self._given(source, client, epoch)
             await _asked(f"source {source.name!r}", kind, source.options, lambda given: ask(given, around))
 
+    async def pass_over(self, source: RunIngestion, file: str, client: PersistClient, epoch: int) -> str:
+        """See `Connectors.pass_over`."""
+        kind = named(READERS, "connector", source.connector)
+        if kind.pass_over is None:
+            raise DefinitionError(f"source {source.name!r} reads no files that it could go on without")
+        options = understood(f"source {source.name!r}", kind.options, source.options, resolve=_resolved)
+        return await kind.pass_over(options, self._given(source, client, epoch), file)
+
+    def alterable(self, connector: str) -> Sequence[str]:
+        """See `Connectors.alterable`."""
+        return named(READERS, "connector", connector).alterable
+
     def called(self, connector: str, reference: str) -> str:
         """See `Connectors.called`."""
         return named(READERS, "connector", connector).called(reference)
@@ -207,7 +219,7 @@ class Readers:
         altering = {output.table: _altering(output) for output in source.outputs}
         later = {output.table: output.later for output in source.outputs}
         here = self.clock, schemas, self.engine, self.decoder, self.messages
-        return Surroundings(*here, epoch, progress, evolving, altering, later)
+        return Surroundings(*here, epoch, progress, evolving, altering, later, source.name)
 
 
 async def _asked(

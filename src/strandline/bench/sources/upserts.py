@@ -23,6 +23,7 @@ import pyarrow as pa
 from strandline.algebra.keyed import GONE, ORDER
 from strandline.algebra.schema import DIFF, TIME, Column, Schema
 from strandline.bench.measured import Measured, Tick, opened
+from strandline.errors import DefinitionError
 from strandline.frontier.gauge import Offsets
 from strandline.instance.commands import RunIngestion
 from strandline.persist.client import PersistClient
@@ -174,6 +175,14 @@ class _Logs:
 
     async def ask_wider(self, source: RunIngestion, client: PersistClient, epoch: int) -> None:
         """See `Connectors.ask_wider`: every column can be read."""
+
+    async def pass_over(self, source: RunIngestion, file: str, client: PersistClient, epoch: int) -> str:
+        """See `Connectors.pass_over`: there are none."""
+        raise DefinitionError(f"source {source.name!r} reads no files")
+
+    def alterable(self, connector: str) -> Sequence[str]:
+        """See `Connectors.alterable`."""
+        return ()
 
     def called(self, connector: str, reference: str) -> str:
         """See `Connectors.called`: there is none."""

@@ -1,4 +1,4 @@
-"""Skip: dismiss the records of a source that could not be decoded, once an operator has looked at them.
+"""Skip: dismiss the records of a source that could not be decoded, once an operator has looked at them; or a file.
 
 Such a record is an error of the source until its upstream takes it back.  Where upstream does not, or cannot, the
 operator may pass over it.  The error is withdrawn at a time of its own; at earlier times it is read as it was.  The
@@ -6,6 +6,8 @@ views above the source are right again with the next tick.
 
 Nothing is dismissed unseen: the operator names the time at which they looked at the errors, and an error that came
 later stays.
+
+A file that is gone, or was changed for good, stops its source; the operator may have it go on without that file.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ from typing import Any, Final, Protocol
 from strandline.algebra.nodes import Get
 from strandline.algebra.schema import ERROR, Column, Schema
 from strandline.controller.asking import reads
-from strandline.controller.commanded import runs_in
+from strandline.controller.commanded import command, runs_in
 from strandline.controller.core import Core
 from strandline.controller.holding import Hold
 from strandline.controller.location.catalog import unknown
@@ -24,6 +26,7 @@ from strandline.controller.location.items import Fed, SharedSource, Source
 from strandline.errors import InvalidUsage, Unavailable
 from strandline.frontier.antichain import Frontier, as_time
 from strandline.instance import error_half
+from strandline.instance.commands import RunIngestion
 from strandline.instance.instance import Instance
 from strandline.persist.handles.contents import Half, Rows
 from strandline.persist.handles.read import ReadHandle
@@ -42,10 +45,10 @@ _TEXT: Final = "error"
 _TEXTS: Final = Schema((Column(_TEXT, "string"),))
 
 
-async def skip(core: Core, name: str, as_of: int | None, *, apply: bool) -> dict[str, Any]:
+async def skip(core: Core, name: str, as_of: int | None, *, apply: bool, file: str = "") -> dict[str, Any]:
     """Return the errors that a source has at ``as_of`` (None: the latest time); ``apply``: and dismiss them.
 
-    Asked again, it finds that all have left: to dismiss them twice is to dismiss them once.
+    With ``file`` it is that file: `_skip_file`.  Asked again, it finds that all have left: to dismiss them twice is to dismiss them once.
 
     Raises:
         DefinitionError: there is no such source; with candidates.
@@ -54,6 +57,8 @@ async def skip(core: Core, name: str, as_of: int | None, *, apply: bool) -> dict
             have left since ``as_of``.
         SourceError, Unavailable: it is to be applied, and the source stands still.
     """
+    if file:
+        return await _skip_file(core, name, file, apply=apply)
     source = core.catalog.find(name)
     if not isinstance(source, Fed):
         core.catalog.collection(name)  # which says what the tables of a source are, if it has some
@@ -68,6 +73,28 @@ async def skip(core: Core, name: str, as_of: int | None, *, apply: bool) -> dict
     if feeding is not None and upper is not None and seen["rows"]:
         dismissed = await _dismiss(core, feeding, reader, upper, time, latest, count=seen["rows"])
     return {"source": source.name, "as_of": time, **seen, "applied": apply, "dismissed_at": dismissed}
+
+
+async def _skip_file(core: Core, name: str, file: str, *, apply: bool) -> dict[str, Any]:
+    """Return a source and a file that it is to go on without; ``apply``: and have it go on, and return what it ``was``.
+
+    What is durable of the file stays; nothing more of it is read.  To skip it twice is to skip it once.
+
+    Raises:
+        DefinitionError: there is no such source, with candidates; it has taken no such file, or reads none.
+        InvalidUsage: it is to be applied, and this environment does not write.
+    """
+    source = core.catalog.find(name)
+    if not isinstance(source, Source | SharedSource):
+        raise unknown("source", name, (n for n, item in core.catalog.items.items() if isinstance(item, Source)))
+    if not apply:
+        return {"source": source.name, "file": file, "was": None, "applied": False}
+    writing = core.require_writing()
+    wanted = command(source, core.catalog, writing.plans, core.config)
+    assert isinstance(wanted, RunIngestion), "that is what runs for a source"
+    epoch = core.catalog.writes if writing.running.elsewhere(source.name.lower()) else writing.epoch
+    was = await core.assembly.connectors.pass_over(wanted, file, core.client, epoch)
+    return {"source": source.name, "file": file, "was": was, "applied": True}
 
 
 class _Feeding(Protocol):

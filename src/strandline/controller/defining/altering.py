@@ -13,7 +13,7 @@ import msgspec
 from strandline.algebra.excerpt import within
 from strandline.controller.commanded import spec_of
 from strandline.controller.core import Core
-from strandline.controller.defining import instances
+from strandline.controller.defining import instances, sources
 from strandline.controller.defining.changing import tables
 from strandline.controller.defining.triggers import require_trigger
 from strandline.controller.language.altering import (
@@ -80,9 +80,13 @@ async def alter_source(core: Core, statement: AlterSource) -> None:
     Raises `DefinitionError` if there is none of this name, or an option cannot be altered or has no such value.
     """
     writing = core.require_writing()
-    _require_alterable(statement, on_error.ALTERABLE_OF_SOURCES, f"the {statement.kind.lower()}")
     with within(statement.at):
-        _altered_source(core.catalog, statement)
+        made = _altered_source(core.catalog, statement)
+    own = () if isinstance(made, SourceTable) else core.assembly.connectors.alterable(made.connector)
+    _require_alterable(statement, (*on_error.ALTERABLE_OF_SOURCES, *own), f"the {statement.kind.lower()}")
+    if not isinstance(made, SourceTable):
+        with within(statement.at):
+            sources.check_again(core, core.catalog.with_item(made), made.name)
     await core.catalogs.change(writing.epoch, lambda catalog: catalog.with_item(_altered_source(catalog, statement)))
     await writing.reconcile()
 

@@ -53,7 +53,7 @@ async def create_connection(core: Core, statement: statements.CreateConnection) 
     after = core.catalog.with_item(made)
     with within(statement.at):
         for name in core.catalog.dependents(statement.name):
-            _check_again(core, after, name)
+            check_again(core, after, name)
     users = core.catalog.dependents(statement.name)
     # Also if the text is the same: a reference may lead to another password now.
     await _open_anew(core, users, lambda catalog: catalog.with_item(made))
@@ -103,10 +103,10 @@ async def _open_anew(
             await writing.start(source)
 
 
-def _check_again(core: Core, after: Catalog, name: str) -> None:
+def check_again(core: Core, after: Catalog, name: str) -> None:
     """Raise `DefinitionError` if the source called ``name`` cannot be in the catalog ``after``."""
     source = after.find(name)
-    assert isinstance(source, Source | SharedSource), "only sources use a connection"
+    assert isinstance(source, Source | SharedSource), "what a connection serves, or what was altered"
     own = on_error.others(source.name, connected(core, after, source), on_error.SourceOptions)
     schema = source.schema if isinstance(source, Source) else None
     core.assembly.connectors.check(source.name, source.connector, own, schema, _others(after, source))

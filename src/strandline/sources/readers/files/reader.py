@@ -16,6 +16,9 @@ what we bound) and after (the collection would no longer be what is upstream).  
 once `commit` said that it is durable.  Its name stays taken: if it comes back as it was, it is the same file and is not
 read again.
 
+*Is passed over*: where neither can be mended, an operator has the source pass over a file.  What is
+durable of it stays; the rest of it is not read.
+
 *Leaves*: with ``on_durable``, `commit` deletes or archives the files that are durable, if they are as they were
 recorded (law R4).  What cannot leave is tried again by each `commit`, and `notices` says why.  A file that comes back
 as it was leaves again.
@@ -36,13 +39,14 @@ Warns: a file that changes while its rows are being read, and keeps its size and
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
 from strandline import extras
 from strandline.algebra.formats import DatedFile, Encoding
-from strandline.algebra.schema import Schema
+from strandline.algebra.schema import Schema, quote
 from strandline.algebra.undecoded import NAME_CHARS_MAX
 from strandline.errors import DefinitionError, SourceError, Unavailable
 from strandline.frontier.gauge import Offsets
@@ -92,8 +96,12 @@ class FileReader:
         options: FileOptions,
         columns: NewColumns | None = None,
         later: tuple[str, ...] = (),
+        name: str = "s",
     ) -> None:
-        """``columns``: how files are looked at for more of them.  ``later``: those that a file may lack."""
+        """``columns``: how files are looked at for more of them.  ``later``: those that a file may lack.
+
+        ``name``: the source's, for what messages advise.
+        """
         self._folder = folder
         self._sequence = sequence
         self._decoder = decoder
@@ -101,6 +109,7 @@ class FileReader:
         self._options = options
         self._form = replace(options.decoding, later=later)
         self._columns = columns
+        self._name = name
         self._durable = NOTHING_READ
         self._watched = Watched(sequence)
         self._completeness = Completeness(clock, folder, options)
@@ -141,9 +150,10 @@ class FileReader:
 
     async def read(self, slices: Sequence[Slice], *, table: str, locate: bool) -> Rows:
         """Return the rows of the files of these slices; each is first compared with what was recorded."""
-        wanted = [(n, each.time) for each in slices for n in range(each.lower[PARTITION], each.upper[PARTITION])]
-        if any(number >= len(self._sequence) for number, _ in wanted):
+        bound = [(n, each.time) for each in slices for n in range(each.lower[PARTITION], each.upper[PARTITION])]
+        if any(number >= len(self._sequence) for number, _ in bound):
             await self._sequence.refresh()
+        wanted = [(number, time) for number, time in bound if self._sequence.is_file(number)]
         names = [self._sequence[number].name for number, _ in wanted]
         await self._check([number for number, _ in wanted], await self._look(names), reading=True)
         files = []
@@ -152,7 +162,8 @@ class FileReader:
             path = f"{self._folder.root}/{recorded.name}"
             files.append(DatedFile(path, recorded.name, recorded.size, time, withdrawn))
         if self._columns is not None and files:
-            await self._columns.look([each.path for each in files], f"{self._folder.root}/{self._sequence[0].name}")
+            first = next(filter(self._sequence.is_file, range(len(self._sequence))))
+            await self._columns.look([each.path for each in files], f"{self._folder.root}/{self._sequence[first].name}")
         return await self._decoder.decode(files, self._schema, self._form, locate=locate)
 
     async def commit(self, resume: Offsets) -> None:
@@ -184,7 +195,7 @@ class FileReader:
     def likely_small(self, slices: Sequence[Slice]) -> bool:
         """Whether the files of these slices have few bytes."""
         numbers = (n for each in slices for n in range(each.lower[PARTITION], each.upper[PARTITION]))
-        return sum(self._sequence[number].size for number in numbers) <= SMALL_BYTES_MAX
+        return sum(self._sequence[n].size for n in numbers if self._sequence.is_file(n)) <= SMALL_BYTES_MAX
 
     def notices(self) -> tuple[str, ...]:
         """Return which columns are not read, and which files were not taken by the last probe or have not left."""
@@ -239,7 +250,7 @@ class FileReader:
             if (now.size, now.check) != (recorded.size, recorded.check):
                 raise SourceError(
                     f"file {name!r} changed {self._when(number)}: recorded were {recorded}; there now are {now}; "
-                    "put the old content back, and give new content a name of its own"
+                    f"put the old content back, and give new content a name of its own; {self._passing(name)}"
                 )
             self._same[name] = stamp
 
@@ -249,8 +260,16 @@ class FileReader:
             return
         raise SourceError(
             f"file {recorded.name!r} vanished {self._when(number)}: recorded were {recorded}; it does not exist now; "
-            "put it back" + (", or define the source with retain = 'false'" if durable else "")
+            f"put it back; {self._allowing if durable else ''}{self._passing(recorded.name)}"
         )
+
+    @property
+    def _allowing(self) -> str:
+        return f"or, if files may go once they are durable: ALTER SOURCE {quote(self._name)} SET (retain 'false'); "
+
+    def _passing(self, name: str) -> str:
+        command = shlex.join(["strandline", "source", "skip", self._name, "--file", name, "--apply"])
+        return f"or go on without it: {command}"
 
     def _when(self, number: int) -> str:
         durable = self._durable.covers(PARTITION, number)
@@ -266,7 +285,17 @@ async def _open(options: FileOptions, given: Surroundings) -> FileReader:
     sequence = await FileSequence.open(await given.progress(), given.epoch)
     folder, later = await _folder(options, given), given.later.get("", ())
     columns = NewColumns(given.decoder, replace(options.decoding, later=later), given)
-    return FileReader(given.clock, folder, sequence, given.decoder, given.schema, options, columns, later)
+    return FileReader(given.clock, folder, sequence, given.decoder, given.schema, options, columns, later, given.name)
+
+
+async def _pass_over(_: FileOptions, given: Surroundings, name: str) -> str:
+    """See `ReaderKind.pass_over`."""
+    sequence = await FileSequence.open(await given.progress(), given.epoch)
+    number = sequence.number_of(name)
+    if number is None:
+        raise DefinitionError(f"source {given.name!r} has taken no file {name!r}; names are relative to its directory")
+    await sequence.pass_over(number)
+    return str(sequence[number])
 
 
 async def _folder(options: FileOptions, given: Surroundings) -> Folder:
@@ -308,5 +337,14 @@ def _check(options: FileOptions, schema: Schema) -> None:
 
 
 KIND: Final = ReaderKind(
-    "files", FileOptions, _open, _check, discovery=DISCOVERY, shared=_shared, needs=_needs, counts="files"
+    "files",
+    FileOptions,
+    _open,
+    _check,
+    discovery=DISCOVERY,
+    shared=_shared,
+    needs=_needs,
+    counts="files",
+    pass_over=_pass_over,
+    alterable=("archive", "on_durable", "retain", "settle"),
 )

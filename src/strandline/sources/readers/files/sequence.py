@@ -7,12 +7,16 @@ shard a file's number is its time, so the shard's upper is the next number and t
 once cannot both number it.
 
 Each record holds what the file was: size, modification time and a checksum of its content.
+
+A number may also be that of a note: an operator passes over a file, which is gone or was changed for good.  The note
+has no rows, and from then on the file is neither read nor looked at; what is durable of it stays.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
+from typing import TypedDict
 
 import msgspec
 
@@ -41,8 +45,14 @@ class FileVersion(msgspec.Struct, frozen=True, array_like=True):
         return f"{self.size} bytes, modified {modified}, checksum {self.check:08x}"
 
 
+class PassedOver(TypedDict):
+    """A note in the place of a file: the file of this number is passed over."""
+
+    passed_over: int
+
+
 _encoder = msgspec.json.Encoder()
-_decoder = msgspec.json.Decoder(FileVersion)
+_decoder = msgspec.json.Decoder(FileVersion | PassedOver)
 
 
 class FileSequence:
@@ -51,8 +61,10 @@ class FileSequence:
     def __init__(self, shard: RecordShard, epoch: int) -> None:
         self._shard = shard
         self._epoch = epoch
-        self._files: list[FileVersion] = []
+        self._files: list[FileVersion | None] = []  # None: a note has this number
         self._numbers: dict[str, int] = {}
+        self.passed_over: set[int] = set()
+        """The numbers of the files that are passed over."""
 
     @classmethod
     async def open(cls, shard: RecordShard, epoch: int) -> FileSequence:
@@ -65,7 +77,14 @@ class FileSequence:
         return len(self._files)
 
     def __getitem__(self, number: int) -> FileVersion:
-        return self._files[number]
+        """Return the file that has a number.  Raises `LookupError` if none has it: ask `is_file`."""
+        if (file := self._files[number]) is None:
+            raise LookupError(f"number {number} of file sequence {self._shard.shard!r} is a note's")
+        return file
+
+    def is_file(self, number: int) -> bool:
+        """Return whether a number is of a file that is to be read and looked at: no note, and not passed over."""
+        return self._files[number] is not None and number not in self.passed_over
 
     def number_of(self, name: str) -> int | None:
         """Return the number of the file called ``name``, or None if it has none."""
@@ -101,8 +120,25 @@ class FileSequence:
                 case Fenced() as outcome:
                     raise fenced(self._shard.shard, outcome, self._epoch)
 
-    def _extend(self, first: int, files: Sequence[FileVersion]) -> None:
-        """Take note of ``files``, numbered from ``first`` on, but for those that another coroutine noted meanwhile."""
-        for file in files[len(self._files) - first :]:
-            self._numbers[file.name] = len(self._files)
-            self._files.append(file)
+    async def pass_over(self, number: int) -> None:
+        """Note durably that a file is passed over.  Idempotent; raises as `register`."""
+        while number not in self.passed_over:
+            at, note = len(self._files), PassedOver(passed_over=number)
+            match await self._shard.append([Record(_encoder.encode(note), at, 1)], Frontier(at), Frontier(at + 1)):
+                case Appended():
+                    self._extend(at, [note])
+                case UpperMismatch():
+                    await self.refresh()
+                case Fenced() as outcome:
+                    raise fenced(self._shard.shard, outcome, self._epoch)
+
+    def _extend(self, first: int, found: Sequence[FileVersion | PassedOver]) -> None:
+        """Take note of what is numbered from ``first`` on, but for what another coroutine noted meanwhile."""
+        for each in found[len(self._files) - first :]:
+            match each:
+                case FileVersion():
+                    self._numbers[each.name] = len(self._files)
+                    self._files.append(each)
+                case {"passed_over": number}:
+                    self.passed_over.add(number)
+                    self._files.append(None)

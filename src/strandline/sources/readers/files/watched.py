@@ -41,7 +41,7 @@ class Watched:
             number = self._sequence.number_of(name)
             if number is None:
                 self.loose |= set() if is_unfinished(name) else {name}
-            else:
+            elif self._sequence.is_file(number):
                 self._turn[number] = None
                 if self._listed:
                     self.doubted.add(number)
@@ -51,7 +51,7 @@ class Watched:
             if (number := self._sequence.number_of(name)) is not None:
                 self.doubted.add(number)
         first = 0 if not self._listed else self._numbered
-        for number in range(first, len(self._sequence)):
+        for number in filter(self._sequence.is_file, range(first, len(self._sequence))):
             name = self._sequence[number].name
             if name in self.loose:
                 self.loose.discard(name)
@@ -59,6 +59,9 @@ class Watched:
                 self.doubted.add(number)
             elif number not in self._turn and must_be_there(number):
                 self.doubted.add(number)
+        for number in self._sequence.passed_over:
+            self.left(number)
+        self.doubted -= self._sequence.passed_over
         self._listed, self._numbered = True, len(self._sequence)
         return again
 
@@ -76,7 +79,7 @@ class Watched:
 
     def registered(self) -> None:
         """Take note of the files that this process has just numbered."""
-        for number in range(self._numbered, len(self._sequence)):
+        for number in filter(self._sequence.is_file, range(self._numbered, len(self._sequence))):
             name = self._sequence[number].name
             if name in self.loose:
                 self.loose.discard(name)
