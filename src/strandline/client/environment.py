@@ -537,7 +537,7 @@ class Environment:
         return self._run(backfill.backfill(self._core, name, wanted, apply=apply))
 
     def skip(self, source: str, as_of: int | None = None, *, file: str = "", apply: bool = False) -> dict[str, Any]:
-        """Return the undecodable records at ``as_of`` (None: now), or a harmed ``file``; ``apply``: go on without it."""
+        """Return undecodable records at ``as_of`` (None: now), or a harmed ``file``; ``apply``: go on without them."""
         time, name = arguments.maybe_time(as_of, "as_of"), arguments.text(source, "the source's name")
         return self._run(skip(self._core, name, time, file=file, apply=apply))
 

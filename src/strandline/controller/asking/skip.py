@@ -48,7 +48,8 @@ _TEXTS: Final = Schema((Column(_TEXT, "string"),))
 async def skip(core: Core, name: str, as_of: int | None, *, apply: bool, file: str = "") -> dict[str, Any]:
     """Return the errors that a source has at ``as_of`` (None: the latest time); ``apply``: and dismiss them.
 
-    With ``file`` it is that file: `_skip_file`.  Asked again, it finds that all have left: to dismiss them twice is to dismiss them once.
+    ``file``: that file instead (`_skip_file`).  Asked again, it finds that all have left: to dismiss them twice is to
+    dismiss them once.
 
     Raises:
         DefinitionError: there is no such source; with candidates.
