@@ -21,8 +21,10 @@ import pyarrow as pa
 from pyarrow import flight
 
 from strandline.client import Leaving, Progress, Updates
+from strandline.connections.ports import cannot_listen
 from strandline.controller.language import statements
 from strandline.errors import ConfigError, InvalidUsage, first_line
+from strandline.instance.carriers.access import Address
 from strandline.instance.carriers.exchange import start_thread
 from strandline.serving.calls import BEARER, CALL, QUERY, ROWS, SUBSCRIBE, TRUE_AT, Query, Rows, Subscribe, called, read
 from strandline.serving.desk import Desk
@@ -56,7 +58,7 @@ class FlightSql:
             how = {"tls_certificates": certificates, "middleware": middleware, "auth_handler": _Greeting()}
             self._server = _Server(desk, place, **how)
         except (pa.ArrowException, OSError) as error:
-            raise ConfigError(f"cannot serve at {place}: {first_line(error)}") from error
+            raise ConfigError(f"cannot serve at {place}: {_why_not(place, error)}") from error
 
     @property
     def port(self) -> int:
@@ -72,6 +74,13 @@ class FlightSql:
             self._server.leaving.close()
 
         start_thread(shut_down, "serving-ends")
+
+
+def _why_not(place: str, error: BaseException) -> str:
+    """Return why nothing can listen at ``place``: of a port, gRPC does not say."""
+    scheme, _, at = place.partition("://")
+    said = first_line(error).removeprefix("Unknown error: ")
+    return said if scheme == "grpc+unix" else f"{cannot_listen(Address.parse(at).local, said)} (`serve_at`)"
 
 
 class _Server(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow ships no types
