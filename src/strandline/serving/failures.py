@@ -26,6 +26,7 @@ from strandline.errors import (
     Unavailable,
     first_line,
 )
+from strandline.instance.carriers.exchange import spoken
 
 OURS: Final = "strandline-client"
 """The header by which a client of ours says that it is one."""
@@ -47,6 +48,9 @@ class Refused(pa.ArrowInvalid):  # type: ignore[misc]
 
     Trap: Flight sends the traceback of any other exception with it, and so the paths and the code of the server.  It
     sends the name of the class in its place if Python cannot write the traceback, which asks for the cause first.
+
+    Limit: that name is all that can be kept from a client of another make: Arrow adds it to each error that is not one
+    of Flight's own, and none of these has the status of a wrong call (INVALID_ARGUMENT), by which drivers tell them.
     """
 
     @property
@@ -89,16 +93,38 @@ def as_ours(error: BaseException, server: str) -> StrandlineError:
         said = None
     if said is not None:
         return _meant(said)
+    text = spoken(error)
     match error:
         case flight.FlightTimedOutError():
             return Silent(f"{server} does not answer in time")
         case flight.FlightUnavailableError():
-            return Unavailable(f"{server} does not answer: {first_line(error)}")
+            return _unreached(text, server)
         case flight.FlightUnauthenticatedError() | flight.FlightUnauthorizedError():
-            return ConfigError(f"{server} does not let this process in: {first_line(error)}")
+            return ConfigError(f"{server} does not let this process in: {text}")
         case pa.ArrowInvalid():
-            return InvalidUsage(f"{server}: {first_line(error)}")
-    return Unavailable(f"{server}: {first_line(error)}")
+            return InvalidUsage(f"{server}: {text}")
+    return Unavailable(f"{server}: {text}")
+
+
+def _unreached(text: str, server: str) -> StrandlineError:
+    """Return why there is no connection, of which gRPC says all that it went through; ``text``: its words."""
+    for sign, why in _WRONG:
+        if sign in text:
+            return ConfigError(f"{server} {why}")
+    if any(sign in text for sign in ("Connection refused", "No such file or directory")):
+        return Unavailable(f"{server} does not answer: nothing listens there; is `strandline run` running?")
+    if any(sign in text for sign in ("Socket closed", "Connection reset")):
+        return Unavailable(f"{server} has cut the connection: it has ended, or wants TLS (grpc+tls://…)")
+    return Unavailable(f"{server} does not answer: {text.rpartition('last error: ')[2]}")
+
+
+_WRONG: Final = (
+    ("wrong version number", "serves without TLS: connect to its address as grpc+tcp://…"),
+    ("CERTIFICATE_VERIFY_FAILED", "shows a certificate that this process does not trust: name its `authority`"),
+    ("Peer name", "shows a certificate for another name: connect to the name that its certificate has"),
+    ("Hostname Verification", "shows a certificate for another name: connect to the name that its certificate has"),
+)
+"""What settings have to change, by what gRPC says of it."""
 
 
 def _meant(said: Said) -> StrandlineError:

@@ -117,7 +117,7 @@ class _Server(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow ships n
 
     def do_put(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:
         """Take rows, parameters, or a statement that changes something."""
-        outcome = self._outcome(context, self._taken, descriptor.command, reader)
+        outcome = self._outcome(context, self._taken, descriptor.command or b"", reader)
         if isinstance(outcome, BaseException):
             raise outcome
         writer.write(outcome)
@@ -128,6 +128,14 @@ class _Server(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow ships n
         if isinstance(outcome, BaseException):
             raise outcome
         return iter(outcome)
+
+    def list_flights(self, context: Any, criteria: bytes) -> Any:
+        """Refuse it, in one sentence: pyarrow would send a traceback."""
+        raise as_flight(InvalidUsage("what there is here is asked by Flight SQL (CommandGetTables)"), ours=False)
+
+    def do_exchange(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:
+        """Refuse it, in one sentence: pyarrow would send a traceback."""
+        raise as_flight(InvalidUsage("this server exchanges nothing: ask and put by Flight SQL"), ours=False)
 
     def list_actions(self, context: Any) -> list[tuple[str, str]]:
         """Return the actions that there are."""
@@ -142,7 +150,7 @@ class _Server(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow ships n
             return as_flight(error, ours=context.get_middleware(OURS) is not None)
 
     def _info(self, descriptor: Any) -> Any:
-        command = unpacked(descriptor.command)
+        command = unpacked(descriptor.command or b"")
         about = told(command, self._desk.tables)
         if about is not None:
             return _place(descriptor, packed(command), about.schema, about.num_rows)
@@ -156,7 +164,7 @@ class _Server(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow ships n
         return _place(descriptor, packed(made("TicketStatementQuery", statement_handle=handle)), schema, rows)
 
     def _schema(self, descriptor: Any) -> Any:
-        command = unpacked(descriptor.command)
+        command = unpacked(descriptor.command or b"")
         about = told(command, self._desk.tables)
         if about is not None:
             return flight.SchemaResult(about.schema)
@@ -345,7 +353,8 @@ class _Gate(flight.ServerMiddlewareFactory):  # type: ignore[misc]  # pyarrow sh
         shown = [each for each in headers.get("authorization", []) if isinstance(each, str)]
         wanted = f"{BEARER}{self._token.reveal()}".encode()
         if not any(hmac.compare_digest(each.encode(), wanted) for each in shown):
-            raise flight.FlightUnauthenticatedError("this server wants its token (authorization: Bearer …)")
+            why = "the token that was shown is another one" if any(shown) else "no token was shown"
+            raise flight.FlightUnauthenticatedError(f"{why}; this server wants its own (authorization: Bearer …)")
         return _Shown(wanted.decode()) if info.method == flight.FlightMethod.HANDSHAKE else None
 
 

@@ -17,8 +17,8 @@ from strandline.cli.doctor.servers import answers
 from strandline.connections.addresses import Reaching
 from strandline.controller.defining.project.settings import Project
 from strandline.controller.location.catalog import KEY, CatalogStore
-from strandline.controller.location.tenure import Claim, SystemProcesses, admit, lives
 from strandline.controller.location.config import Mode
+from strandline.controller.location.tenure import Claim, SystemProcesses, admit, lives
 from strandline.errors import ConfigError, NothingStored, StrandlineError
 from strandline.extras import missing as lacking
 from strandline.persist.handles.location import another_consensus, read_mark
