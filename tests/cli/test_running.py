@@ -229,3 +229,28 @@ def test_a_long_first_tick_is_a_line_for_each_reason_and_not_for_each_item() -> 
     assert len(lines) == 2, "what was said is not said again"
     report.overdue({**waits, "v3": "it waits for 's'"})
     assert lines[2:] == [("waiting", {"of": "v3", "what": "it waits for 's'"})]
+
+
+def test_what_several_items_lack_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    """Damage: one variable that is not set fills the screen, and a problem that is mended does so again."""
+    lines: list[tuple[str, dict[str, object]]] = []
+
+    class Heard(Report):
+        def say(self, event: str, **facts: object) -> None:
+            lines.append((event, facts))
+
+    report = Heard(Output(json=False))
+    quiet = {"steps": {}, "sources": {}, "notices": {}, "replaced": {}, "evolved": {}}
+    lacking = "the configuration refers to the environment variable 'SHOP_PASSWORD', which is not set"
+    problems = dict.fromkeys(["shop", "reports", "archive"], lacking)
+    problems |= dict.fromkeys(["orders", "lines"], "it waits for its source 'shop', which has a problem")
+    report.looked({**quiet, "problems": problems})
+    report.looked({**quiet, "problems": problems})
+    assert lines == [
+        ("problem", {"of": "archive,reports,shop", "what": lacking}),
+        ("problem", {"of": "lines,orders", "what": "it waits for its source 'shop', which has a problem"}),
+    ]
+    report.looked({**quiet, "problems": {}})
+    assert lines[2:] == [("mended", {"of": "archive,lines,orders and 2 more", "what": "they go on"})]
+    assert report.ended(dict(reversed(problems.items()))) is Exit.FAILED
+    assert capsys.readouterr().err.splitlines()[0] == f"strandline: archive,reports,shop: {lacking}"

@@ -314,9 +314,11 @@ class Report:
         """A tick has ended, whatever is complete by now."""
         self._say_begun()
         problems = progress["problems"]
-        for name in sorted(problems.keys() | self._problems.keys()):
-            if problems.get(name) != self._problems.get(name):
-                self.say("problem" if name in problems else "mended", of=name, what=problems.get(name, "it goes on"))
+        fresh = {name: why for name, why in sorted(problems.items()) if self._problems.get(name) != why}
+        for why, names in by_reason(fresh).items():
+            self.say("problem", of=listed(names), what=why)
+        if mended := sorted(self._problems.keys() - problems.keys()):
+            self.say("mended", of=listed(mended), what="it goes on" if len(mended) == 1 else "they go on")
         self._problems = problems
         waiting = {(name, notice) for name, notices in progress["notices"].items() for notice in notices}
         self._say_waiting(waiting & self._waiting)  # the next tick usually resolves a wait of a single tick
@@ -338,8 +340,8 @@ class Report:
     def ended(self, problems: dict[str, str]) -> Exit:
         """Report what the last tick could not do, and what still waits, one sentence each."""
         self._say_waiting(self._waiting | self._shown)
-        for name, problem in sorted(problems.items()):
-            self._output.note(f"strandline: {name}: {problem}")
+        for why, names in by_reason(dict(sorted(problems.items()))).items():
+            self._output.note(f"strandline: {listed(names)}: {why}")
         return Exit.FAILED if problems else Exit.OK
 
     def failed(self, error: Exception) -> None:
@@ -359,11 +361,7 @@ class Report:
         """
         if waits != self._overdue and self._output.json:
             self._output.result({"waiting": waits}, "")
-        news: dict[str, list[str]] = {}  # by reason: each is one line, however many items wait for the same
-        for name, what in waits.items():
-            if self._overdue.get(name) != what:
-                news.setdefault(what, []).append(name)
-        for what, names in news.items():
+        for what, names in by_reason({n: w for n, w in waits.items() if self._overdue.get(n) != w}).items():
             self.say("waiting", of=listed(names), what=what)
         self._overdue = dict(waits)
         self._say_begun()
@@ -416,6 +414,18 @@ class TerminalReport(Report):
     def idle(self, complete: int) -> None:
         """Show the latest complete time in the status line."""
         self.living.update(Text(f"{self._title}: up to date at {complete}"))
+
+
+def by_reason(said: Mapping[str, str]) -> dict[str, list[str]]:
+    """Return the names for each reason: each is one line, however many items have the same.
+
+    >>> by_reason({"a": "no disk", "v": "late", "b": "no disk"})
+    {'no disk': ['a', 'b'], 'late': ['v']}
+    """
+    found: dict[str, list[str]] = {}
+    for name, why in said.items():
+        found.setdefault(why, []).append(name)
+    return found
 
 
 def listed(names: Sequence[str]) -> str:

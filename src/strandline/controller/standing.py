@@ -65,8 +65,7 @@ def standing(
         elif isinstance(item, Materialization):
             found[name] = f"it waits for its collections; it has come to {frontier.at}"
         else:
-            why = _why(item, problems)
-            found[name] = f"{why}; its upper is {frontier}"
+            found[name] = _why(item, problems) or f"it stands still; its upper is {frontier}"
     return found
 
 
@@ -107,11 +106,12 @@ def _begun(since_ms: int) -> str:
 
 
 def _why(item: Collected, problems: Mapping[str, str]) -> str:
+    """Return what else has the problem for which it stands still; empty: nothing that is known."""
     if isinstance(item, Table) and (sealed := problems.get(TRANSACTIONS)):
         return f"tables cannot be sealed: {sealed}"
-    if isinstance(item, SourceTable) and (stalled := problems.get(item.source)):
-        return f"its source {item.source!r} stands still: {stalled}"
-    return "it stands still"
+    if isinstance(item, SourceTable) and item.source in problems:
+        return f"it waits for its source {item.source!r}, which has a problem"
+    return ""
 
 
 def waiting(items: Iterable[str], behind: Container[str], under_way: Mapping[str, int], tick_ms: int) -> dict[str, str]:
