@@ -146,6 +146,12 @@ class Readers:
         kind = named(READERS, "connector", connector)
         kind.check_table(understood(f"the source of table {name!r}", kind.options, options), reference, schema)
 
+    async def ask(self, name: str, connector: str, options: Mapping[str, str]) -> None:
+        """See `Connectors.ask`."""
+        kind = named(READERS, "connector", connector)
+        if kind.ask is not None:
+            await _asked(f"source {name!r}", kind, options, kind.ask)
+
     async def ask_table(
         self, name: str, connector: str, options: Mapping[str, str], reference: str, schema: Schema
     ) -> None:

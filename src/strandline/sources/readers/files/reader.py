@@ -35,6 +35,7 @@ Warns: a file that changes while its rows are being read, and keeps its size and
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -203,7 +204,7 @@ class FileReader:
         try:
             return await self._folder.changes()
         except NotADirectoryError as error:
-            raise SourceError(f"directory {root!r} does not exist: create it, or correct the source's path") from error
+            raise _absent(root) from error
         except OSError as error:
             raise Unavailable(f"directory {root!r} cannot be listed: {error}") from error
 
@@ -307,6 +308,18 @@ def _check(options: FileOptions, schema: Schema) -> None:
             )
 
 
+async def _ask(options: FileOptions) -> None:
+    """Refuse a local path at which there is neither a directory nor a file."""
+    if not options.in_s3:
+        root, _ = root_and_pattern(options.path)
+        if not await asyncio.to_thread(root.is_dir):
+            raise _absent(str(root))
+
+
+def _absent(root: str) -> SourceError:
+    return SourceError(f"directory {root!r} does not exist: create it, or correct the source's path")
+
+
 KIND: Final = ReaderKind(
-    "files", FileOptions, _open, _check, discovery=DISCOVERY, shared=_shared, needs=_needs, counts="files"
+    "files", FileOptions, _open, _check, ask=_ask, discovery=DISCOVERY, shared=_shared, needs=_needs, counts="files"
 )
