@@ -187,7 +187,7 @@ def test_no_caller_comes_in_without_the_token(served: Serving) -> None:
     directory = Path(socket.removeprefix("grpc+unix://")).parent
     assert stat.S_IMODE(directory.stat().st_mode) == 0o700
     for token in (None, "another"):
-        with strandline.connect(address, token=token) as stranger, pytest.raises(ConfigError, match="wants its token"):
+        with strandline.connect(address, token=token) as stranger, pytest.raises(ConfigError, match="wants its own"):
             stranger.status()
     with strandline.connect(address, token=SECRET) as known:
         assert known.query("SELECT 1 AS one").collect() == [{"one": 1}]

@@ -43,6 +43,8 @@ _SOCKET: Final = "grpc+unix"
 _CLEAR: Final = "grpc+tcp"
 _SCHEMES: Final = (_CLEAR, "grpc+tls", _SOCKET)
 _ROLL_BACK: Final = 2
+_WIDTH_MAX: Final = 100
+"""So wide a column is printed at most; a longer text is whole, and moves what follows it in its line."""
 _AGAIN_S: Final = 0.05
 """After so long a call is cancelled again that was not known to the server."""
 _ENDING_S: Final = 10.0
@@ -144,7 +146,8 @@ class Answer:
             (name, *("NULL" if value is None else str(value) for value in column.to_pylist()))
             for name, column in zip(self.table.column_names, readable(self.table).columns, strict=True)
         ]
-        padded = [[cell.ljust(max(map(len, column))) for cell in column] for column in columns]
+        widths = [min(_WIDTH_MAX, max(map(len, column))) for column in columns]
+        padded = [[cell.ljust(width) for cell in column] for width, column in zip(widths, columns, strict=True)]
         return "\n".join("  ".join(line).rstrip() for line in zip(*padded, strict=True))
 
 
