@@ -17,9 +17,10 @@ from lost_bridge import refused_by_the_jvm
 
 from strandline import console
 from strandline.cli import running
-from strandline.cli.running import FINISHING, Report, Stop, Wanted, _ticks, run, until_stopped
+from strandline.cli.running import FINISHING, Stop, Wanted, _ticks, run, until_stopped
 from strandline.cli.terminal.exits import Exit
 from strandline.cli.terminal.output import Output
+from strandline.cli.terminal.reporting import Report
 from strandline.errors import (
     ConfigError,
     CorruptionError,
@@ -112,7 +113,7 @@ def test_a_run_ends_as_documented_if_the_signal_ended_spark_first(
     seen = SimpleNamespace(http=None, ticked=lambda _: None)
     monkeypatch.setattr(console, "observed", lambda *_: nullcontext(seen))
     monkeypatch.setattr(running, "Door", SimpleNamespace(of=lambda _: None))
-    project = cast("Any", SimpleNamespace(root=tmp_path, resolved=None))
+    project = cast("Any", SimpleNamespace(root=tmp_path, resolved=None, location="data", definitions=()))
     assert run(cast("Any", Opening(phase, signalled=True)), project, wanted, Output(json=True)) is Exit.OK
     monkeypatch.setattr(running, "SIGNAL_SECONDS_MAX", 0.1)
     with pytest.raises(ConfigError):  # no signal has asked it to end
@@ -134,9 +135,12 @@ def test_after_a_promotion_what_cannot_be_applied_is_said_and_the_rest_goes_on(
 
     env = SimpleNamespace(watch=print, overdue=print, beginnings=tuple, apply=apply, tick=tick, written_by=str)
     wanted = Wanted(once=True, until=None, take_over=False, tick_ms=1)
-    project = cast("Any", SimpleNamespace(root=tmp_path, resolved=None))
+    project = cast("Any", SimpleNamespace(root=tmp_path, resolved=None, location="data", definitions=()))
     for promoted in (0.0, None):
-        assert running.going_on(cast("Any", env), project, wanted, Output(json=True), Stop(), promoted) is Exit.FENCED
+        assert (
+            running.going_on(cast("Any", env), project, wanted, Report(Output(json=True)), Stop(), promoted)
+            is Exit.FENCED
+        )
     assert asked == [False, True]
     assert "m.yml: 'b' has no key" in capsys.readouterr().err
 

@@ -15,6 +15,7 @@ from strandline.cli.running import Stop, Wanted, going_on, until_stopped
 from strandline.cli.terminal.exits import Exit
 from strandline.cli.terminal.opening import Asked, Opener
 from strandline.cli.terminal.output import Output
+from strandline.cli.terminal.reporting import reporting
 from strandline.client import NextVersion
 from strandline.controller.defining.project.settings import Project
 from strandline.errors import FencedError, NothingStored, StoreError, Unavailable
@@ -42,8 +43,8 @@ def _prepare(opener: Opener, project: Project, wanted: Wanted, output: Output, s
             begun = time.monotonic()
             output.log("promoting", views=",".join(version.names))
             env = version.promote()
-    with env:
-        return going_on(env, project, wanted, output, stop, promoted=begun)
+    with env, reporting(project, output) as report:
+        return going_on(env, project, wanted, report, stop, promoted=begun)
 
 
 def _prepared(version: NextVersion, wanted: Wanted, output: Output, stop: Stop) -> Exit | None:

@@ -66,6 +66,7 @@ def rows(query: Excerpt, columns: Sequence[Column]) -> pa.Table | None:
     text = query.text
     if not text.lstrip()[:6].upper().startswith("VALUES") or any(escape in text for escape in _ESCAPES):
         return None
+    made: list[list[Any]] = []
     try:
         tree = _parsed(text)
         if type(tree) is not exp.Values or len(tree.expressions) > ROWS_MAX:
@@ -74,13 +75,12 @@ def rows(query: Excerpt, columns: Sequence[Column]) -> pa.Table | None:
             return None
         given = iter(query.given)
         takes = [_taking(type_of(column.name, column.type), given) for column in columns]
-        made = []
         for row in tree.expressions:
             if type(row) is not exp.Tuple:
                 return None
-            made.append(cells := [])
+            made.append([])
             for take, cell in zip(takes, row.expressions, strict=True):
-                cells.append(take(cell))
+                made[-1].append(take(cell))
         if next(given, None) is not None:
             return None
         kinds = [arrow(type_of(column.name, column.type)) for column in columns]
@@ -89,7 +89,7 @@ def rows(query: Excerpt, columns: Sequence[Column]) -> pa.Table | None:
     except (_SparksToJudge, DefinitionError, ValueError, OverflowError, pa.ArrowException):
         return None
     except _Beyond as beyond:
-        column = columns[len(cells)]
+        column = columns[len(made[-1])]
         raise DefinitionError(
             f"row {len(made)}: column {column.name!r} is {column.type}, {beyond}", query.start
         ) from None

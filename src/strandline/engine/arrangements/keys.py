@@ -140,7 +140,7 @@ def _text(array: pa.Array) -> Hashes:
         words = _word(padded, starts[rows] + at, lengths[rows] - at)
         total[rows] = _mixed(total[rows] * _GOLDEN + words)
         at += _WORD
-    long, letters = np.flatnonzero(lengths > WORDS_BYTES_MAX), memoryview(padded)
+    long, letters = np.flatnonzero(lengths > WORDS_BYTES_MAX), padded.data
     spans = zip(starts[long].tolist(), (starts + lengths)[long].tolist(), strict=True)
     total[long] = np.fromiter((xxh3_64_intdigest(letters[start:end]) for start, end in spans), np.uint64, len(long))
     return total
