@@ -70,7 +70,7 @@ def test_what_fits_is_stored() -> None:
 
 
 def test_a_number_out_of_range_names_its_column_and_row() -> None:
-    """Damage: of a million rows, nobody knows which one is refused."""
+    """Damage: of a million rows, the caller does not know which one is refused."""
     with pytest.raises(InvalidUsage, match=r"^row 2: column 'n' cannot be cast to int32: Integer value 3000000000 not"):
         inserted([{"n": 1}, {"n": 2}, {"n": 3_000_000_000}, {"n": 4}])
     with pytest.raises(InvalidUsage, match=r"^table 't': row 1: column 'n' cannot be read: Python int too large"):
@@ -88,7 +88,7 @@ def test_a_literal_out_of_range_names_its_column_and_row(cell: str, given: tuple
 
 
 def test_no_message_advises_a_setting_that_is_refused() -> None:
-    """Damage: who follows the advice is told that this setting cannot be set."""
+    """Damage: an author who follows the advice reads that this setting cannot be set."""
     advice = (
         'If necessary set "spark.sql.ansi.enabled" to "false" to bypass this error, and return NULL instead.',
         'If you have to cast "INT" to "DATE", you can set "spark.sql.ansi.enabled" as "\'false\'".',

@@ -52,8 +52,11 @@ def test_whatever_listens_says_that_its_port_is_taken(taken: Address) -> None:
     """Damage: "Server did not start properly" is all that an operator learns."""
     said = f"the port is taken by process {os.getpid()} \\(.*\\); stop what listens there, or choose another port"
     place = f"127.0.0.1:{taken.port}"
-    with pytest.raises(ConfigError, match=rf"cannot serve at grpc\+tcp://{place}: {said} \(`serve_at`\)"):
+    with pytest.raises(ConfigError, match=rf"cannot serve at grpc\+tcp://{place}: {said}"):
         FlightSql(cast("Any", None), f"grpc+tcp://{place}", token=Secret("t"))
+    files = [(b"no certificate", b"no key")]
+    with pytest.raises(ConfigError, match="its certificate and its key cannot be used, or not together"):
+        FlightSql(cast("Any", None), "grpc+tls://127.0.0.1:0", token=Secret("t"), certificates=files)
     with pytest.raises(ConfigError, match=rf"cannot serve the console at {place} \(`console_at`\): {said}"):
         _bound(Place("127.0.0.1", taken.port or 0))
 

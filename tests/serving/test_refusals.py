@@ -1,4 +1,4 @@
-"""What a client is told when it is not let in, connects wrongly, or makes a call that there is not."""
+"""What a client reads when it is not let in, connects wrongly, or makes a call that there is not."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_a_wrong_token_differs_from_none(address: str, token: str | None, why: s
     ["http://127.0.0.1:8080", "grpc://127.0.0.1:1", "grpc+foo://127.0.0.1:1", "s3://bucket/prefix", "memory://"],
 )
 def test_a_wrong_scheme_is_named(where: str) -> None:
-    """Damage: "No client transport implementation"; or a location is looked for that nobody meant."""
+    """Damage: "No client transport implementation"; or a location is looked for that the caller did not mean."""
     scheme = where.partition(":")[0]
     with pytest.raises(ConfigError, match=rf"^{re.escape(scheme)}:// is nowhere to connect to: .*grpc\+tls://…"):
         strandline.connect(where)

@@ -183,7 +183,7 @@ def _ticks(env: Environment, wanted: Wanted, stop: Stop, report: Report, ticked:
             if wanted.once and report.waits():  # what reads views that are in place now is made now
                 continue
             if wanted.once or (wanted.until is not None and complete >= wanted.until):
-                return report.ended(progress["problems"])
+                return report.ended(progress)
         stop.pause(wanted.tick_ms / 1000 - (time.monotonic() - begun))
     return Exit.OK
 

@@ -6,6 +6,7 @@ class, position and facts, in the trailer that Flight has for what an applicatio
 
 from __future__ import annotations
 
+import re
 from typing import Any, Final
 
 import msgspec
@@ -13,6 +14,7 @@ import pyarrow as pa
 from pyarrow import flight
 
 from strandline import errors
+from strandline.connections.ports import cannot_listen
 from strandline.errors import (
     AsOfError,
     CollectionError,
@@ -26,6 +28,7 @@ from strandline.errors import (
     Unavailable,
     first_line,
 )
+from strandline.instance.carriers.access import Address
 from strandline.instance.carriers.exchange import spoken
 
 OURS: Final = "strandline-client"
@@ -115,12 +118,14 @@ def _unreached(text: str, server: str) -> StrandlineError:
         return Unavailable(f"{server} does not answer: nothing listens there; is `strandline run` running?")
     if any(sign in text for sign in ("Socket closed", "Connection reset")):
         return Unavailable(f"{server} has cut the connection: it has ended, or wants TLS (grpc+tls://…)")
-    return Unavailable(f"{server} does not answer: {text.rpartition('last error: ')[2]}")
+    return Unavailable(f"{server} does not answer: {_ADDRESSED.sub('', text.rpartition('last error: ')[2])}")
 
 
+_ADDRESSED: Final = re.compile(r"^[A-Z_]+: (?:ipv4|ipv6|unix):\S*: ")
+"""The status and the address with which gRPC begins."""
 _WRONG: Final = (
     ("wrong version number", "serves without TLS: connect to its address as grpc+tcp://…"),
-    ("CERTIFICATE_VERIFY_FAILED", "shows a certificate that this process does not trust: name its `authority`"),
+    ("certificate verify failed", "shows a certificate that this process does not trust: name its `authority`"),
     ("Peer name", "shows a certificate for another name: connect to the name that its certificate has"),
     ("Hostname Verification", "shows a certificate for another name: connect to the name that its certificate has"),
 )
@@ -138,3 +143,14 @@ def _meant(said: Said) -> StrandlineError:
     kind = getattr(errors, said.kind, Unavailable)
     simple = isinstance(kind, type) and issubclass(kind, StrandlineError)
     return kind(said.message) if simple else Unavailable(said.message)
+
+
+def unserved(place: str, error: BaseException) -> ConfigError:
+    """Return why nothing can listen at ``place``, of which gRPC says nothing: the address, or what TLS needs."""
+    scheme, _, at = place.partition("://")
+    why = first_line(error).removeprefix("Unknown error: ")
+    if scheme == "grpc+tls":
+        why = "its certificate and its key cannot be used, or not together (`serve_certificate`, `serve_key`)"
+    if scheme != "grpc+unix":
+        why = cannot_listen(Address.parse(at).local, why)
+    return ConfigError(f"cannot serve at {place}: {why}")

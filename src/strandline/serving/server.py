@@ -4,6 +4,8 @@ It listens on a Unix socket in a directory that only its user may enter, or at a
 off loopback.  Each call runs in a thread of its own.  A call that a client leaves, or a stream that it stops reading,
 costs other clients nothing but what `desk` bounds.
 
+Long because it is one class, with every call of Flight SQL, and what guards it.
+
 Limit: pyarrow sets no bound on the message that a server receives; `desk.ROWS_BYTES_MAX` counts what has arrived.
 
 Source: https://arrow.apache.org/docs/format/FlightSql.html.
@@ -21,14 +23,12 @@ import pyarrow as pa
 from pyarrow import flight
 
 from strandline.client import Leaving, Progress, Updates
-from strandline.connections.ports import cannot_listen
 from strandline.controller.language import statements
-from strandline.errors import ConfigError, InvalidUsage, first_line
-from strandline.instance.carriers.access import Address
+from strandline.errors import InvalidUsage
 from strandline.instance.carriers.exchange import start_thread
 from strandline.serving.calls import BEARER, CALL, QUERY, ROWS, SUBSCRIBE, TRUE_AT, Query, Rows, Subscribe, called, read
 from strandline.serving.desk import Desk
-from strandline.serving.failures import OURS, as_flight
+from strandline.serving.failures import OURS, as_flight, unserved
 from strandline.serving.messages import Message, kind_of, made, packed, unpacked
 from strandline.serving.metadata import told
 from strandline.store.secret import Secret
@@ -58,7 +58,7 @@ class FlightSql:
             how = {"tls_certificates": certificates, "middleware": middleware, "auth_handler": _Greeting()}
             self._server = _Server(desk, place, **how)
         except (pa.ArrowException, OSError) as error:
-            raise ConfigError(f"cannot serve at {place}: {_why_not(place, error)}") from error
+            raise unserved(place, error) from error
 
     @property
     def port(self) -> int:
@@ -74,13 +74,6 @@ class FlightSql:
             self._server.leaving.close()
 
         start_thread(shut_down, "serving-ends")
-
-
-def _why_not(place: str, error: BaseException) -> str:
-    """Return why nothing can listen at ``place``: of a port, gRPC does not say."""
-    scheme, _, at = place.partition("://")
-    said = first_line(error).removeprefix("Unknown error: ")
-    return said if scheme == "grpc+unix" else f"{cannot_listen(Address.parse(at).local, said)} (`serve_at`)"
 
 
 class _Server(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow ships no types

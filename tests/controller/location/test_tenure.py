@@ -70,7 +70,7 @@ def test_another_process_that_got_the_same_id_is_not_the_holder() -> None:
 
 
 def test_a_dead_holder_of_another_deployment_is_refused_and_named() -> None:
-    """Damage: a mistyped location is taken from its owner; or the operator is told to stop what has ended long ago."""
+    """Damage: a mistyped location is taken from its owner; or the operator is to stop what has ended long ago."""
     with pytest.raises(ConfigError) as refused:
         admit(_held(deployment="other"), _claim(), Host())
     assert str(refused.value) == (

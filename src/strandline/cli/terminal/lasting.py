@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Final
 
+from strandline.cli.terminal.output import Output
 from strandline.instance.carriers.exchange import start_thread
 
 SAYS_S: Final = 5.0
@@ -32,3 +33,10 @@ def lasting(say: Callable[[int], object], every_s: float = SAYS_S) -> Iterator[N
     finally:
         over.set()
         ended.wait(SAYS_S)
+
+
+@contextmanager
+def noted(what: str, output: Output, every_s: float = SAYS_S) -> Iterator[None]:
+    """Have it noted on standard error that ``what`` goes on, and since how long, while the context lasts."""
+    with lasting(lambda seconds: output.note(f"strandline: {what}: {seconds} s so far"), every_s):
+        yield

@@ -36,8 +36,9 @@ class Report:
         self._pacer = Pacer(time.monotonic, self.pause_s)
         self._read: dict[str, int] = {}
         self._problems: dict[str, str] = {}
-        self._waiting: set[tuple[str, str]] = set()
-        self._shown: set[tuple[str, str]] = set()
+        self._waiting: dict[str, str] = {}
+        self._shown: dict[str, str] = {}
+        self._noticed: set[tuple[str, str]] = set()
         self._overdue: dict[str, str] = {}
         self._begun: dict[str, Beginning] = {}
         self._replaced: dict[str, int] = {}
@@ -104,9 +105,13 @@ class Report:
         if mended := sorted(self._problems.keys() - problems.keys()):
             self.say("mended", of=listed(mended), what="it goes on" if len(mended) == 1 else "they go on")
         self._problems = problems
-        waiting = {(name, notice) for name, notices in progress["notices"].items() for notice in notices}
-        self._say_waiting(waiting & self._waiting)  # the next tick usually resolves a wait of a single tick
-        self._waiting = waiting
+        waiting = progress["waiting"]  # of what waited before, too: the next tick usually resolves a wait
+        self._say_waiting({name: why for name, why in waiting.items() if self._waiting.get(name) == why})
+        self._waiting = dict(waiting)
+        notices = {(name, notice) for name, said in progress["notices"].items() for notice in said}
+        for name, notice in sorted(notices - self._noticed):
+            self.say("notice", of=name, what=notice)
+        self._noticed = notices
         for name, last in progress["replaced"].items():
             if self._replaced.get(name) != last:
                 self.say("replaced", of=name, after=last)
@@ -116,14 +121,16 @@ class Report:
                 self.say("evolved", of=name, columns=", ".join(fresh))
             self._evolved[name] = len(columns)
 
-    def _say_waiting(self, lasting: set[tuple[str, str]]) -> None:
-        for name, notice in sorted(lasting - self._shown):
-            self.say("waiting", of=name, what=notice)
-        self._shown = lasting
+    def _say_waiting(self, waiting: dict[str, str]) -> None:
+        fresh = {name: why for name, why in sorted(waiting.items()) if self._shown.get(name) != why}
+        for why, names in by_reason(fresh).items():
+            self.say("waiting", of=listed(names), what=why)
+        self._shown = waiting
 
-    def ended(self, problems: dict[str, str]) -> Exit:
+    def ended(self, progress: dict[str, Any]) -> Exit:
         """Report what the last tick could not do, and what still waits, one sentence each."""
-        self._say_waiting(self._waiting | self._shown)
+        self._say_waiting(self._shown | self._waiting)
+        problems = progress["problems"]
         for why, names in by_reason(dict(sorted(problems.items()))).items():
             self._output.note(f"strandline: {listed(names)}: {why}")
         return Exit.FAILED if problems else Exit.OK
