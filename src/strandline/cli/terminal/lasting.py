@@ -1,4 +1,4 @@
-"""Lasting: what takes more than a few seconds says so, again and again, so that nobody takes it for stuck."""
+"""Lasting: what takes more than a few seconds says so, again and again, so that its user does not take it for stuck."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SAYS_S: Final = 5.0
 def lasting(say: Callable[[int], object], every_s: float = SAYS_S) -> Iterator[None]:
     """Have ``say`` called, in a thread of its own, with the seconds since the context began, while that lasts.
 
-    It is not called any more once the context has ended; it must not raise.
+    It is called no longer once the context has ended; it must not raise.
     """
     begun, over = time.monotonic(), threading.Event()
 

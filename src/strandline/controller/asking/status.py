@@ -48,11 +48,7 @@ async def status(core: Core) -> dict[str, Any]:
     """
     catalog = core.catalog
     report = None if core.writing is None else core.writing.running.report()
-    if report is None:
-        problems, notices = await core.health.published_problems.read(), await core.health.published_notices.read()
-    else:
-        problems, notices = core.health.problems(), dict(report.notices)
-    said = words.states(problems, notices)
+    said = await _states(core, report)
     writers = await _writers(core.client.notifier)
     persists, theirs = live.split(writers or {})
     counted = theirs if core.writing is None else core.live()
@@ -113,6 +109,12 @@ async def status(core: Core) -> dict[str, Any]:
         "waiting": said.waiting,
         "problems": said.problems,
     }
+
+
+async def _states(core: Core, report: Report | None) -> words.States:
+    if report is not None:
+        return words.states(core.health.problems(), report.notices)
+    return words.states(await core.health.published_problems.read(), await core.health.published_notices.read())
 
 
 def _said(name: str, said: words.States) -> dict[str, Any]:

@@ -1,10 +1,10 @@
 """Words of state: what is said of an item is a problem, a wait or a notice, and never two of them.
 
-- A *problem* stops the item until somebody acts, or something answers again.
+- A *problem* stops the item until its operator acts, or another system answers again.
 - A *wait* ends by itself: its sentence begins with `errors.WAITS`, and says for what.
 - A *notice* tells something; it stops nothing.
 
-Whoever meets something says it in a sentence, in any process; here it is parted, for all who show it.
+The process that meets something says it in a sentence; here these are parted, for all that show them.
 """
 
 from __future__ import annotations
