@@ -23,7 +23,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from types import FrameType
@@ -90,11 +90,10 @@ def until_stopped(call: Callable[[Stop], Exit], note: Callable[[str], object]) -
 
 
 def _run(opener: Opener, project: Project, wanted: Wanted, output: Output, stop: Stop) -> Exit:
-    with reporting(project, output) as report:
+    with reporting(project, output) as report, ExitStack() as opened:
         with report.starting(f"Spark, and the location {project.location}"):
-            env = opener.writing(project, take_over=wanted.take_over, tick_ms=wanted.tick_ms)
-        with env:
-            return going_on(env, project, wanted, report, stop)
+            env = opened.enter_context(opener.writing(project, take_over=wanted.take_over, tick_ms=wanted.tick_ms))
+        return going_on(env, project, wanted, report, stop)
 
 
 def going_on(
