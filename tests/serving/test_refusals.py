@@ -17,7 +17,7 @@ from tests.instance.carriers.test_flight import certificate
 from tests.serving.conftest import SECRET
 
 import strandline
-from strandline.errors import ConfigError, DefinitionError, StrandlineError, Unavailable
+from strandline.errors import ConfigError, DefinitionError, InvalidUsage, StrandlineError, Unavailable
 from strandline.serving.desk import Desk
 from strandline.serving.server import FlightSql
 from strandline.store.secret import Secret
@@ -121,7 +121,9 @@ def test_tls_at_one_end_alone_is_said(address: str, tmp_path: Path) -> None:
         for authority in (None, str(other)):
             strange = refused(f"grpc+tls://{there}", token=SECRET, authority=authority)
             assert "a certificate that this process does not trust: name its `authority`" in str(strange)
-        assert isinstance(refused(f"grpc+tls://{there}", token=SECRET, authority=str(proof)), DefinitionError)
+        assert isinstance(refused(f"grpc+tls://{there}", token=SECRET, authority=str(proof)), InvalidUsage), (
+            "it is let in"
+        )
     finally:
         secure.close()
 

@@ -104,7 +104,7 @@ def test_a_directory_that_is_not_there_is_said_when_the_source_is_created(tmp_pa
     connectors = Readers(HandClock(0), None, None, None)
 
     def ask(path):
-        asyncio.run(connectors.ask("s", "files", {"path": str(path)}))
+        asyncio.run(connectors.ask("s", "files", {"path": str(path), "format": "csv"}))
 
     (tmp_path / "in").mkdir()
     (tmp_path / "in" / "one.csv").write_text("a\n1\n")
@@ -113,4 +113,4 @@ def test_a_directory_that_is_not_there_is_said_when_the_source_is_created(tmp_pa
     for path, root in (("inn", "inn"), ("inn/*.csv", "inn"), ("in/two.csv", "in/two.csv")):
         with pytest.raises(DefinitionError, match=f"directory '{tmp_path}/{root}' does not exist: create it, or"):
             ask(tmp_path / path)
-    asyncio.run(connectors.ask("s", "files", {"path": "s3://bucket/in"}))
+    asyncio.run(connectors.ask("s", "files", {"path": "s3://bucket/in", "format": "csv"}))
