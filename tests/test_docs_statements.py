@@ -60,6 +60,7 @@ def upstreams(monkeypatch: pytest.MonkeyPatch) -> None:
     async def nothing(*_: object) -> SourceReader:
         return TablesReader(Upstream())
 
+    monkeypatch.setitem(cast("Any", registry.READERS), "files", replace(registry.READERS["files"], ask=None))
     for name, tables in (("kafka", False), ("postgres", True)):
         made = ReaderKind(name, Read, nothing, connections={"connection": ConnectionKind(name, Server)}, tables=tables)
         there = registry.READERS.get(name)

@@ -34,6 +34,7 @@ from __future__ import annotations
 import errno
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 
 class StrandlineError(Exception):
@@ -177,6 +178,19 @@ class Silent(Unavailable):
 
 class Disconnected(Unavailable):
     """The connection to another process was cut, or cannot be made; what was under way may or may not have arrived."""
+
+
+WAITS: Final = "it waits for "
+"""How a sentence begins that says of an item what it waits for: it goes on by itself once that is done or there."""
+
+
+def is_wait(said: str) -> bool:
+    """Return whether a sentence about an item says that it waits, and for what; else it is a problem, or a notice.
+
+    >>> is_wait("it waits for 'orders'"), is_wait("the store does not answer")
+    (True, False)
+    """
+    return said.startswith(WAITS)
 
 
 def first_line(error: BaseException) -> str:

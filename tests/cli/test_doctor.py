@@ -27,9 +27,13 @@ from strandline.controller.defining.project.files import load
 from strandline.controller.location.catalog import KEY, CatalogStore, Holder
 from strandline.controller.location.tenure import SystemProcesses
 from strandline.options import options_of
+from strandline.persist.handles.location import Pair, agree
 from strandline.persist.handles.register import Register
+from strandline.store.blob_kinds.file import FileBlob
 from strandline.store.memory import MemoryConsensus
 from strandline.store.system import SystemClock, SystemIds
+from strandline.wiring.locations import BLOB
+from strandline.wiring.loop import at_once
 from strandline.wiring.registry import DRIVERS, READERS
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -254,6 +258,16 @@ def test_a_consensus_that_does_not_answer(project, closed_port, capsys) -> None:
     assert (status, faults(found)) == (1, [("consensus", "missing")])
     assert f"127.0.0.1:{closed_port}" in found["consensus"][0]["found"]
     assert CANARY not in printed
+
+
+def test_a_consensus_that_is_lost_is_not_said_to_be_made_by_the_first_run(project, capsys) -> None:
+    """Damage: `doctor` calls a location sound that no process can open."""
+    blob = FileBlob(project / "data" / BLOB)
+    pair = Pair(blob, MemoryConsensus(), str(project / "data"), "consensus.db (SQLite, inside the location)")
+    at_once(agree(pair, SystemClock(), SystemIds(), writes=True))
+    status, found, _ = asked(capsys, "--project", str(project))
+    assert (status, faults(found)) == (1, [("consensus", "wrong")])
+    assert "has lost its consensus, consensus.db (SQLite, inside the location)" in found["consensus"][0]["found"]
 
 
 CONNECTION = """

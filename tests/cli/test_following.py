@@ -98,10 +98,21 @@ def test_a_view_whose_file_goes_is_kept_and_that_is_said_once(place: Place) -> N
     (place.root / "views/v.sql").unlink()
     ((event, what),) = place.looked()
     assert event == "not applied"
-    assert what.startswith("views/v.sql: 'v' is defined here no longer")
-    assert "DROP it with `strandline sql`" in what
+    assert what == (
+        "views/v.sql: 'v' is defined here no longer, and is kept up to date all the same: "
+        "drop it with `strandline apply --drop`, or put the definition back"
+    )
     assert "v" in place.core.catalog.items
     assert place.looked() == []
+
+
+def test_what_reads_a_definition_that_goes_is_named(place: Place) -> None:
+    """Damage: its author drops it, and learns only then what went with it."""
+    place.write({"views/w.sql": "CREATE MATERIALIZED VIEW w AS SELECT k FROM t"})
+    place.looked()
+    (place.root / "tables/t.sql").unlink()
+    ((_, what),) = place.looked()
+    assert "kept up to date all the same (v, w read it): drop it with" in what
 
 
 def test_of_several_changes_those_that_need_no_drop_are_applied(place: Place) -> None:

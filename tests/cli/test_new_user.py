@@ -154,10 +154,10 @@ def test_a_file_that_waits_is_named_by_run_and_by_status(orders, text, age_h, wh
     os.utime(orders.root / "in/waits.csv", (settled, settled))
     ran = orders.run("run", "--once")
     assert ran.status == 0
-    assert f"file 'waits.csv' is not taken yet: {why}" in ran.err
-    assert f"orders: file 'waits.csv' is not taken yet: {why}" in orders.run("status").out
-    (notice,) = orders.run("status", "--json").documents[0]["collections"]["orders"]["notices"]
-    assert notice == f"file 'waits.csv' is not taken yet: {why}"
+    waits = f"it waits for file 'waits.csv', which is not taken yet: {why}"
+    assert waits in ran.err
+    assert f"waiting: orders: {waits}" in orders.run("status").out
+    assert orders.run("status", "--json").documents[0]["collections"]["orders"]["waiting"] == waits
 
 
 def test_run_counts_each_record_once(orders):

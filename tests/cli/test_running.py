@@ -17,9 +17,11 @@ from lost_bridge import refused_by_the_jvm
 
 from strandline import console
 from strandline.cli import running
-from strandline.cli.running import FINISHING, Report, Stop, Wanted, _ticks, run, until_stopped
+from strandline.cli.running import FINISHING, Stop, Wanted, _ticks, run, until_stopped
 from strandline.cli.terminal.exits import Exit
+from strandline.cli.terminal.lasting import lasting, noted
 from strandline.cli.terminal.output import Output
+from strandline.cli.terminal.reporting import Report
 from strandline.errors import (
     ConfigError,
     CorruptionError,
@@ -51,6 +53,7 @@ class Ticking:
             "late": [],
             "complete": 7,
             "notices": {},
+            "waiting": {},
             "replaced": {},
             "evolved": {},
         }
@@ -112,7 +115,7 @@ def test_a_run_ends_as_documented_if_the_signal_ended_spark_first(
     seen = SimpleNamespace(http=None, ticked=lambda _: None)
     monkeypatch.setattr(console, "observed", lambda *_: nullcontext(seen))
     monkeypatch.setattr(running, "Door", SimpleNamespace(of=lambda _: None))
-    project = cast("Any", SimpleNamespace(root=tmp_path, resolved=None))
+    project = cast("Any", SimpleNamespace(root=tmp_path, resolved=None, location="data", definitions=()))
     monkeypatch.setattr(running, "SIGNAL_SECONDS_MAX", 120)
     assert run(cast("Any", Opening(phase, signalled=True)), project, wanted, Output(json=True)) is Exit.OK
     monkeypatch.setattr(running, "SIGNAL_SECONDS_MAX", 0.1)
@@ -135,9 +138,12 @@ def test_after_a_promotion_what_cannot_be_applied_is_said_and_the_rest_goes_on(
 
     env = SimpleNamespace(watch=print, overdue=print, beginnings=tuple, apply=apply, tick=tick, written_by=str)
     wanted = Wanted(once=True, until=None, take_over=False, tick_ms=1)
-    project = cast("Any", SimpleNamespace(root=tmp_path, resolved=None))
+    project = cast("Any", SimpleNamespace(root=tmp_path, resolved=None, location="data", definitions=()))
     for promoted in (0.0, None):
-        assert running.going_on(cast("Any", env), project, wanted, Output(json=True), Stop(), promoted) is Exit.FENCED
+        assert (
+            running.going_on(cast("Any", env), project, wanted, Report(Output(json=True)), Stop(), promoted)
+            is Exit.FENCED
+        )
     assert asked == [False, True]
     assert "m.yml: 'b' has no key" in capsys.readouterr().err
 
@@ -230,3 +236,85 @@ def test_a_long_first_tick_is_a_line_for_each_reason_and_not_for_each_item() -> 
     assert len(lines) == 2, "what was said is not said again"
     report.overdue({**waits, "v3": "it waits for 's'"})
     assert lines[2:] == [("waiting", {"of": "v3", "what": "it waits for 's'"})]
+
+
+def test_what_several_items_lack_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    """Damage: one variable that is not set fills the screen, and a problem that is mended does so again."""
+    lines: list[tuple[str, dict[str, object]]] = []
+
+    class Heard(Report):
+        def say(self, event: str, **facts: object) -> None:
+            lines.append((event, facts))
+
+    report = Heard(Output(json=False))
+    quiet: dict[str, Any] = {"steps": {}, "sources": {}, "notices": {}, "waiting": {}, "replaced": {}, "evolved": {}}
+    lacking = "the configuration refers to the environment variable 'SHOP_PASSWORD', which is not set"
+    problems = dict.fromkeys(["shop", "reports", "archive"], lacking)
+    waits = "it waits for its source 'shop', which has a problem"
+    stopped = {**quiet, "problems": problems, "waiting": dict.fromkeys(["orders", "lines"], waits)}
+    for _ in range(3):
+        report.looked(stopped)
+    assert lines == [
+        ("problem", {"of": "archive,reports,shop", "what": lacking}),
+        ("waiting", {"of": "lines,orders", "what": waits}),
+    ]
+    report.looked({**quiet, "problems": {}})
+    assert lines[2:] == [("mended", {"of": "archive,reports,shop", "what": "they go on"})]
+    assert report.ended({**stopped, "problems": dict(reversed(problems.items()))}) is Exit.FAILED
+    assert capsys.readouterr().err.splitlines()[0] == f"strandline: archive,reports,shop: {lacking}"
+
+
+def test_a_problem_a_wait_and_a_notice_are_said_once_and_by_their_words() -> None:
+    """Damage: what ends by itself looks like trouble; or a column that came is logged as a wait that never ends."""
+    lines: list[tuple[str, dict[str, object]]] = []
+
+    class Heard(Report):
+        def say(self, event: str, **facts: object) -> None:
+            lines.append((event, facts))
+
+    report = Heard(Output(json=False))
+    quiet: dict[str, Any] = {"steps": {}, "sources": {}, "replaced": {}, "evolved": {}, "problems": {}}
+    column = "upstream has columns that are not read: `x` INT"
+    looked = {**quiet, "notices": {"shop": [column]}, "waiting": {"v": "it waits for what was begun for it at noon"}}
+    report.looked(looked)
+    assert lines == [("notice", {"of": "shop", "what": column})], "most waits are over at the next tick"
+    report.looked(looked)
+    report.looked({**looked, "waiting": {}})
+    assert lines[1:] == [("waiting", {"of": "v", "what": "it waits for what was begun for it at noon"})]
+    assert report.ended({**looked, "waiting": {}}) is Exit.OK
+
+
+def test_a_source_that_is_dropped_or_opened_anew_takes_nothing_back(capsys: pytest.CaptureFixture[str]) -> None:
+    """Damage: a tick logs that it has read fewer records than none."""
+    report = Report(Output(json=False))
+
+    def read(**counts: int) -> str:
+        sources = {name: {"read_records": count} for name, count in counts.items()}
+        report.ticked(1, 0.1, {"sources": sources, "steps": {"v": 1}})
+        return capsys.readouterr().err.partition("read=")[2].partition(" ")[0]
+
+    assert [read(a=363, b=5), read(b=7), read(b=7, a=10), read(b=7, a=4)] == ["368", "2", "10", "4"]
+
+
+def test_what_is_started_is_said_at_once_and_while_it_lasts(capsys: pytest.CaptureFixture[str]) -> None:
+    """Damage: for a minute nothing is printed, and a new user presses Ctrl-C."""
+    said: list[int] = []
+    heard = threading.Event()
+
+    def say(seconds: int) -> None:
+        said.append(seconds)
+        if len(said) == 2:
+            heard.set()
+
+    with lasting(say, every_s=0.01):
+        assert heard.wait(60)
+    count = len(said)
+    assert said == sorted(said)
+    assert not threading.Event().wait(0.05)
+    assert len(said) == count, "what has ended goes on no more"
+    with noted("applying 3 changes", Output(json=True), every_s=0.01):
+        while not (told := capsys.readouterr().err):
+            threading.Event().wait(0.01)
+    assert told.startswith("strandline: applying 3 changes: 0 s so far\n")
+    with Report(Output(json=False)).starting("Spark"):
+        assert "event=starting what=Spark" in capsys.readouterr().err

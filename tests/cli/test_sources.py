@@ -48,7 +48,9 @@ def test_the_operator_sees_what_could_not_be_decoded_and_what_to_do_and_does_it(
 def test_a_source_that_stands_still_is_tried_again_at_once(place):
     """Damage: an operator who has mended something waits, and does not know whether it was that."""
     path = place.root / "in"
+    path.mkdir()
     assert place.sql(f"CREATE SOURCE s (id INT) USING files OPTIONS (path '{path}/*.csv', settle '0')").status == 0
+    path.rmdir()
     said = place.run("source", "retry", "s")
     assert (said.status, said.out.partition(":")[0]) == (1, "s was opened anew, and still has a problem")
     assert "does not exist" in said.out

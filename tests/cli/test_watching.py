@@ -26,11 +26,12 @@ def status(rows: int = 0, **problems: str) -> dict[str, Any]:
         "updates": rows,
         "parts": 1,
         "errors": {"rows": 0, "first": [], "since": None},
-        "notices": ["file 'a.csv' is not taken yet"],
+        "notices": ["upstream has columns that are not read"],
+        "waiting": "it waits for file 'a.csv'",
         "problem": problems.get("s"),
         "durable_records": rows,
     }
-    view = {**source, "kind": "view", "notices": [], "last_step": {"rows": 40, "ms": 12}}
+    view = {**source, "kind": "view", "notices": [], "waiting": None, "last_step": {"rows": 40, "ms": 12}}
     return {
         "epoch": 3,
         "holder": None,
@@ -42,6 +43,7 @@ def status(rows: int = 0, **problems: str) -> dict[str, Any]:
         "next": None,
         "persist": {},
         "writer_persist": None,
+        "waiting": {"s": "it waits for file 'a.csv'"},
         "problems": problems,
     }
 
@@ -60,7 +62,11 @@ def test_lags_times_costs_and_what_waits_are_shown(capsys: pytest.CaptureFixture
     assert "1.5 s, 2,048 bytes" in said
     assert "2023-11-14T22:13:20.500Z (1700000000500)" in said
     assert "12 ms, 40 rows" in said
-    assert "s: file 'a.csv' is not taken yet" in said
+    assert "waiting: s: it waits for file 'a.csv'\n" in said
+    begins = status()
+    begins["collections"]["s"]["first"] = {"rows": 3_000, "about": 12_000, "ms": 9_000}
+    assert "waiting: s: it waits for file 'a.csv': 3,000 of about 12,000 rows\n" in shown(capsys, begins)
+    assert "notice: s: upstream has columns that are not read" in said
 
 
 def test_what_stands_still_has_an_exit_status_of_its_own() -> None:

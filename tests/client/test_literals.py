@@ -37,7 +37,6 @@ OTHERS: Final = (
     ("VALUES ('1')", "int"),
     ("VALUES (1)", "string"),
     ("VALUES (1.5)", "double"),
-    ("VALUES (128)", "tinyint"),
     ("VALUES (1.005)", "decimal(10,2)"),
     ("VALUES (0.0000000000000000001)", "decimal(38,38)"),
     ("VALUES ('a\\tb')", "string"),

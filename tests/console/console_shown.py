@@ -37,6 +37,7 @@ class Hands:
 def item(kind: str, *reads: str, **figures: Any) -> dict[str, Any]:
     """Return the figures of an item that is fresh, but for ``figures``."""
     found: dict[str, Any] = {"kind": kind, "instance": "", "reads": list(reads), "notices": [], "problem": None}
+    found["waiting"] = None
     if kind in {"table", "source", "source table", "view"}:
         found |= {
             "phase": "following",

@@ -30,8 +30,8 @@ FOLLOW = Watch.follow  # a console of a test looks by itself
         (item("view", lag={"ms": 9_000}), 0, "fresh"),
         (item("view", lag={"ms": 61_000}, refresh="EVERY '1 day'"), 0, "fresh"),
         (item("view", lag={"ms": None}, phase="hydrating"), 0, "beginning"),
-        (item("view", notices=["it waits"]), 0, "waiting"),
-        (item("materialization", notices=["at the next hour"], lag={"ms": 61_000}), 0, "waiting"),
+        (item("view", waiting="it waits for 12:00"), 0, "waiting"),
+        (item("materialization", waiting="it waits for the next hour", lag={"ms": 61_000}), 0, "waiting"),
         (item("connection"), 0, "fresh"),
     ],
 )

@@ -359,6 +359,9 @@ class Connected:
     def check(self, *_: object) -> None:
         """Accept everything."""
 
+    async def ask(self, *_: object) -> None:
+        """The upstream is there."""
+
     def connections(self, _: str) -> dict[str, str]:
         """Return that no connector uses any."""
         return {}

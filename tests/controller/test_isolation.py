@@ -117,7 +117,7 @@ def test_tables_that_cannot_be_sealed_say_so(core: Core, monkeypatch: pytest.Mon
         run_sync(core.tick())
     problems = core.health.problems()
     assert problems[SHARD] == "the store does not answer"
-    assert "tables cannot be sealed: the store does not answer" in problems["t"]
+    assert problems["t"] == "it waits for the transactions, which cannot be sealed: the store does not answer"
     run_sync(core.tick())
     assert core.health.problems() == {}
 
@@ -212,7 +212,7 @@ def test_what_stands_still_without_a_word_is_named(core: Core) -> None:
     run_sync(definitions.add(core, silent))
     for _ in range(2):
         run_sync(core.tick())
-        assert core.health.problems()["silent"] == "it stands still; its upper is [0]"
+        assert core.health.problems()["silent"] == "it stands still, and nothing that is known stands in its way"
 
 
 def test_a_create_of_unknown_outcome_that_happened_is_opened_by_the_next_tick(

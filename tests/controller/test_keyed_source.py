@@ -45,6 +45,9 @@ class Log:
     def check(self, *_: Any) -> None:
         """Accept it."""
 
+    async def ask(self, *_: Any) -> None:
+        """The upstream is there."""
+
     def connections(self, *_: Any) -> dict[str, str]:
         """Use none."""
         return {}

@@ -51,10 +51,10 @@ class Held:
         self._changes = 0
 
     async def published(self) -> dict[str, str | None]:
-        """Return the problems that `status` shows in another process."""
+        """Return the problems and waits that `status` shows in another process."""
         other = await Core.open(self.place.assembly, Config(), Mode.READ)
-        found: dict[str, str | None] = (await status.status(other))["problems"]
-        return found
+        found = await status.status(other)
+        return {**found["problems"], **found["waiting"]}
 
     async def after(self, milliseconds: int) -> dict[str, str | None]:
         """Let time pass; return what is published then."""
@@ -103,7 +103,7 @@ def test_a_tick_that_waits_for_a_step_names_every_item() -> None:
             found = await at.after(1)
             assert found.keys() == ITEMS
             assert found == at.said[-1]
-            assert found["matched"] == f"what was begun for it at {BEGUN} has not returned yet"
+            assert found["matched"] == f"it waits for what was begun for it at {BEGUN}"
             assert found["events"] == f"it waits for the end of the tick that began at {BEGUN}"
 
     asyncio.run(scenario())
@@ -115,7 +115,7 @@ def test_a_tick_that_waits_for_a_source_names_what_reads_it_too() -> None:
     async def scenario() -> None:
         async with holding(lambda core: (core.writing.instance._sources.open["events"].ingestion, "tick")) as at:
             found = await at.after(SHORT_MS + 1)
-            assert found["events"] == f"what was begun for it at {BEGUN} has not returned yet"
+            assert found["events"] == f"it waits for what was begun for it at {BEGUN}"
             assert found["matched"] == f"it waits for its turn in the tick that began at {BEGUN}"
             assert found["items"] == f"it waits for the end of the tick that began at {BEGUN}"
 
@@ -128,7 +128,7 @@ def test_a_move_of_many_views_at_once_is_waited_for_by_each() -> None:
     async def scenario() -> None:
         async with holding(lambda core: (core.client, "advance_many"), of="totals") as at:
             found = await at.after(SHORT_MS + 1)
-            assert found["totals"] == f"what was begun for it at {BEGUN} has not returned yet"
+            assert found["totals"] == f"it waits for what was begun for it at {BEGUN}"
 
     asyncio.run(scenario())
 

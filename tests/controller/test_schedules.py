@@ -94,14 +94,14 @@ def test_an_endpoint_follows_as_often_as_it_says_and_status_says_until_when_it_w
         assert not world.same()
         found = world.status()
         assert found["problem"] is None
-        (notice,) = found["notices"]
-        assert notice.startswith("by its schedule, its next transaction begins at ")
+        assert found["notices"] == []
+        assert found["waiting"].startswith("it waits for its schedule: its next transaction begins at ")
         assert run_sync(status.status(world.core))["problems"] == {}
         looked = progress(world.core)
         assert looked["complete"] == world.core.health.time, "what waits as it says keeps nothing from being complete"
     world.change(10)
     assert world.same()
-    assert world.status()["notices"] == []
+    assert world.status()["waiting"] is None
 
 
 def test_another_process_reads_until_when_an_endpoint_waits(world: World) -> None:
@@ -109,7 +109,7 @@ def test_another_process_reads_until_when_an_endpoint_waits(world: World) -> Non
     world.make("every '10 minutes'")
     world.change(0)
     world.change(1)
-    assert world.status(world.open(Mode.INDEPENDENT))["notices"] == world.status()["notices"] != []
+    assert world.status(world.open(Mode.INDEPENDENT))["waiting"] == world.status()["waiting"] is not None
 
 
 def test_ticks_are_left_out_while_an_endpoint_waits_and_not_once_it_is_due(world: World) -> None:

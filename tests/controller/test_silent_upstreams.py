@@ -98,6 +98,9 @@ class Site:
     def check(self, *_: Any) -> None:
         """Accept it: see `Connectors.check`."""
 
+    async def ask(self, *_: Any) -> None:
+        """The upstream is there."""
+
     def connections(self, *_: Any) -> dict[str, str]:
         """Use none: see `Connectors.connections`."""
         return {}

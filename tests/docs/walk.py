@@ -36,6 +36,7 @@ MASKS: Final = (
     (re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?Z?"), "<time>"),
     (re.compile(r"\b\d{13}\b"), "<time>"),
     (re.compile(r"grpc\+unix://\S+"), "<socket>"),
+    (re.compile(r"http://127\.0\.0\.1:\d+"), "<console>"),
     (re.compile(r"\bseconds=[\d.]+|\b\d+(?:\.\d+)? (?:s|ms)\b"), "<duration>"),
     (re.compile(r"\bprocess \d+ on host '[^']*'"), "<process>"),
     (re.compile(r" +$", re.MULTILINE), ""),

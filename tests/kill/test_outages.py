@@ -100,9 +100,12 @@ class Running:
         return [found for found in self.said() if "time" in found]
 
     def well(self) -> None:
-        """Wait until two ticks from now on have no problem."""
+        """Wait until two ticks from now on have no problem, and nothing waits."""
         before, ends = len(self.ticks()), time.monotonic() + WELL_S_MAX
-        while not (len(after := self.ticks()[before:]) >= 2 and all(not tick["problems"] for tick in after[-2:])):
+        while not (
+            len(after := self.ticks()[before:]) >= 2
+            and not any(tick["problems"] or tick["waiting"] for tick in after[-2:])
+        ):
             assert time.monotonic() < ends, self.ticks()[-1:]
             self.wait(0.2)
 
@@ -119,7 +122,7 @@ def through(running: Running, outage: Outage, seconds: float) -> None:
             running.arrive()
             running.wait(2)
             for each in running.said()[before:]:
-                for name in each.get("waiting", each.get("problems", ())):
+                for name in {**each.get("waiting", {}), **each.get("problems", {})}:
                     named.setdefault(name, elapsed)
         ticks = len(running.ticks())
         end()

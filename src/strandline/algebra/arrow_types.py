@@ -84,7 +84,7 @@ def spark_type(column: str, kind: pa.DataType) -> str:
         return "timestamp_ntz" if kind.tz is None else "timestamp"
     if kinds.is_decimal(kind) and 0 <= kind.scale <= kind.precision <= DECIMAL_DIGITS_MAX:
         return f"decimal({kind.precision},{kind.scale})"
-    if kinds.is_list(kind) or kinds.is_large_list(kind) or kinds.is_fixed_size_list(kind):
+    if _is_list(kind):
         return f"array<{spark_type(column, kind.value_type)}>"
     if kinds.is_fixed_size_binary(kind):
         return "binary"
@@ -92,3 +92,49 @@ def spark_type(column: str, kind: pa.DataType) -> str:
         fields = (f"`{field.name.replace('`', '``')}`:{spark_type(column, field.type)}" for field in kind)
         return f"struct<{','.join(fields)}>"
     raise DefinitionError(f"column {column!r} is {kind} in Arrow, which no type of Spark stores")
+
+
+def assignable(given: pa.DataType, wanted: Type) -> bool:
+    """Return whether values of an Arrow type may be stored in a column without a CAST, where each of them fits.
+
+    It is Spark's rule for tables, ANSI store assignment: a number becomes another number, a date a timestamp, and
+    anything but a nested value a text; nothing else changes its kind.
+
+    >>> [assignable(pa.int64(), Atom(name)) for name in ("int", "double", "string", "date", "boolean")]
+    [True, True, True, False, False]
+    >>> [assignable(pa.string(), Atom(name)) for name in ("string", "int", "date", "binary")]
+    [True, False, False, False]
+    >>> assignable(pa.list_(pa.int8()), Array(Atom("bigint"))), assignable(pa.list_(pa.string()), Array(Atom("bigint")))
+    (True, False)
+    """
+    if kinds.is_null(given):
+        return True
+    if kinds.is_dictionary(given) or kinds.is_run_end_encoded(given):
+        return assignable(given.value_type, wanted)
+    match wanted:
+        case Atom("string"):
+            return not kinds.is_nested(given)
+        case Array(element):
+            return _is_list(given) and assignable(given.value_type, element)
+        case Struct(fields):
+            named = {name.lower(): field for name, field in fields}
+            return kinds.is_struct(given) and all(
+                field.name.lower() in named and assignable(field.type, named[field.name.lower()]) for field in given
+            )
+    family = _family(given)
+    return bool(family) and family == _family(arrow(wanted))
+
+
+def _is_list(kind: pa.DataType) -> bool:
+    return bool(kinds.is_list(kind) or kinds.is_large_list(kind) or kinds.is_fixed_size_list(kind))
+
+
+def _family(kind: pa.DataType) -> str:
+    if kinds.is_integer(kind) or kinds.is_floating(kind) or kinds.is_decimal(kind):
+        return "number"
+    if kinds.is_date(kind) or kinds.is_timestamp(kind):
+        return "date"
+    if kinds.is_boolean(kind):
+        return "boolean"
+    is_bytes = (kinds.is_binary, kinds.is_large_binary, kinds.is_fixed_size_binary, kinds.is_binary_view)
+    return "binary" if any(each(kind) for each in is_bytes) else ""

@@ -161,6 +161,9 @@ class _Tides:
     def check(self, *_: object) -> None:
         """See `Connectors.check`: it is as it should be."""
 
+    async def ask(self, *_: object) -> None:
+        """See `Connectors.ask`: it is there."""
+
     def counts(self, connector: str) -> str:
         """See `Connectors.counts`."""
         return "rows"

@@ -13,8 +13,10 @@ from typing import Any, Final
 
 from strandline.cli.running import Stop, Wanted, going_on, until_stopped
 from strandline.cli.terminal.exits import Exit
+from strandline.cli.terminal.lasting import noted
 from strandline.cli.terminal.opening import Asked, Opener
 from strandline.cli.terminal.output import Output
+from strandline.cli.terminal.reporting import reporting
 from strandline.client import NextVersion
 from strandline.controller.defining.project.settings import Project
 from strandline.errors import FencedError, NothingStored, StoreError, Unavailable
@@ -42,8 +44,8 @@ def _prepare(opener: Opener, project: Project, wanted: Wanted, output: Output, s
             begun = time.monotonic()
             output.log("promoting", views=",".join(version.names))
             env = version.promote()
-    with env:
-        return going_on(env, project, wanted, output, stop, promoted=begun)
+    with env, reporting(project, output) as report:
+        return going_on(env, project, wanted, report, stop, promoted=begun)
 
 
 def _prepared(version: NextVersion, wanted: Wanted, output: Output, stop: Stop) -> Exit | None:
@@ -99,12 +101,13 @@ _SIGNS: Final = {"create": "+", "replace": "~", "alter": "~", "recreate": "!", "
 def plan(opener: Opener, root: Path, output: Output) -> Exit:
     """Print what the project says otherwise than its location has it; it fails if a definition is wrong."""
     project = opener.project(root)
-    try:
-        env: Asked = opener.reading(project, output.note)
-    except NothingStored:
-        env = opener.imagining(project)
-    with env:
-        found = env.deploy(root.absolute())
+    with noted(f"planning {len(project.definitions)} definitions", output):
+        try:
+            env: Asked = opener.reading(project, output.note)
+        except NothingStored:
+            env = opener.imagining(project)
+        with env:
+            found = env.deploy(root.absolute())
     output.result(found, "\n".join(_planned(found)))
     return Exit.FAILED if any(each["what"] == "refused" for each in found["changes"]) else Exit.OK
 
@@ -114,14 +117,18 @@ def apply(opener: Opener, root: Path, *, drop: bool, ask: Callable[[str], bool] 
 
     ``drop``: drop what the plan lists for it.  ``ask``: asks a person whether to; None: there is no terminal.
     """
-    with opener.changing(opener.place(root)) as env:
-        found = env.deploy(root.absolute())
+    with noted("opening the location", output):
+        opened = opener.changing(opener.place(root))
+    with opened as env:
+        with noted("planning", output):
+            found = env.deploy(root.absolute())
         if not output.json:
             output.result(found, "\n".join(_planned(found)))
         named = ", ".join(f"{each['kind']} {each['name']}" for each in found["drops"])
         drop = drop or bool(named and ask is not None and ask(f"drop {named}, and all that they hold?"))
         confirmed = [each["name"] for each in found["drops"]] if drop else False
-        done = env.deploy(root.absolute(), apply=True, drop=confirmed)
+        with noted(f"applying {len(found['changes'])} changes", output):
+            done = env.deploy(root.absolute(), apply=True, drop=confirmed)
     changed = [*(f"created {name}" for name in done["created"]), *(f"replacing {name}" for name in done["replaced"])]
     changed += [f"later, once views are replaced: {name}" for name in done["later"]]
     changed += [f"dropped {each['name']}" for each in done["drops"]] if drop else []

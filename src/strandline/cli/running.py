@@ -15,8 +15,6 @@ with status 1: nothing here could go on without Spark, so a supervisor is to sta
 
 If a whole tick fails because a store refuses or does not answer, the next tick retries.  An error of one item is that
 item's problem, which `run` and `status` report, and the other items go on.
-
-Long because what `run` does at each tick and what it says of it are one subject.
 """
 
 from __future__ import annotations
@@ -24,36 +22,29 @@ from __future__ import annotations
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from types import FrameType
-from typing import Any, Final
-
-from rich.text import Text
+from typing import Final
 
 from strandline.cli.terminal.exits import Exit
 from strandline.cli.terminal.following import Following
-from strandline.cli.terminal.living import Living
-from strandline.cli.terminal.moving import Pace, Pacer
 from strandline.cli.terminal.opening import Opener
-from strandline.cli.terminal.output import Output, printable
+from strandline.cli.terminal.output import Output
+from strandline.cli.terminal.reporting import Report, reporting
 from strandline.client import Environment
 from strandline.controller.defining.project.files import resolved
 from strandline.controller.defining.project.settings import Project
 from strandline.engine.session.start import spark_is_gone
 from strandline.errors import ExecutorsGone, FencedError, StoreError, Unavailable
-from strandline.instance.beginnings import Beginning
-from strandline.materialize.status import Status
 from strandline.serving import Door
 from strandline.serving import serve as served
 
 IDLE_TICKS_MAX: Final = 4
 """So many ticks are left out in a row where nothing is new: the next says that all is complete as it was."""
 FINISHING: Final = "strandline: finishing; press again to stop now"
-NAMES_MAX: Final = 4
-"""How many names a log line has."""
 SIGNAL_SECONDS_MAX: Final = 5.0
 """How much later than Spark's JVM this process may get the signal that ended it."""
 
@@ -99,33 +90,35 @@ def until_stopped(call: Callable[[Stop], Exit], note: Callable[[str], object]) -
 
 
 def _run(opener: Opener, project: Project, wanted: Wanted, output: Output, stop: Stop) -> Exit:
-    with opener.writing(project, take_over=wanted.take_over, tick_ms=wanted.tick_ms) as env:
-        return going_on(env, project, wanted, output, stop)
+    with reporting(project, output) as report, ExitStack() as opened:
+        with report.starting(f"Spark, and the location {project.location}"):
+            env = opened.enter_context(opener.writing(project, take_over=wanted.take_over, tick_ms=wanted.tick_ms))
+        return going_on(env, project, wanted, report, stop)
 
 
 def going_on(
-    env: Environment, project: Project, wanted: Wanted, output: Output, stop: Stop, promoted: float | None = None
+    env: Environment, project: Project, wanted: Wanted, report: Report, stop: Stop, promoted: float | None = None
 ) -> Exit:
     """Apply the project to an open environment, and tick; ``promoted``: since when a promotion is under way."""
-    with _reporting(project, output) as report:
-        report.promoted = promoted
-        env.watch(report.moved)
-        env.overdue(report.overdue)
-        report.beginnings = env.beginnings
-        try:
+    report.promoted = promoted
+    env.watch(report.moved)
+    env.overdue(report.overdue)
+    report.beginnings = env.beginnings
+    try:
+        with report.starting(f"the {len(project.definitions)} definitions of the project"):
             applied = env.apply(project, whole=promoted is None)  # if this process ended now, none would write
-            report.applied(applied.created, applied.replaced)
-            for why in applied.refused:
-                report.say("not applied", what=why)
-            following = Following(project, report.say, applied.later)
-            report.follow, report.waits = partial(following.look, env), partial(following.waits, env)
-            if wanted.once:
-                return _ticks(env, wanted, stop, report, lambda _: None)
-            return _served(env, project, wanted, stop, report)
-        except FencedError as error:
-            writer = env.written_by()
-            output.note(f"strandline: fenced: {writer or 'another environment'} has taken over ({error})")
-            return Exit.FENCED
+        report.applied(applied.created, applied.replaced)
+        for why in applied.refused:
+            report.say("not applied", what=why)
+        following = Following(project, report.say, applied.later)
+        report.follow, report.waits = partial(following.look, env), partial(following.waits, env)
+        if wanted.once:
+            return _ticks(env, wanted, stop, report, lambda _: None)
+        return _served(env, project, wanted, stop, report)
+    except FencedError as error:
+        writer = env.written_by()
+        report.note(f"strandline: fenced: {writer or 'another environment'} has taken over ({error})")
+        return Exit.FENCED
 
 
 def _served(env: Environment, project: Project, wanted: Wanted, stop: Stop, report: Report) -> Exit:
@@ -189,7 +182,7 @@ def _ticks(env: Environment, wanted: Wanted, stop: Stop, report: Report, ticked:
             if wanted.once and report.waits():  # what reads views that are in place now is made now
                 continue
             if wanted.once or (wanted.until is not None and complete >= wanted.until):
-                return report.ended(progress["problems"])
+                return report.ended(progress)
         stop.pause(wanted.tick_ms / 1000 - (time.monotonic() - begun))
     return Exit.OK
 
@@ -248,194 +241,3 @@ class Stop:
         if number == signal.SIGINT:
             with suppress(RuntimeError, OSError):  # the signal came while a line was written, or the terminal is gone
                 self._note(FINISHING)
-
-
-class Report:
-    """The log of `run`: with ``--json`` a document per tick, else lines about changes."""
-
-    pause_s = 10.0
-    """How long a transaction runs before its progress is reported."""
-
-    def __init__(self, output: Output) -> None:
-        self._output = output
-        self._pacer = Pacer(time.monotonic, self.pause_s)
-        self._read = 0
-        self._problems: dict[str, str] = {}
-        self._waiting: set[tuple[str, str]] = set()
-        self._shown: set[tuple[str, str]] = set()
-        self._overdue: dict[str, str] = {}
-        self._begun: dict[str, Beginning] = {}
-        self._replaced: dict[str, int] = {}
-        self._evolved: dict[str, int] = {}  # how many columns were said to be added
-        self.quiet = False
-        """Whether the last tick found nothing new."""
-        self.promoted: float | None = None
-        """Since when a promotion is under way; None: none is."""
-        self.follow: Callable[[], object] = tuple
-        """Looks whether the project's files have changed."""
-        self.waits: Callable[[], bool] = bool
-        """Says whether a part of the project can be applied that could not before the last tick."""
-        self.beginnings: Callable[[], Sequence[Beginning]] = tuple
-        """What is read or computed for the first time; any thread may ask."""
-
-    def applied(self, created: Sequence[str], replaced: Sequence[str] = ()) -> None:
-        """The project was applied; views are computed anew beside those that they replace."""
-        self.say("running", **({"created": ",".join(created)} if created else {}))
-        if replaced:
-            self.say("replacing", views=",".join(replaced))
-
-    def serves(self, flight_sql: Sequence[str], http: str | None) -> None:
-        """Clients are served from now on, at these places; ``http``: people, too."""
-        if self._output.json:
-            self._output.result({"serving": {"flight_sql": list(flight_sql), "http": http}}, "")
-        for place in flight_sql:
-            self.say("serving", at=place)
-        if http is not None:
-            self.say("console", at=http)
-
-    def ticked(self, complete: int, seconds: float, progress: dict[str, Any]) -> None:
-        """Everything that has no problem is complete at ``complete``, which is later than it was."""
-        if self.promoted is not None:
-            self.say("promoted", time=complete, seconds=round(time.monotonic() - self.promoted, 3))
-            self.promoted = None
-        if self._output.json:
-            self._output.result({"time": complete, "seconds": round(seconds, 4), **progress}, "")
-        read = sum(source["read_records"] for source in progress["sources"].values())
-        if progress["steps"] or read != self._read:
-            self.say(
-                "tick", time=complete, seconds=round(seconds, 3), read=read - self._read, steps=len(progress["steps"])
-            )
-        else:
-            self.idle(complete)
-        self.quiet = not progress["steps"] and read == self._read
-        self._read = read
-
-    def looked(self, progress: dict[str, Any]) -> None:
-        """A tick has ended, whatever is complete by now."""
-        self._say_begun()
-        problems = progress["problems"]
-        for name in sorted(problems.keys() | self._problems.keys()):
-            if problems.get(name) != self._problems.get(name):
-                self.say("problem" if name in problems else "mended", of=name, what=problems.get(name, "it goes on"))
-        self._problems = problems
-        waiting = {(name, notice) for name, notices in progress["notices"].items() for notice in notices}
-        self._say_waiting(waiting & self._waiting)  # the next tick usually resolves a wait of a single tick
-        self._waiting = waiting
-        for name, last in progress["replaced"].items():
-            if self._replaced.get(name) != last:
-                self.say("replaced", of=name, after=last)
-        self._replaced = dict(progress["replaced"])
-        for name, columns in progress["evolved"].items():
-            if fresh := columns[self._evolved.get(name, 0) :]:
-                self.say("evolved", of=name, columns=", ".join(fresh))
-            self._evolved[name] = len(columns)
-
-    def _say_waiting(self, lasting: set[tuple[str, str]]) -> None:
-        for name, notice in sorted(lasting - self._shown):
-            self.say("waiting", of=name, what=notice)
-        self._shown = lasting
-
-    def ended(self, problems: dict[str, str]) -> Exit:
-        """Report what the last tick could not do, and what still waits, one sentence each."""
-        self._say_waiting(self._waiting | self._shown)
-        for name, problem in sorted(problems.items()):
-            self._output.note(f"strandline: {name}: {problem}")
-        return Exit.FAILED if problems else Exit.OK
-
-    def failed(self, error: Exception) -> None:
-        """A whole tick failed."""
-        self.say("tick failed, will be retried", what=str(error))
-
-    def moved(self, status: Status) -> None:
-        """A task has read or sent a batch of rows; called on another thread, while the tick goes on."""
-        pace = self._pacer.pace(status)
-        if pace is not None:
-            self.paced(pace)
-
-    def overdue(self, waits: Mapping[str, str]) -> None:
-        """A tick runs long; called on another thread, every few seconds.
-
-        This says it even if no other process can learn it, because the store that is silent keeps what is published.
-        """
-        if waits != self._overdue and self._output.json:
-            self._output.result({"waiting": waits}, "")
-        news: dict[str, list[str]] = {}  # by reason: each is one line, however many items wait for the same
-        for name, what in waits.items():
-            if self._overdue.get(name) != what:
-                news.setdefault(what, []).append(name)
-        for what, names in news.items():
-            self.say("waiting", of=listed(names), what=what)
-        self._overdue = dict(waits)
-        self._say_begun()
-
-    def _say_begun(self) -> None:
-        """Report how far what begins has come, where that is further than was reported last."""
-        now = {each.name: each for each in self.beginnings() if each.since_ms is not None and each.rows}
-        for name, each in now.items():
-            if self._begun.get(name) != each:
-                self.say(each.verb, of=name, rows=each.rows, **({} if each.about is None else {"about": each.about}))
-        self._begun = now
-
-    def paced(self, pace: Pace) -> None:
-        """Report the progress of a transaction."""
-        self.say(pace.verb, of=pace.name, rows=pace.done, about=pace.about, rows_per_s=pace.rows_per_s)
-
-    def say(self, event: str, **facts: object) -> None:
-        """Write a log line."""
-        self._output.log(event, **facts)
-
-    def idle(self, complete: int) -> None:
-        """A tick had nothing to do."""
-
-
-class TerminalReport(Report):
-    """The log on a terminal: a line for each tick that changed something, and a status line that is updated."""
-
-    pause_s = 0.25
-
-    def __init__(self, output: Output, title: str) -> None:
-        super().__init__(output)
-        self._title = printable(title, lines=False)
-        self.living = Living(output.progress, Text(f"{self._title}: starting"), self._beginnings_now)
-
-    def say(self, event: str, **facts: object) -> None:
-        """Print a line above the status line."""
-        shown = ", ".join(f"{name} {value}" for name, value in facts.items())
-        self._output.note(f"{event}: {shown}" if shown else event)
-
-    def _say_begun(self) -> None:
-        """Report nothing more: it has a bar."""
-
-    def _beginnings_now(self) -> Sequence[Beginning]:
-        return self.beginnings()
-
-    def paced(self, pace: Pace) -> None:
-        """Show the progress in the status line."""
-        self.living.update(Text(f"{self._title}: {printable(str(pace))}"))
-
-    def idle(self, complete: int) -> None:
-        """Show the latest complete time in the status line."""
-        self.living.update(Text(f"{self._title}: up to date at {complete}"))
-
-
-def listed(names: Sequence[str]) -> str:
-    """Return names as a log line has them: some, if they are many.
-
-    >>> listed(["a", "b"]), listed(["a", "b", "c", "d", "e"])
-    ('a,b', 'a,b,c and 2 more')
-    """
-    return (
-        ",".join(names)
-        if len(names) <= NAMES_MAX
-        else f"{','.join(names[: NAMES_MAX - 1])} and {len(names) - NAMES_MAX + 1} more"
-    )
-
-
-@contextmanager
-def _reporting(project: Project, output: Output) -> Iterator[Report]:
-    if not output.progress.is_terminal:
-        yield Report(output)
-        return
-    report = TerminalReport(output, project.root.name)
-    with report.living:
-        yield report

@@ -15,6 +15,7 @@ from typing import Any, Final
 
 from strandline import Verification
 from strandline.cli.terminal.exits import Exit
+from strandline.cli.terminal.lasting import noted
 from strandline.cli.terminal.opening import Asked, Opener
 from strandline.cli.terminal.output import Output
 from strandline.controller.defining.project.settings import Project
@@ -36,8 +37,11 @@ class Wanted:
 def verify(opener: Opener, root: Path, wanted: Wanted, output: Output) -> Exit:
     """Verify, repair if requested, and return 0 or 3."""
     project = opener.project(root)
-    with opener.reading(project, output.note) as env:
-        found = env.verify(wanted.name, as_of=wanted.as_of)
+    with noted("opening the location", output):
+        opened = opener.reading(project, output.note)
+    with opened as env:
+        with noted(f"verifying {wanted.name}", output):
+            found = env.verify(wanted.name, as_of=wanted.as_of)
         writer = None if found.ok else env.written_by()
         if not found.ok and wanted.repair:
             output.note(str(found))

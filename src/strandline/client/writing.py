@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 import pyarrow as pa
 
-from strandline.algebra.arrow_types import arrow_schema
+from strandline.algebra.arrow_types import arrow_schema, assignable
 from strandline.algebra.excerpt import within
 from strandline.algebra.schema import DIFF
+from strandline.algebra.types import parse
 from strandline.client.access import Access
 from strandline.compute.plan.sql.dialect import question_marks
 from strandline.controller.asking import reads
@@ -166,8 +167,24 @@ def _filled(rows: pa.Table, names: Sequence[str]) -> pa.Table:
 
 
 def _listed(access: Access, table: Collection, rows: pa.Table, *, deletes: bool) -> Change:
+    _require_assignable(table, rows)
     frame = access.wait(access.core.engine.local(rows, table.schema, time=0, diff=-1 if deletes else 1))
     return Change(table, frame, deletes, rows.num_rows)
+
+
+def _require_assignable(table: Collection, rows: pa.Table) -> None:
+    """Refuse rows with a column of another kind than the table's, as Spark refuses a DataFrame's.
+
+    Arrow would read a number from a text, and take a whole number for the days of a date.
+    """
+    given = {field.name.lower(): field.type for field in rows.schema}
+    for column in table.schema:
+        kind = given.get(column.name.lower())
+        if kind is not None and not assignable(kind, parse(column.name, column.type)):
+            raise InvalidUsage(
+                f"table {table.name!r}: column {column.name!r} is {column.type}, and the rows have {kind} in it: "
+                "convert them first (nothing else makes a number or a date of a text)"
+            )
 
 
 def _inserted(access: Access, s: statements.Insert) -> Change | None:

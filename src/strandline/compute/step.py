@@ -34,7 +34,7 @@ from strandline.compute.sink.actor import Sink, Writing, reached
 from strandline.compute.sink.correction import Updates
 from strandline.compute.stage import Stage
 from strandline.compute.step_plans import Planned, StepPlans
-from strandline.errors import EvaluationError, Unsettled
+from strandline.errors import WAITS, EvaluationError, Unsettled
 from strandline.frontier.antichain import EMPTY, Frontier, as_time, join, meet
 from strandline.frontier.pace import FOLLOWING, Pace
 from strandline.frontier.refresh import Refresh
@@ -232,10 +232,10 @@ class StageRun:
         for name, reader in self._inputs.items():
             since = reader.state.since
             if self.sink.fresh and since.at and known <= since:
-                return f"it waits for {name!r}, which cannot be read before {utc_text(since.at)}"
+                return f"{WAITS}{name!r}, which cannot be read before {utc_text(since.at)}"
         behind = [f"{name!r} (upper {r.state.upper})" for name, r in self._inputs.items() if r.state.upper < upper]
         if behind:
-            return f"it waits for {', '.join(behind)}"
+            return f"{WAITS}{', '.join(behind)}"
         return f"it stands at {self.sink.writer.state.upper}, although all that it reads is known up to {upper}"
 
     def audit(self) -> None:

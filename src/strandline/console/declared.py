@@ -63,7 +63,7 @@ DECLARED: Final = (
     _gauge("items", ("kind",), "items that are defined"),
     _gauge("health", (*_NK, "health"), "1 for the health that an item has, 0 for the others: " + _HEALTHS),
     _gauge("standing_still", _NK, "1 if a problem stands in the way of an item"),
-    _gauge("waiting", _NK, "1 if an item waits for something although nothing is wrong"),
+    _gauge("waiting", _NK, "1 if an item waits for something that comes by itself"),
     _gauge("freshness_seconds", _NK, "how old the newest complete time of a collection or an endpoint is"),
     _gauge("upper_timestamp_seconds", _NK, "the time before which a collection or an endpoint is complete"),
     _gauge("since_timestamp_seconds", _NK, "the first time at which a collection can be read"),

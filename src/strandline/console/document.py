@@ -35,9 +35,9 @@ TIME_MS_MAX: Final = 253_402_300_799_999
 def health(item: Mapping[str, Any], errors: int, tick_ms: int) -> str:
     """Return the health of an item.
 
-    >>> health({"problem": None, "notices": [], "lag": {"ms": 11_000}, "phase": "following"}, 0, 1000)
+    >>> health({"problem": None, "waiting": None, "lag": {"ms": 11_000}, "phase": "following"}, 0, 1000)
     'late'
-    >>> health({"problem": None, "notices": [], "lag": {"ms": None}, "phase": "hydrating"}, 0, 1000)
+    >>> health({"problem": None, "waiting": None, "lag": {"ms": None}, "phase": "hydrating"}, 0, 1000)
     'beginning'
     """
     ms = (item.get("lag") or {}).get("ms")
@@ -45,10 +45,10 @@ def health(item: Mapping[str, Any], errors: int, tick_ms: int) -> str:
         return BROKEN
     if item.get("phase") in {"snapshotting", "hydrating"}:
         return BEGINNING
-    scheduled = item.get("refresh") is not None or (bool(item["notices"]) and item["kind"] == "materialization")
+    scheduled = item.get("refresh") is not None or (bool(item["waiting"]) and item["kind"] == "materialization")
     if ms is not None and not scheduled and ms > max(LATE_MS_MIN, LATE_TICKS * tick_ms):
         return STALE if ms > max(STALE_MS_MIN, STALE_TICKS * tick_ms) else LATE
-    return WAITING if item["notices"] else FRESH
+    return WAITING if item["waiting"] else FRESH
 
 
 def moment(ms: int | None) -> str | None:

@@ -112,8 +112,9 @@ class Gate:
             return None
         if headers.get("sec-fetch-mode") == "navigate" or "text/html" in headers.get("accept", ""):
             return RedirectResponse(LOGIN, 303)
+        why = "the token that was shown is another one" if "authorization" in headers else "no token was shown"
         return PlainTextResponse(
-            "this console wants its token (authorization: Bearer …)\n", 401, {"www-authenticate": "Bearer"}
+            f"{why}; this console wants its own (authorization: Bearer …)\n", 401, {"www-authenticate": "Bearer"}
         )
 
     def _is_let_in(self, headers: Headers) -> bool:

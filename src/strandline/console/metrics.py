@@ -75,7 +75,7 @@ def _any_item(name: str, item: Mapping[str, Any], word: str, age_ms: int, found:
     key = (name, item["kind"])
     _add(found, "strandline_health", {(*key, each): each == word for each in HEALTHS})
     _add(found, "strandline_standing_still", {key: item["problem"] is not None})
-    _add(found, "strandline_waiting", {key: bool(item["notices"])})
+    _add(found, "strandline_waiting", {key: bool(item["waiting"])})
     ms = (item.get("lag") or {}).get("ms")
     if ms is not None:  # it grew since the look, unless the item is complete for ever
         _add(found, "strandline_freshness_seconds", {key: (ms + age_ms if item.get("upper") else 0) / 1000})

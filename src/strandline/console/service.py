@@ -13,6 +13,7 @@ from typing import Any, Final
 import uvicorn
 
 from strandline.client import Environment
+from strandline.connections.ports import cannot_listen
 from strandline.console.gate import Sessions
 from strandline.console.pages import application
 from strandline.console.traces import Traces, traces
@@ -106,7 +107,8 @@ def _bound(address: Address) -> socket.socket:
     try:
         return socket.create_server((address.host, address.port), family=family)
     except OSError as error:
-        raise ConfigError(f"cannot serve the console at {address}: {error.strerror or error}") from error
+        why = cannot_listen(address.local, error.strerror or str(error))
+        raise ConfigError(f"cannot serve the console at {address} (`console_at`): {why}") from error
 
 
 def _config(app: Any, door: Door) -> uvicorn.Config:

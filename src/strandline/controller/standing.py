@@ -23,6 +23,7 @@ from strandline.controller.location.items import (
     SourceTable,
     Table,
 )
+from strandline.errors import WAITS
 from strandline.frontier.antichain import MINIMUM, Frontier, as_time
 from strandline.persist.together.transactions import SHARD as TRANSACTIONS
 from strandline.store.clock import utc_text
@@ -41,7 +42,8 @@ def standing(
 ) -> dict[str, str]:
     """Return why each item that has none of ``problems`` is not complete at ``time``.
 
-    A text says nothing of ``time``: what stands still has one text for as long as it does, and is reported once.
+    A text says nothing of ``time`` and of frontiers: what is behind has one text for as long as it is, and is reported
+    once.
 
     ``frontiers`` are by the item's name: a collection's upper, or the time before which an endpoint has everything.
     ``going_on``: the items that are on their way to ``time``, and since when that takes long (None: it does not).  They
@@ -58,15 +60,14 @@ def standing(
             continue
         if name in awaited:
             if (since := going_on[awaited[name]]) is not None:
-                found[name] = _begun(since) if awaited[name] == name else f"it waits for {awaited[name]!r}"
+                found[name] = _begun(since) if awaited[name] == name else f"{WAITS}{awaited[name]!r}"
             continue
         if isinstance(item, IndexItem):
-            found[name] = f"it waits for its collection; it has come to {frontier.at}"
+            found[name] = f"{WAITS}its collection"
         elif isinstance(item, Materialization):
-            found[name] = f"it waits for its collections; it has come to {frontier.at}"
+            found[name] = f"{WAITS}its collections"
         else:
-            why = _why(item, problems)
-            found[name] = f"{why}; its upper is {frontier}"
+            found[name] = _why(item, problems) or "it stands still, and nothing that is known stands in its way"
     return found
 
 
@@ -103,15 +104,16 @@ def _awaited(catalog: Catalog, going_on: Mapping[str, int | None]) -> dict[str, 
 
 
 def _begun(since_ms: int) -> str:
-    return f"what was begun for it at {utc_text(since_ms)} has not returned yet"
+    return f"{WAITS}what was begun for it at {utc_text(since_ms)}"
 
 
 def _why(item: Collected, problems: Mapping[str, str]) -> str:
+    """Return what else has the problem for which it stands still; empty: nothing that is known."""
     if isinstance(item, Table) and (sealed := problems.get(TRANSACTIONS)):
-        return f"tables cannot be sealed: {sealed}"
-    if isinstance(item, SourceTable) and (stalled := problems.get(item.source)):
-        return f"its source {item.source!r} stands still: {stalled}"
-    return "it stands still"
+        return f"{WAITS}the transactions, which cannot be sealed: {sealed}"
+    if isinstance(item, SourceTable) and item.source in problems:
+        return f"{WAITS}its source {item.source!r}, which has a problem"
+    return ""
 
 
 def waiting(items: Iterable[str], behind: Container[str], under_way: Mapping[str, int], tick_ms: int) -> dict[str, str]:
@@ -122,6 +124,6 @@ def waiting(items: Iterable[str], behind: Container[str], under_way: Mapping[str
     """
     tick = f"the tick that began at {utc_text(tick_ms)}"
     turns = {name: f"its turn in {tick}" if name in behind else f"the end of {tick}" for name in items}
-    return {name: f"it waits for {turn}" for name, turn in turns.items()} | {
+    return {name: f"{WAITS}{turn}" for name, turn in turns.items()} | {
         name: _begun(since) for name, since in under_way.items()
     }

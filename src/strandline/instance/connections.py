@@ -38,6 +38,13 @@ class Connectors(Protocol):
         """Raise `DefinitionError` if a source with ``options`` cannot feed table ``name`` by ``reference``."""
         ...
 
+    async def ask(self, name: str, connector: str, options: Mapping[str, str]) -> None:
+        """Ask upstream, from this process, whether there is anything that source ``name`` could read.
+
+        Raises `DefinitionError` if it answers that there is nothing.  If it cannot be asked now, nothing is raised.
+        """
+        ...
+
     async def ask_table(
         self, name: str, connector: str, options: Mapping[str, str], reference: str, schema: Schema
     ) -> None:

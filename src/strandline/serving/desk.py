@@ -312,8 +312,9 @@ class Desk:
 
     def _wait(self, error: NotYetError, begun: int) -> None:
         if self._clock.now_ms() - begun > 1000 * CATCHING_UP_S:
-            problems = "; ".join(f"{name}: {problem}" for name, problem in self.env.progress()["problems"].items())
-            raise Unavailable(f"{error}" + (f" ({problems})" if problems else "")) from error
+            progress = self.env.progress()
+            why = "; ".join(f"{name}: {each}" for name, each in (progress["problems"] | progress["waiting"]).items())
+            raise Unavailable(f"{error}" + (f" ({why})" if why else "")) from error
         with self._ticked:
             self._hurry()
             self._ticked.wait(LOOK_S)

@@ -6,6 +6,7 @@ class, position and facts, in the trailer that Flight has for what an applicatio
 
 from __future__ import annotations
 
+import re
 from typing import Any, Final
 
 import msgspec
@@ -13,6 +14,7 @@ import pyarrow as pa
 from pyarrow import flight
 
 from strandline import errors
+from strandline.connections.ports import cannot_listen
 from strandline.errors import (
     AsOfError,
     CollectionError,
@@ -26,6 +28,8 @@ from strandline.errors import (
     Unavailable,
     first_line,
 )
+from strandline.instance.carriers.access import Address
+from strandline.instance.carriers.exchange import spoken
 
 OURS: Final = "strandline-client"
 """The header by which a client of ours says that it is one."""
@@ -47,6 +51,9 @@ class Refused(pa.ArrowInvalid):  # type: ignore[misc]
 
     Trap: Flight sends the traceback of any other exception with it, and so the paths and the code of the server.  It
     sends the name of the class in its place if Python cannot write the traceback, which asks for the cause first.
+
+    Limit: that name is all that can be kept from a client of another make: Arrow adds it to each error that is not one
+    of Flight's own, and none of these has the status of a wrong call (INVALID_ARGUMENT), by which drivers tell them.
     """
 
     @property
@@ -89,16 +96,40 @@ def as_ours(error: BaseException, server: str) -> StrandlineError:
         said = None
     if said is not None:
         return _meant(said)
+    text = spoken(error)
     match error:
         case flight.FlightTimedOutError():
             return Silent(f"{server} does not answer in time")
         case flight.FlightUnavailableError():
-            return Unavailable(f"{server} does not answer: {first_line(error)}")
+            return _unreached(text, server)
         case flight.FlightUnauthenticatedError() | flight.FlightUnauthorizedError():
-            return ConfigError(f"{server} does not let this process in: {first_line(error)}")
+            return ConfigError(f"{server} does not let this process in: {text}")
         case pa.ArrowInvalid():
-            return InvalidUsage(f"{server}: {first_line(error)}")
-    return Unavailable(f"{server}: {first_line(error)}")
+            return InvalidUsage(f"{server}: {text}")
+    return Unavailable(f"{server}: {text}")
+
+
+def _unreached(text: str, server: str) -> StrandlineError:
+    """Return why there is no connection, of which gRPC says all that it went through; ``text``: its words."""
+    for sign, why in _WRONG:
+        if sign in text:
+            return ConfigError(f"{server} {why}")
+    if any(sign in text for sign in ("Connection refused", "No such file or directory")):
+        return Unavailable(f"{server} does not answer: nothing listens there; is `strandline run` running?")
+    if any(sign in text for sign in ("Socket closed", "Connection reset")):
+        return Unavailable(f"{server} has cut the connection: it has ended, or wants TLS (grpc+tls://…)")
+    return Unavailable(f"{server} does not answer: {_ADDRESSED.sub('', text.rpartition('last error: ')[2])}")
+
+
+_ADDRESSED: Final = re.compile(r"^[A-Z_]+: (?:ipv4|ipv6|unix):\S*: ")
+"""The status and the address with which gRPC begins."""
+_WRONG: Final = (
+    ("wrong version number", "serves without TLS: connect to its address as grpc+tcp://…"),
+    ("certificate verify failed", "shows a certificate that this process does not trust: name its `authority`"),
+    ("Peer name", "shows a certificate for another name: connect to the name that its certificate has"),
+    ("Hostname Verification", "shows a certificate for another name: connect to the name that its certificate has"),
+)
+"""What settings have to change, by what gRPC says of it."""
 
 
 def _meant(said: Said) -> StrandlineError:
@@ -112,3 +143,14 @@ def _meant(said: Said) -> StrandlineError:
     kind = getattr(errors, said.kind, Unavailable)
     simple = isinstance(kind, type) and issubclass(kind, StrandlineError)
     return kind(said.message) if simple else Unavailable(said.message)
+
+
+def unserved(place: str, error: BaseException) -> ConfigError:
+    """Return why nothing can listen at ``place``, of which gRPC says nothing: the address, or what TLS needs."""
+    scheme, _, at = place.partition("://")
+    why = first_line(error).removeprefix("Unknown error: ")
+    if scheme == "grpc+tls":
+        why = "its certificate and its key cannot be used, or not together (`serve_certificate`, `serve_key`)"
+    if scheme != "grpc+unix":
+        why = cannot_listen(Address.parse(at).local, why)
+    return ConfigError(f"cannot serve at {place}: {why}")

@@ -8,6 +8,7 @@ that show or convert them.
 
 from __future__ import annotations
 
+import ssl
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
@@ -38,7 +39,12 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+_SOCKET: Final = "grpc+unix"
+_CLEAR: Final = "grpc+tcp"
+_SCHEMES: Final = (_CLEAR, "grpc+tls", _SOCKET)
 _ROLL_BACK: Final = 2
+_WIDTH_MAX: Final = 100
+"""So wide a column is printed at most; a longer text is whole, and moves what follows it in its line."""
 _AGAIN_S: Final = 0.05
 """After so long a call is cancelled again that was not known to the server."""
 _ENDING_S: Final = 10.0
@@ -59,16 +65,38 @@ def connect(where: str, *, token: str | None = None, authority: str | None = Non
         Unavailable: it does not answer.
     """
     place = arguments.text(where, "where to connect")
-    if not place.startswith("grpc+"):
+    scheme, _, at = place.partition("://") if "://" in place else ("file", "", place)
+    if scheme == "file":
         found = _published(place)
         if found is None or not found.flight_sql:
             raise ConfigError(f"no process serves the location {place!r}: start `strandline run`, or name its address")
         place = found.flight_sql[0]
-    scheme, _, at = place.partition("://")
-    if scheme == "grpc+tcp" and not Address.parse(at.rstrip("/")).loopback:
-        raise ConfigError(f"{at} is not loopback, so the way there needs TLS: connect to 'grpc+tls://{at}'")
+    elif scheme not in _SCHEMES:
+        raise ConfigError(
+            f"{scheme}:// is nowhere to connect to: name a location in files (a path, or file:///path), or an address "
+            f"at which a process serves ({', '.join(f'{each}://…' for each in _SCHEMES)})"
+        )
+    elif scheme != _SOCKET:
+        address = Address.parse(at.rstrip("/"))
+        if scheme == _CLEAR and not address.loopback:
+            raise ConfigError(f"{at} is not loopback, so the way there needs TLS: connect to 'grpc+tls://{at}'")
     secret = None if token is None else Secret(resolve_reference(token, base=Path()))
-    return RemoteEnvironment(place, secret, None if authority is None else Path(authority).read_bytes())
+    return RemoteEnvironment(place, secret, None if authority is None else _authority(Path(authority)))
+
+
+def _authority(file: Path) -> bytes:
+    """Return the certificates in a file, once they can be read: gRPC would say that no address answers."""
+    try:
+        found = file.read_bytes()
+        ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(cadata=found.decode())
+    except (OSError, ValueError) as error:  # an SSLError is an OSError
+        why = (
+            error.strerror
+            if isinstance(error, FileNotFoundError | PermissionError)
+            else "it holds no certificate (PEM)"
+        )
+        raise ConfigError(f"`authority`: {file} cannot be used: {why}") from error
+    return found
 
 
 def writer(location: str) -> int | None:
@@ -118,7 +146,8 @@ class Answer:
             (name, *("NULL" if value is None else str(value) for value in column.to_pylist()))
             for name, column in zip(self.table.column_names, readable(self.table).columns, strict=True)
         ]
-        padded = [[cell.ljust(max(map(len, column))) for cell in column] for column in columns]
+        widths = [min(_WIDTH_MAX, max(map(len, column))) for column in columns]
+        padded = [[cell.ljust(width) for cell in column] for width, column in zip(widths, columns, strict=True)]
         return "\n".join("  ".join(line).rstrip() for line in zip(*padded, strict=True))
 
 

@@ -4,6 +4,8 @@ It listens on a Unix socket in a directory that only its user may enter, or at a
 off loopback.  Each call runs in a thread of its own.  A call that a client leaves, or a stream that it stops reading,
 costs other clients nothing but what `desk` bounds.
 
+Long because it is one class, with every call of Flight SQL, and what guards it.
+
 Limit: pyarrow sets no bound on the message that a server receives; `desk.ROWS_BYTES_MAX` counts what has arrived.
 
 Source: https://arrow.apache.org/docs/format/FlightSql.html.
@@ -22,11 +24,11 @@ from pyarrow import flight
 
 from strandline.client import Leaving, Progress, Updates
 from strandline.controller.language import statements
-from strandline.errors import ConfigError, InvalidUsage, first_line
+from strandline.errors import InvalidUsage
 from strandline.instance.carriers.exchange import start_thread
 from strandline.serving.calls import BEARER, CALL, QUERY, ROWS, SUBSCRIBE, TRUE_AT, Query, Rows, Subscribe, called, read
 from strandline.serving.desk import Desk
-from strandline.serving.failures import OURS, as_flight
+from strandline.serving.failures import OURS, as_flight, unserved
 from strandline.serving.messages import Message, kind_of, made, packed, unpacked
 from strandline.serving.metadata import told
 from strandline.store.secret import Secret
@@ -56,7 +58,7 @@ class FlightSql:
             how = {"tls_certificates": certificates, "middleware": middleware, "auth_handler": _Greeting()}
             self._server = _Server(desk, place, **how)
         except (pa.ArrowException, OSError) as error:
-            raise ConfigError(f"cannot serve at {place}: {first_line(error)}") from error
+            raise unserved(place, error) from error
 
     @property
     def port(self) -> int:
@@ -108,7 +110,7 @@ class _Server(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow ships n
 
     def do_put(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:
         """Take rows, parameters, or a statement that changes something."""
-        outcome = self._outcome(context, self._taken, descriptor.command, reader)
+        outcome = self._outcome(context, self._taken, descriptor.command or b"", reader)
         if isinstance(outcome, BaseException):
             raise outcome
         writer.write(outcome)
@@ -119,6 +121,14 @@ class _Server(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow ships n
         if isinstance(outcome, BaseException):
             raise outcome
         return iter(outcome)
+
+    def list_flights(self, context: Any, criteria: bytes) -> Any:
+        """Refuse it, in one sentence: pyarrow would send a traceback."""
+        raise as_flight(InvalidUsage("what there is here is asked by Flight SQL (CommandGetTables)"), ours=False)
+
+    def do_exchange(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:
+        """Refuse it, in one sentence: pyarrow would send a traceback."""
+        raise as_flight(InvalidUsage("this server exchanges nothing: ask and put by Flight SQL"), ours=False)
 
     def list_actions(self, context: Any) -> list[tuple[str, str]]:
         """Return the actions that there are."""
@@ -133,7 +143,7 @@ class _Server(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow ships n
             return as_flight(error, ours=context.get_middleware(OURS) is not None)
 
     def _info(self, descriptor: Any) -> Any:
-        command = unpacked(descriptor.command)
+        command = unpacked(descriptor.command or b"")
         about = told(command, self._desk.tables)
         if about is not None:
             return _place(descriptor, packed(command), about.schema, about.num_rows)
@@ -147,7 +157,7 @@ class _Server(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow ships n
         return _place(descriptor, packed(made("TicketStatementQuery", statement_handle=handle)), schema, rows)
 
     def _schema(self, descriptor: Any) -> Any:
-        command = unpacked(descriptor.command)
+        command = unpacked(descriptor.command or b"")
         about = told(command, self._desk.tables)
         if about is not None:
             return flight.SchemaResult(about.schema)
@@ -336,7 +346,8 @@ class _Gate(flight.ServerMiddlewareFactory):  # type: ignore[misc]  # pyarrow sh
         shown = [each for each in headers.get("authorization", []) if isinstance(each, str)]
         wanted = f"{BEARER}{self._token.reveal()}".encode()
         if not any(hmac.compare_digest(each.encode(), wanted) for each in shown):
-            raise flight.FlightUnauthenticatedError("this server wants its token (authorization: Bearer …)")
+            why = "the token that was shown is another one" if any(shown) else "no token was shown"
+            raise flight.FlightUnauthenticatedError(f"{why}; this server wants its own (authorization: Bearer …)")
         return _Shown(wanted.decode()) if info.method == flight.FlightMethod.HANDSHAKE else None
 
 

@@ -273,7 +273,8 @@ class ReaderKind(Generic[O]):
 
     ``connections``: the kinds of connection whose options a source may take from a connection, by the option that
     names it: ``connection``, or one that ends in ``_connection``.  ``tables``: a source feeds tables (CREATE TABLE …
-    FROM SOURCE) and is no collection itself; then ``check_table`` is asked, and ``check`` never.  ``ask_table`` asks
+    FROM SOURCE) and is no collection itself; then ``check_table`` is asked, and ``check`` never.  ``ask`` asks, at
+    CREATE SOURCE, whether there is anything to read: it raises `SourceError` if not.  ``ask_table`` asks
     upstream whether it has a table as declared: it raises `SourceError` if not, and `Unavailable` within seconds if
     there is no answer.  ``ask_wider`` asks likewise, of a source that is there, whether it can read the columns of its
     schemas that it has not read yet.  ``called``: what upstream calls the table that a reference names, since several
@@ -301,6 +302,7 @@ class ReaderKind(Generic[O]):
     connections: Mapping[str, ConnectionKind] = field(default_factory=dict)
     tables: bool = False
     check_table: Callable[[O, str, Schema], None] = any_table
+    ask: Callable[[O], Awaitable[None]] | None = None
     ask_table: Callable[[O, str, Schema], Awaitable[None]] | None = None
     ask_wider: Callable[[O, Surroundings], Awaitable[None]] | None = None
     called: Callable[[str], str] = str

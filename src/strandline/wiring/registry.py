@@ -33,7 +33,7 @@ K = TypeVar("K")
 
 READERS: Final[Kinds[ReaderKind[Any]]] = Kinds(
     {
-        "files": "strandline.sources.readers.files.reader",
+        "files": "strandline.sources.readers.files.kind",
         "clock": "strandline.sources.readers.clock",
         "kafka": "strandline.sources.readers.kafka.kind",
         "postgres": "strandline.sources.readers.postgres.kind",
@@ -145,6 +145,12 @@ class Readers:
         """See `Connectors.check_table`."""
         kind = named(READERS, "connector", connector)
         kind.check_table(understood(f"the source of table {name!r}", kind.options, options), reference, schema)
+
+    async def ask(self, name: str, connector: str, options: Mapping[str, str]) -> None:
+        """See `Connectors.ask`."""
+        kind = named(READERS, "connector", connector)
+        if kind.ask is not None:
+            await _asked(f"source {name!r}", kind, options, kind.ask)
 
     async def ask_table(
         self, name: str, connector: str, options: Mapping[str, str], reference: str, schema: Schema

@@ -166,6 +166,7 @@ def test_sources_and_connections_are_listed(core: Core) -> None:
         "connections": [],
         "tables": ["accounts"],
         "notices": [],
+        "waiting": None,
         "problem": None,
     }
     assert told["connections"] == {"here": {"to": "lists", "used_by": []}}

@@ -136,7 +136,7 @@ def known() -> Known:
     failing = {"rows": 2, "since": 1_000, "first": [{"file": "a.csv", "line": 3, "reason": "it has 2 fields"}]}
     status = {
         "collections": {
-            "T": at,
+            "T": {**at, "notices": ["upstream has a column"]},
             "clicks": {**at, "upper": None, "lag": {"ms": 0, "rows": 0}, "errors": failing},
             "visits": {**at, "upper": None, "lag": {"ms": None, "rows": None}, "phase": "snapshotting"},
             "V": {**at, "upper": 2**62},
@@ -157,6 +157,8 @@ def known() -> Known:
             }
         },
         "problems": {"v": "no replica", "transactions": "silent"},
+        "waiting": {"out": "it waits for 'V'"},
+        "sources": {},
     }
     counted = {
         f"step/v/{name}": n for name, n in {"rows_read": 8, "ms": 12, "window/small": 1, "plan/fresh": 1}.items()
@@ -201,6 +203,12 @@ def test_errors_problems_and_replicas_are_shown_as_status_has_them() -> None:
     """Damage: an alarm that is a query stays silent."""
     assert rows("errors") == [("clicks", "source", 2, 1_000, at(1_000), "a.csv, line 3: it has 2 fields")]
     assert rows("problems") == [("V", "view", "X", "no replica"), ("transactions", None, None, "silent")]
+    assert rows("states") == [
+        ("V", "view", "X", "problem", "no replica"),
+        ("transactions", None, None, "problem", "silent"),
+        ("out", "materialization", None, "waiting", "it waits for 'V'"),
+        ("T", "table", None, "notice", "upstream has a column"),
+    ]
     assert rows("replicas") == [
         ("X", "a", "a:1", True, None, "i"),
         ("X", "b", "b:1", False, "it was not seen yet", None),

@@ -70,15 +70,23 @@ def test_another_process_that_got_the_same_id_is_not_the_holder() -> None:
 
 
 def test_a_dead_holder_of_another_deployment_is_refused_and_named() -> None:
-    """Else a mistyped location would be taken from its owner."""
-    with pytest.raises(ConfigError, match=r"deployment 'other'.*deployment 'd'.*--take-over"):
+    """Damage: a mistyped location is taken from its owner; or the operator is to stop what has ended long ago."""
+    with pytest.raises(ConfigError) as refused:
         admit(_held(deployment="other"), _claim(), Host())
+    assert str(refused.value) == (
+        "this location was last written by deployment 'other', process 7 on host 'here', which has ended, and this "
+        "process is of deployment 'd'; set `deployment: other` if this is its project, or take over with "
+        "`strandline run --take-over`"
+    )
 
 
 def test_a_holder_on_another_host_is_succeeded_by_its_own_deployment_only() -> None:
     """Else a pod that moved hosts could not restart, or a stranger could take over."""
     assert admit(_held(host=ELSEWHERE), _claim(), Host()).pid == OURS
-    with pytest.raises(ConfigError):
+    with pytest.raises(
+        ConfigError,
+        match="is being written by deployment 'other', process 7 on host 'elsewhere', which may be alive there, and",
+    ):
         admit(_held(host=ELSEWHERE, deployment="other"), _claim(), Host())
 
 

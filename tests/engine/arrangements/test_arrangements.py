@@ -17,16 +17,19 @@ import pytest
 from msgspec.structs import replace
 
 from strandline.algebra.schema import DIFF, ERROR, TIME, Column, Schema
-from strandline.engine.arrangements import cache, mapped, runs
+from strandline.engine.arrangements import cache, keys, mapped, runs
 from strandline.engine.arrangements.cache import Arrangements
-from strandline.engine.arrangements.keys import family, hashes
+from strandline.engine.arrangements.keys import WORDS_BYTES_MAX, family, hashes
 from strandline.engine.arrangements.runs import By
 from strandline.engine.frames import inline
+from strandline.errors import CollectionError
 from strandline.frontier.antichain import Frontier, as_time
 from strandline.persist.handles.contents import Contents
 from strandline.persist.shard.batch import NOTHING, Batch, InlinePart
 
+LONG = "x" * (WORDS_BYTES_MAX - 1)
 TEXTS = ["", "a", "b", "eight888", "nine99999", "nine99998", "é" * 40, "é" * 39 + "x", None]
+TEXTS += [f"{LONG}a", f"{LONG}b", f"{LONG}aa", f"{LONG}ab", f"b{LONG}a", LONG * 1000, f"{LONG * 1000}y"]
 KINDS: dict[str, tuple[pa.DataType, list[Any]]] = {
     "tinyint": (pa.int8(), [-128, -1, 0, 1, 127, None]),
     "int": (pa.int32(), [-(2**31), -1, 0, 1, 7, None]),
@@ -49,6 +52,36 @@ def test_values_have_equal_numbers_if_and_only_if_they_are_equal(name: str) -> N
     assert len(set(found.tolist())) == len(values)
     sliced = pa.chunked_array([pa.array(["x", *values] if name == "string" else [None, *values], kind).slice(1)])
     assert hashes([sliced]).tolist() == found[: len(values)].tolist()
+
+
+def test_a_long_text_costs_its_length_and_no_other_text_anything(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Damage: one row with a document as its key makes each tick take minutes, with the interpreter held."""
+    looked, letters = [], []
+    word, copied = keys._word, keys._letters
+    monkeypatch.setattr(
+        keys, "_word", lambda padded, starts, left: looked.append(len(starts)) or word(padded, starts, left)
+    )
+    monkeypatch.setattr(keys, "_letters", lambda array: letters.append(found := copied(array)) or found)
+    short = [f"key {n}" for n in range(1000)]
+    for length in (10**3, 10**6, 10**7):
+        looked.clear()
+        hashes([pa.chunked_array([pa.array([*short, "x" * length])])])
+        assert looked == [1000], "a look at the first word of each short text, and none at a long one's words"
+    letters.clear()
+    table = pa.table({"k": ["y" * 10**6, *short]})
+    for batch in table.to_batches(max_chunksize=10):
+        hashes([pa.chunked_array([batch["k"]])])
+    assert sum(len(padded) for padded, _, _ in letters) < 2 * 10**6, "a slice costs its own bytes"
+
+
+def test_a_text_that_is_too_long_for_a_key_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Damage: a row with a gigabyte as its key ends the process, and nothing says which limit it has met."""
+    monkeypatch.setattr(keys, "KEY_BYTES_MAX", 1000)
+    hashes([pa.chunked_array([pa.array(["x" * 1000])])])
+    with pytest.raises(
+        CollectionError, match=r"a text of 1,001 bytes is a key, and keys have at most 1,000: remove the"
+    ):
+        hashes([pa.chunked_array([pa.array(["x", None, "x" * 1001])])])
 
 
 def test_numbers_depend_on_what_sql_compares_and_not_on_how_arrow_stores_it() -> None:

@@ -32,7 +32,7 @@ def test_a_window_holds_the_first_transaction_back_too() -> None:
     clock = HandClock(START)  # 22:13:20
     pace = Pace(Schedule.of(0, "08:00-09:00 UTC"), clock)
     assert not pace.begins(clock.now)
-    assert pace.waits == "by its schedule, its next transaction begins at 2023-11-15T08:00:00+00:00"
+    assert pace.waits == "it waits for its schedule: its next transaction begins at 2023-11-15T08:00:00+00:00"
     assert not pace.due
     clock.now = 1_700_035_200_000
     assert pace.due

@@ -161,6 +161,15 @@ def test_an_unreadable_mark_is_an_error(data, error):
         settle(blob, consensus)
 
 
+def test_a_consensus_that_is_lost_is_said_to_be_lost():
+    """Damage: the operator searches for another consensus, and there is none."""
+    blob = MemoryBlob()
+    use(blob, MemoryConsensus())
+    for writes in (True, False):
+        with pytest.raises(ConfigError, match="^location /data has lost its consensus, one: .* from one backup"):
+            settle(blob, MemoryConsensus(), writes=writes)
+
+
 def test_the_message_says_what_to_do():
     """Damage: an operator learns that the pair is wrong, but not which of the two settings to change."""
     blob = MemoryBlob()

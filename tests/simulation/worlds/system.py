@@ -138,6 +138,9 @@ class Connectors:
             upstream, lambda resume: run_sync(world.observer.may_forget(source.outputs[0].collection.shard, resume))
         )
 
+    async def ask(self, name: str, connector: str, options: object) -> None:
+        """See `Connectors.ask`: the upstream is there."""
+
     async def ask_wider(self, source: RunIngestion, client: PersistClient, epoch: int) -> None:
         """See `Connectors.ask_wider`: every column can be read."""
 

@@ -168,6 +168,9 @@ class _Logs:
     ) -> None:
         """See `Connectors.check_table`: there is none."""
 
+    async def ask(self, name: str, connector: str, options: Mapping[str, str]) -> None:
+        """See `Connectors.ask`: both are there."""
+
     async def ask_table(
         self, name: str, connector: str, options: Mapping[str, str], reference: str, schema: Schema
     ) -> None:

@@ -17,9 +17,11 @@ from strandline.cli.doctor.servers import answers
 from strandline.connections.addresses import Reaching
 from strandline.controller.defining.project.settings import Project
 from strandline.controller.location.catalog import KEY, CatalogStore
+from strandline.controller.location.config import Mode
 from strandline.controller.location.tenure import Claim, SystemProcesses, admit, lives
 from strandline.errors import ConfigError, NothingStored, StrandlineError
 from strandline.extras import missing as lacking
+from strandline.persist.handles.location import another_consensus, read_mark
 from strandline.persist.handles.register import Register
 from strandline.store.system import SystemClock, SystemIds
 from strandline.wiring.consensuses import ConsensusPlace, InObjectStore, InSQLite, States
@@ -74,7 +76,7 @@ def consensus(project: Project, place: ConsensusPlace, where: Location) -> tuple
     if isinstance(place, States | InObjectStore) or any(lacking(extra) for extra in place.needs):
         return [ok("consensus", f"{shown} (not asked)")], False
     if isinstance(place, InSQLite) and not place.path.exists():
-        return [ok("consensus", f"{shown}: the first run makes it")], False
+        return [_absent(shown, where)], False
     for address in place.addresses() if isinstance(place, Reaching) else ():
         if why := answers(address):
             found = f"{shown}: nothing answers at {address} ({why})"
@@ -84,10 +86,22 @@ def consensus(project: Project, place: ConsensusPlace, where: Location) -> tuple
             catalogs = CatalogStore(Register(KEY, SystemClock(), SystemIds(), place.open_for_reading(opened)))
             writer, written = _writer(project, catalogs)
     except NothingStored:
-        return [ok("consensus", f"{shown}: the first run makes it")], False
+        return [_absent(shown, where)], False
     except StrandlineError as error:
         return [wrong("consensus", str(error), "see docs/stores.md")], False
     return [ok("consensus", shown), writer, *_clock(place)], written
+
+
+def _absent(shown: str, where: Location) -> Finding:
+    """Return what it means that there is no consensus: the first run makes it, unless the location was made before."""
+    with ExitStack() as opened:
+        try:
+            mark = at_once(read_mark(where.open(Mode.READ, opened)[0], SystemClock()))
+        except StrandlineError:
+            mark = None  # nothing is there; or what is wrong with the location is said elsewhere
+    if mark is None:
+        return ok("consensus", f"{shown}: the first run makes it")
+    return wrong("consensus", str(another_consensus(where.shown, shown, mark)), "see docs/stores.md")
 
 
 def _writer(project: Project, catalogs: CatalogStore) -> tuple[Finding, bool]:

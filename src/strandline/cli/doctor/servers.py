@@ -5,7 +5,6 @@ Who answers, and whether it lets us in, is not asked: only whether anything is t
 
 from __future__ import annotations
 
-import errno
 import socket
 from collections.abc import Sequence
 from contextlib import closing
@@ -13,6 +12,7 @@ from typing import Final
 
 from strandline.cli.doctor.finding import Finding, missing, ok, wrong
 from strandline.connections.addresses import Address
+from strandline.connections.ports import refusal
 
 CONNECT_SECONDS_MAX: Final = 1.0
 
@@ -51,20 +51,11 @@ def server(owners: Sequence[str], address: Address, act: str = "start it, or cor
 
 def port(owner: str, address: Address, *, written: bool) -> Finding:
     """Check that ``owner`` may listen at ``address``; ``written``: a writer runs, which would be listening there."""
-    why, number = _refused(address)
-    if not why:
+    found = refusal(address)
+    if found is None:
         return ok("port", f"{owner}: {address} is free")
-    if number == errno.EADDRINUSE and written:
+    if found.taken and written:
         return ok("port", f"{owner}: {address} is in use while a process writes the location")
-    return wrong("port", f"{owner}: nothing can listen at {address} ({why})", "stop what does, or take another port")
-
-
-def _refused(address: Address) -> tuple[str, int | None]:
-    try:
-        family, kind, protocol, _, place = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)[0]
-        with closing(socket.socket(family, kind, protocol)) as listening:
-            listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            listening.bind(place)
-    except OSError as error:
-        return error.strerror or str(error), error.errno
-    return "", None
+    return wrong(
+        "port", f"{owner}: nothing can listen at {address} ({found.why})", "stop what does, or take another port"
+    )

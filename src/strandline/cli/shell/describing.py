@@ -63,6 +63,8 @@ def standing(found: Mapping[str, Any], look: Look) -> Iterator[Text]:
     known = {name.lower() for name in found["collections"]}
     rows += [(name, None, None, None, why) for name, why in found["problems"].items() if name.lower() not in known]
     yield from lines(pa.table({name: pa.array([row[n] for row in rows]) for n, name in enumerate(columns)}), look)
+    for name, what in found["waiting"].items():
+        yield Text.assemble((f"{printable(name, lines=False)}: ", FAINT), printable(what, lines=False))
     yield Text(f"({written_by(found)})", FAINT)
 
 

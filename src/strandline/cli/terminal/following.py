@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Final, Protocol, TypeAlias
 
 from strandline.controller.defining.apply import Applied
+from strandline.controller.defining.changing.order import read_by
 from strandline.controller.defining.project.files import DIRECTORIES, load
 from strandline.controller.defining.project.settings import SETTINGS_FILE, Project
 from strandline.errors import ConfigError, DefinitionError, StoreError, Unavailable
@@ -96,10 +97,13 @@ def _left(before: Project, now: Project) -> Iterator[str]:
     """Yield what a project no longer says, and the environment still has; and whether its settings are others."""
     names = {each.statement.name.lower() for each in now.definitions}
     for each in before.definitions:
-        if each.statement.name.lower() not in names:
+        name = each.statement.name.lower()
+        if name not in names:
+            readers = [other.statement.name for other in now.definitions if name in read_by(other)]
+            reads = f" ({', '.join(readers)} read{'s' if len(readers) == 1 else ''} it)" if readers else ""
             yield (
-                f"{each.file}: {each.statement.name!r} is defined here no longer, and is kept up to date all the same: "
-                "DROP it with `strandline sql`, or put the definition back"
+                f"{each.file}: {each.statement.name!r} is defined here no longer, and is kept up to date all the same"
+                f"{reads}: drop it with `strandline apply --drop`, or put the definition back"
             )
     if (before.config, before.location, before.consensus, before.tick_ms) != (
         now.config,

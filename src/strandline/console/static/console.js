@@ -375,7 +375,8 @@ function showItem(found) {
       h("div", { class: "head" }, h("h2", { class: item.name.length > 60 ? "long" : null }, named(item.name)), h("button", { type: "button", onclick: () => choose(null) }, "Overview")),
       h("div", { class: "sub" }, h("span", {}, item.kind), h("span", { class: `word ${item.health}` }, h("span", { class: "dot" }), item.health), item.refresh ? h("span", {}, `refresh ${item.refresh}`) : null),
       item.problem ? said("broken", item.problem) : null,
-      ...item.notices.map((notice) => said("waiting", notice)),
+      ...(item.waiting ? [said("waiting", item.waiting)] : []),
+      ...item.notices.map((notice) => said("fresh", notice)),
       facts(item),
     ]),
     errors.rows ? card("errors", [errors], () => [
@@ -426,7 +427,7 @@ function showEnvironment(found) {
   const tasks = items.filter((item) => item.kind === "materialization");
   const instances = items.filter((item) => item.kind === "instance");
   const others = Object.entries(seen.others);
-  const why = (item) => item.problem || (item.errors ? `${many(item.errors)} rows with errors` : item.notices[0]) || (item.kind === "instance" ? "a replica is not connected" : lagOf(item) === null ? "nothing can be read yet" : `${span(lagOf(item))} behind`);
+  const why = (item) => item.problem || (item.errors ? `${many(item.errors)} rows with errors` : item.waiting || item.notices[0]) || (item.kind === "instance" ? "a replica is not connected" : lagOf(item) === null ? "nothing can be read yet" : `${span(lagOf(item))} behind`);
   show([
     card("attention", [ill.map((item) => [item.name, item.health, why(item)]), others, items.length], () => [
       h("h2", {}, ill.length || others.length ? "Needs a look" : items.length ? "All is fresh" : "An empty environment"),

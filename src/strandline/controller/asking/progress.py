@@ -10,6 +10,7 @@ from dataclasses import asdict
 from typing import Any
 
 from strandline.controller.core import Core
+from strandline.controller.introspection import words
 from strandline.controller.standing import complete
 
 
@@ -20,10 +21,12 @@ def progress(core: Core) -> dict[str, Any]:
     ``steps``: stage to number of input updates read.  ``complete``: the last time at which everything is complete that
     has no problem.  ``replaced``: the views that were replaced, each with the last time before that.  ``evolved``: the
     columns that collections of sources have got by themselves, as name and type.
+    ``problems``, ``waiting``, ``notices``: see `words.states`.
     ``late``: the items that are still on their way to where the last tick wanted them.
     """
     writing = core.require_writing()
     report, problems = writing.running.report(), core.health.problems()
+    said = words.states(problems, report.notices)
     return {
         "epoch": writing.epoch,
         "sources": {
@@ -52,6 +55,7 @@ def progress(core: Core) -> dict[str, Any]:
         "replaced": dict(writing.replaced),
         "evolved": {name: [f"{c.name} {c.type}" for c in added] for name, added in writing.evolved.items()},
         "late": sorted(writing.running.going_on()),
-        "notices": dict(report.notices),
-        "problems": problems,
+        "notices": said.notices,
+        "waiting": said.waiting,
+        "problems": said.problems,
     }

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 from strandline.controller.asking.freshness import counted_in, freshness, lag_ms
 from strandline.controller.commanded import place_of, spec_of
 from strandline.controller.core import Core
 from strandline.controller.instances.replicas import seen
+from strandline.controller.introspection import words
 from strandline.controller.location import on_error
 from strandline.controller.location.catalog import Catalog
 from strandline.controller.location.items import (
@@ -48,10 +48,7 @@ async def status(core: Core) -> dict[str, Any]:
     """
     catalog = core.catalog
     report = None if core.writing is None else core.writing.running.report()
-    if report is None:
-        problems, notices = await core.health.published_problems.read(), await core.health.published_notices.read()
-    else:
-        problems, notices = core.health.problems(), dict(report.notices)
+    said = await _states(core, report)
     writers = await _writers(core.client.notifier)
     persists, theirs = live.split(writers or {})
     counted = theirs if core.writing is None else core.live()
@@ -67,7 +64,7 @@ async def status(core: Core) -> dict[str, Any]:
             **_source_status(item, catalog, live.of(counted, live.SOURCE, name)),
             **_sink_status(item, live.of(counted, live.SINK, name)),
             **_last_step(item, counted),
-            **_said(name, notices, problems),
+            **_said(name, said),
         }
         for name, item in named.items()
     }
@@ -85,7 +82,7 @@ async def status(core: Core) -> dict[str, Any]:
                 **_place(catalog, item),
                 "connections": sorted(connections_of(item.options).values()),
                 "tables": [table.name for table in catalog.fed_by(name)],
-                **_said(name, notices, problems),
+                **_said(name, said),
             }
             for name, item in catalog.items.items()
             if isinstance(item, Source | SharedSource)
@@ -101,24 +98,35 @@ async def status(core: Core) -> dict[str, Any]:
                 **(task := await _task_status(core, report, name, item)),
                 "lag": {"ms": max(0, now_ms - task["position"] + 1) if task["position"] else None},
                 "moving": live.of(counted, live.MOVING, name) or None,
-                **_said(name, notices, problems),
+                **_said(name, said),
             }
             for name, item in catalog.items.items()
             if isinstance(item, Materialization)
         },
-        "indexes": _indexes(catalog, counted, problems),
+        "indexes": _indexes(catalog, counted, said),
         "instances": await _instances(core),
         "next": await _next(core),
-        "problems": problems,
+        "waiting": said.waiting,
+        "problems": said.problems,
     }
 
 
-def _said(name: str, notices: Mapping[str, list[str]], problems: Mapping[str, str]) -> dict[str, Any]:
-    """Return what an item waits for, although nothing is wrong, and what stands in its way."""
-    return {"notices": notices.get(name, []), "problem": problems.get(name)}
+async def _states(core: Core, report: Report | None) -> words.States:
+    if report is not None:
+        return words.states(core.health.problems(), report.notices)
+    return words.states(await core.health.published_problems.read(), await core.health.published_notices.read())
 
 
-def _indexes(catalog: Catalog, counted: dict[str, int], problems: Mapping[str, str]) -> dict[str, Any]:
+def _said(name: str, said: words.States) -> dict[str, Any]:
+    """Return what stands in an item's way, what it waits for, and what else is said of it."""
+    return {
+        "notices": said.notices.get(name, []),
+        "waiting": said.waiting.get(name),
+        "problem": said.problems.get(name),
+    }
+
+
+def _indexes(catalog: Catalog, counted: dict[str, int], said: words.States) -> dict[str, Any]:
     """Return what each index is of, and how it has answered in the process that holds it (None: that is not known)."""
     found = {}
     for name, item in catalog.items.items():
@@ -130,7 +138,8 @@ def _indexes(catalog: Catalog, counted: dict[str, int], problems: Mapping[str, s
                 "instance": item.instance or None,
                 "in_memory": bool(counters["in_memory"]) if "in_memory" in counters else None,
                 "peeks": {how: counters.get(how) for how in ("memory", "scanned")},
-                "problem": problems.get(name),
+                "waiting": said.waiting.get(name),
+                "problem": said.problems.get(name),
             }
     return found
 

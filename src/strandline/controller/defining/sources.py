@@ -126,7 +126,7 @@ async def create_source(core: Core, statement: statements.CreateSource) -> None:
 
     Raises `DefinitionError` if the name is taken; a type, an option, a connection or the instance is not known; an
     option is given by a connection already; the connector wants columns where there are none, or the other way round;
-    or the source cannot be beside another one.
+    the source cannot be beside another one; or this process, which is to read it, sees that there is nothing to read.
     """
     if taken(core, statement, KINDS["source"]):
         return
@@ -138,6 +138,8 @@ async def create_source(core: Core, statement: statements.CreateSource) -> None:
     schema = schema_of(core, statement)
     with _at_option(statement):
         core.assembly.connectors.check(statement.name, statement.connector, own, schema, _others(core.catalog, shared))
+        if not instance:  # an instance's replicas may be on machines that have what this one lacks
+            await core.assembly.connectors.ask(statement.name, statement.connector, own)
     if schema is None:
         with within(statement.keep_history_at):
             if statement.keep_history is not None:

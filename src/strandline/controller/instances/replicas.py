@@ -341,7 +341,8 @@ class Replicas:
             if all(told) and runs_it:
                 found[name] = told[0]
             elif not runs_it and name in self._places and not self._obeys(self._places[name]):
-                found[name] = f"it waits for replica {self._places[name]!r} of instance {self.name!r}, or another one"
+                place = f"replica {self._places[name]!r} of instance {self.name!r}"
+                found[name] = f"{place} has run it and does not obey now, and no other one can: start it"
         return found
 
     def _runs_in(self, name: str, link: Link) -> bool:

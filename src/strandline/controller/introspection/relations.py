@@ -101,11 +101,24 @@ def _errors(known: Known) -> Iterator[Row]:
 def _problems(known: Known) -> Iterator[Row]:
     """What stands in the way of each item, or of something that is none, which has no kind."""
     for name, problem in known.status["problems"].items():
-        item = known.catalog.find(name)
-        if item is None:
-            yield name, None, None, problem
-        else:
-            yield item.name, kind_of(item), _instance(item, known.catalog), problem
+        yield *_named(name, known.catalog), problem
+
+
+def _states(known: Known) -> Iterator[Row]:
+    """What is said of each item: a problem, what it is waiting for, or a notice; see `words`."""
+    for state, said in (("problem", known.status["problems"]), ("waiting", known.status["waiting"])):
+        for name, what in said.items():
+            yield *_named(name, known.catalog), state, what
+    for name, item in known.catalog.items.items():
+        for group in ("collections", "sources", "materializations"):
+            if found := known.status[group].get(item.name):
+                yield from ((*_named(name, known.catalog), "notice", each) for each in found.get("notices", ()))
+                break
+
+
+def _named(name: str, catalog: Catalog) -> Row:
+    item = catalog.find(name)
+    return (name, None, None) if item is None else (item.name, kind_of(item), _instance(item, catalog))
 
 
 def _replicas(known: Known) -> Iterator[Row]:
@@ -185,6 +198,9 @@ RELATIONS: Final[Mapping[str, Relation]] = {
         _errors,
     ),
     "problems": Relation(_schema(name="string", kind="string", instance="string", problem="string"), _problems),
+    "states": Relation(
+        _schema(name="string", kind="string", instance="string", state="string", what="string"), _states
+    ),
     "replicas": Relation(
         _schema(
             instance="string",

@@ -5,7 +5,9 @@ A wrong argument is `InvalidUsage` that names it, what it should be and what it 
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import pyarrow as pa
@@ -193,11 +195,22 @@ def _listed(rows: object, table: str, names: Sequence[str]) -> pa.Table:
     given = list(dict.fromkeys(name for row in listed for name in row)) or list(names)
     columns = {}
     for name in given:
+        values = [row.get(name) for row in listed]
         try:
-            columns[name] = pa.array([row.get(name) for row in listed])
+            columns[name] = pa.array(values)
         except (pa.ArrowException, OverflowError, TypeError, ValueError) as error:
-            raise InvalidUsage(f"table {table!r}: column {name!r} cannot be read: {error}") from error
+            number = bisect_left(range(len(values)), True, key=partial(_unreadable, values))
+            raise InvalidUsage(f"table {table!r}: row {number}: column {name!r} cannot be read: {error}") from error
     return pa.table(columns)
+
+
+def _unreadable(values: list[Any], last: int) -> bool:
+    """Return whether values up to the ``last`` are no column of Arrow's: one is too large, or they are of two types."""
+    try:
+        pa.array(values[: last + 1])
+    except (pa.ArrowException, OverflowError, TypeError, ValueError):
+        return True
+    return False
 
 
 def _wrong(what: str, wanted: str, value: object) -> InvalidUsage:

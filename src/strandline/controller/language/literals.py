@@ -45,6 +45,10 @@ class _SparksToJudge(Exception):
     """The rows are not known here."""
 
 
+class _Beyond(Exception):
+    """A number that no value of its column's type equals, in words: Spark would refuse it, too, and name no row."""
+
+
 def rows(query: Excerpt, columns: Sequence[Column]) -> pa.Table | None:
     """Return the rows of a query that is VALUES of literals and parameters, for ``columns``; None: only Spark knows.
 
@@ -53,12 +57,16 @@ def rows(query: Excerpt, columns: Sequence[Column]) -> pa.Table | None:
     >>> n, t = Column("n", "int"), Column("t", "string")
     >>> rows(Excerpt("VALUES (1, 'a'), (?, NULL)", at, (pa.scalar(-2),)), (n, t)).to_pydict()
     {'n': [1, -2], 't': ['a', None]}
-    >>> rows(Excerpt("VALUES (1 + 1)", at), (n,)), rows(Excerpt("VALUES (300)", at), (Column("n", "tinyint"),))
+    >>> rows(Excerpt("VALUES (1 + 1)", at), (n,)), rows(Excerpt("VALUES ('300')", at), (Column("n", "tinyint"),))
     (None, None)
+
+    Raises `DefinitionError` for a whole number beyond its column's type; the message names row (the first is 1) and
+    column.
     """
     text = query.text
     if not text.lstrip()[:6].upper().startswith("VALUES") or any(escape in text for escape in _ESCAPES):
         return None
+    made: list[list[Any]] = []
     try:
         tree = _parsed(text)
         if type(tree) is not exp.Values or len(tree.expressions) > ROWS_MAX:
@@ -67,11 +75,12 @@ def rows(query: Excerpt, columns: Sequence[Column]) -> pa.Table | None:
             return None
         given = iter(query.given)
         takes = [_taking(type_of(column.name, column.type), given) for column in columns]
-        made = [
-            [take(cell) for take, cell in zip(takes, row.expressions, strict=True)]
-            for row in tree.expressions
-            if type(row) is exp.Tuple or _raise()
-        ]
+        for row in tree.expressions:
+            if type(row) is not exp.Tuple:
+                return None
+            made.append([])
+            for take, cell in zip(takes, row.expressions, strict=True):
+                made[-1].append(take(cell))
         if next(given, None) is not None:
             return None
         kinds = [arrow(type_of(column.name, column.type)) for column in columns]
@@ -79,6 +88,11 @@ def rows(query: Excerpt, columns: Sequence[Column]) -> pa.Table | None:
         return pa.Table.from_arrays(arrays, names=[column.name for column in columns])
     except (_SparksToJudge, DefinitionError, ValueError, OverflowError, pa.ArrowException):
         return None
+    except _Beyond as beyond:
+        column = columns[len(made[-1])]
+        raise DefinitionError(
+            f"row {len(made)}: column {column.name!r} is {column.type}, {beyond}", query.start
+        ) from None
 
 
 def parameter_types(text: str, into: Sequence[pa.DataType]) -> list[pa.DataType] | None:
@@ -104,10 +118,6 @@ def parameter_types(text: str, into: Sequence[pa.DataType]) -> list[pa.DataType]
 def _parsed(text: str) -> exp.Expr | None:
     """Return a text's tree, which no one changes: programs send one statement with many values."""
     return parse(text)
-
-
-def _raise() -> Any:
-    raise _SparksToJudge
 
 
 def _taking(kind: Type, given: Iterator[pa.Scalar]) -> Callable[[exp.Expr], Any]:
@@ -152,7 +162,7 @@ def _sent(value: pa.Scalar | None, kind: Type) -> pa.Scalar:
     if value.type.equals(wanted) or not value.is_valid:
         return value if value.is_valid else pa.scalar(None, wanted)
     if pa.types.is_signed_integer(value.type) and pa.types.is_signed_integer(wanted):
-        return value.cast(wanted)  # raises `ArrowInvalid` where it is beyond
+        return pa.scalar(_within(value.as_py(), 1 << (wanted.bit_width - 1)), wanted)
     raise _SparksToJudge
 
 
@@ -178,9 +188,12 @@ def _number(cell: exp.Expr, form: re.Pattern[str]) -> str:
 
 
 def _whole(cell: exp.Expr, limit: int) -> int:
-    value = int(_number(cell, _WHOLE))
+    return _within(int(_number(cell, _WHOLE)), limit)
+
+
+def _within(value: int, limit: int) -> int:
     if not -limit <= value < limit:
-        raise _SparksToJudge
+        raise _Beyond(f"which holds {-limit} to {limit - 1}, and not {value}")
     return value
 
 

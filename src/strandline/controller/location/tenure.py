@@ -119,7 +119,8 @@ def admit(catalog: Catalog, claim: Claim, processes: Processes) -> Holder:
     if present is not None and not claim.take_over:
         refusal = _refusal(present, claim, processes)
         if refusal:
-            raise ConfigError(f"this location is being written by {present}, {refusal} with {TAKE_OVER}")
+            written = "was last" if lives(present, processes) is False else "is being"
+            raise ConfigError(f"this location {written} written by {present}, {refusal} with {TAKE_OVER}")
     pid, boot = processes.own(), processes.boot()
     started = processes.started_ms(pid, boot)
     assert started is not None, "this process is alive"
@@ -167,8 +168,12 @@ def _refusal(present: Holder, claim: Claim, processes: Processes) -> str:
         return "which is this process; close its environment, or take over"
     if not present.reentrant:
         return "which does not allow to be succeeded; strandline release gives it free, or take over"
-    if lives(present, processes):
+    alive = lives(present, processes)
+    if alive:
         return "which is alive; stop it, or take over"
-    if present.deployment != claim.deployment:
-        return f"and this one is of deployment {claim.deployment!r}; stop it, or take over"
-    return ""
+    if present.deployment == claim.deployment:
+        return ""
+    own = f"this process is of deployment {claim.deployment!r}"
+    if alive is None:
+        return f"which may be alive there, and {own}; stop it, or take over"
+    return f"which has ended, and {own}; set `deployment: {present.deployment}` if this is its project, or take over"

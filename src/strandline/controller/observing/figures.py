@@ -20,6 +20,7 @@ from strandline.controller.commanded import place_of
 from strandline.controller.core import Core
 from strandline.controller.defining.explaining import explain_view
 from strandline.controller.instances.replicas import seen
+from strandline.controller.introspection import words
 from strandline.controller.introspection.definition import definition
 from strandline.controller.location.catalog import made_of
 from strandline.controller.location.items import (
@@ -54,6 +55,7 @@ def figures(core: Core) -> dict[str, Any]:
     """
     writing, catalog = core.require_writing(), core.catalog
     report, problems, counted = writing.running.report(), core.health.problems(), core.live()
+    said = words.states(problems, report.notices)
     named = {name: item for name, item in catalog.items.items() if isinstance(item, Collected)}
     states = {name: core.client.known(item.shard) for name, item in named.items()}
     now_ms, found = core.assembly.clock.now_ms(), {}
@@ -81,7 +83,8 @@ def figures(core: Core) -> dict[str, Any]:
                 figures["done"] = live.of(counted, live.SINK, name) | live.of(counted, live.SOURCE, name)
                 figures["step"] = _step(counted, item)
                 figures["refresh"] = str(item.refresh) if isinstance(item, View) and item.refresh is not None else None
-        figures |= {"notices": report.notices.get(name, []), "problem": problems.get(name)}
+        figures |= {"notices": said.notices.get(name, []), "waiting": said.waiting.get(name)}
+        figures["problem"] = said.problems.get(name)
         found[item.name] = figures
     return {
         "now_ms": now_ms,
@@ -89,7 +92,7 @@ def figures(core: Core) -> dict[str, Any]:
         "generation": writing.epoch,
         "complete": complete(catalog, problems, report.frontiers, core.health.time or 0, report.notices),
         "items": found,
-        "others": {name: problem for name, problem in problems.items() if name not in catalog.items},
+        "others": {name: problem for name, problem in said.problems.items() if name not in catalog.items},
         "store": core.client.metrics.counts(),
         "steps": {stage: asdict(done) | {"draft": None} for stage, done in live.last_steps(counted).items()},
     }

@@ -2,7 +2,10 @@
 
 Unequal values may have equal numbers too, once in a while: what is found by them is more than what was asked for, and
 never less.  All integers hash by their value, so that an `int` finds a `bigint`; all other types only find themselves.
-There is no order in these numbers but their own.
+There is no order in these numbers but their own, and no store holds one: an arrangement ends with its process.
+
+A text costs its length, whatever the others are: short ones are hashed by words, a word of all of them at a time, and
+long ones by XXH3, one by one.
 
 The mixer is that of SplitMix64 (G. Steele, D. Lea, C. Flood, OOPSLA 2014).
 """
@@ -15,6 +18,9 @@ from typing import Any, Final, TypeAlias
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from xxhash import xxh3_64_intdigest
+
+from strandline.errors import CollectionError
 
 Hashes: TypeAlias = "np.ndarray[Any, np.dtype[np.uint64]]"
 
@@ -23,6 +29,11 @@ _FIRST: Final = np.uint64(0xBF58476D1CE4E5B9)
 _SECOND: Final = np.uint64(0x94D049BB133111EB)
 _NULL: Final = np.uint64(0x632BE59BD9B4E019)
 _WORD: Final = 8
+WORDS_BYTES_MAX: Final = 32
+"""Longer texts are hashed by XXH3: from about there on, its call costs less than a look at each word."""
+KEY_BYTES_MAX: Final = 64 << 20
+"""So many bytes a text may have by which rows are looked up, grouped or joined here."""
+assert WORDS_BYTES_MAX < KEY_BYTES_MAX
 
 
 def family(kind: pa.DataType) -> str | None:
@@ -52,7 +63,10 @@ _FLOAT_BITS_MIN: Final = 32
 
 
 def hashes(columns: Sequence[pa.ChunkedArray]) -> Hashes:
-    """Return a number per row, for columns that all have a `family`."""
+    """Return a number per row, for columns that all have a `family`.
+
+    Raises `CollectionError` if a text has more than `KEY_BYTES_MAX` bytes.
+    """
     total = np.zeros(len(columns[0]), np.uint64)
     with np.errstate(over="ignore"):
         for column in columns:
@@ -110,14 +124,25 @@ def fixed(array: pa.Array, word: np.dtype[Any], words: int) -> np.ndarray[Any, A
 
 
 def _text(array: pa.Array) -> Hashes:
-    """Hash texts eight bytes at a time: all first words, then the second ones of those that have one, and so on."""
+    """Hash short texts eight bytes at a time: all first words, then the second ones of those that have one, and so on.
+
+    Long ones are hashed whole.
+    """
     padded, starts, lengths = _letters(array)
+    if len(lengths) and (longest := int(lengths.max())) > KEY_BYTES_MAX:
+        raise CollectionError(
+            f"a text of {longest:,} bytes is a key, and keys have at most {KEY_BYTES_MAX:,}: remove the row, or group "
+            "or join by a digest of the text, such as sha2(text, 256)"
+        )
     total = lengths.astype(np.uint64)
-    rows, at = np.arange(len(array)), 0
+    rows, at = np.flatnonzero(lengths <= WORDS_BYTES_MAX), 0
     while len(rows := rows[lengths[rows] > at]):
         words = _word(padded, starts[rows] + at, lengths[rows] - at)
         total[rows] = _mixed(total[rows] * _GOLDEN + words)
         at += _WORD
+    long, letters = np.flatnonzero(lengths > WORDS_BYTES_MAX), padded.data
+    spans = zip(starts[long].tolist(), (starts + lengths)[long].tolist(), strict=True)
+    total[long] = np.fromiter((xxh3_64_intdigest(letters[start:end]) for start, end in spans), np.uint64, len(long))
     return total
 
 
@@ -131,14 +156,18 @@ def first_word(array: pa.Array) -> Hashes:
 
 
 def _letters(array: pa.Array) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any], np.ndarray[Any, Any]]:
-    """Return the bytes of all texts, padded by a word, and where each text begins, and its length."""
+    """Return the bytes of all texts, padded by a word, and where each text begins, and its length.
+
+    Of a slice they are its own bytes alone: else each slice of a table would cost as much as the whole.
+    """
     large = array.cast(pa.large_string()).fill_null("")
     offsets = np.frombuffer(large.buffers()[1], np.int64, count=large.offset + len(large) + 1)[large.offset :]
-    data = large.buffers()[2]
-    padded = np.zeros((0 if data is None else data.size) + _WORD, np.uint8)
+    first, data = int(offsets[0]), large.buffers()[2]
+    size = int(offsets[-1]) - first
+    padded = np.zeros(size + _WORD, np.uint8)
     if data is not None:
-        padded[: data.size] = np.frombuffer(data, np.uint8)
-    return padded, offsets[:-1], np.diff(offsets)
+        padded[:size] = np.frombuffer(data, np.uint8, size, first)
+    return padded, offsets[:-1] - first, np.diff(offsets)
 
 
 def _word(padded: np.ndarray[Any, Any], starts: np.ndarray[Any, Any], lengths: np.ndarray[Any, Any]) -> Hashes:

@@ -70,8 +70,8 @@ _MACHINE: Final = (
 _CANCELLED: Final = "SPARK_JOB_CANCELLED"
 _NO_SPACE: Final = re.compile(r"(?:(/.*?)[\s:]*)?\(?(No space left on device)\)?")
 """The whole of what Java says, behind the file's path in some of its classes."""
-_ADVICE: Final = re.compile(r' If necessary set "?spark\.sql\.ansi\.enabled"? to "?false"? to bypass this error\.')
-"""What Spark advises and an environment does not let its users do."""
+_ADVICE: Final = re.compile(r"(?<=[.!?] )(?:[^.]|\.(?! ))*spark\.sql\.(?:[^.]|\.(?! ))*(?:\. |$)")
+"""A sentence, not the first, about a setting of Spark: an environment does not let its users change one."""
 _STATE: Final = re.compile(r"\s*SQLSTATE:.*", re.DOTALL)
 _CLASS: Final = re.compile(r"^\[[A-Z_.0-9]+\]\s*")
 T = TypeVar("T")
@@ -180,7 +180,16 @@ def _sentence(cause: Cause) -> str:
         said = _CLASS.sub("", said)
         before, state, _ = said.rpartition(f"SQLSTATE: {cause.state}")
         said = before if state and cause.state else said
-    return _line(_ADVICE.sub("", said))
+    return _unadvised(said)
+
+
+def _unadvised(message: str) -> str:
+    """Return a message in one line, without what Spark advises to set.
+
+    >>> _unadvised('The value 3 cannot be cast. Use `try_cast`. If necessary set "spark.sql.ansi.enabled" to "false".')
+    'The value 3 cannot be cast. Use `try_cast`.'
+    """
+    return _line(_ADVICE.sub("", " ".join(message.split())))
 
 
 def _line(message: str) -> str:
@@ -198,7 +207,7 @@ def thrown(error: BaseException) -> str:
     chain = causes(error)
     if chain:
         return _sentence(chain[0])
-    return _line(_STATE.sub("", _CLASS.sub("", next(iter(str(error).strip().splitlines()), ""))))
+    return _unadvised(_STATE.sub("", _CLASS.sub("", next(iter(str(error).strip().splitlines()), ""))))
 
 
 def is_sparks(error: BaseException) -> bool:

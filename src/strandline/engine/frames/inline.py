@@ -8,8 +8,9 @@ small and yet too large to inline.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Final
 
 import numpy as np
@@ -87,15 +88,20 @@ def stamped(table: pa.Table, schema: Schema, *, time: int, diff: int) -> pa.Tabl
     """Return rows that carry no time yet as updates at ``time``: columns by name, cast to ``schema``.
 
     Raises:
-        InvalidUsage: a column is missing, unknown, or cannot be cast; the message names it.
+        InvalidUsage: a column is missing, unknown, or cannot be cast; the message names it, and the first row with a
+            value that does not fit (counted from 0).
     """
     given = match_names(table.column_names, schema)
     arrays = {}
     for name, kind in types.columns(schema):
+        column, target = table[given[name.lower()]], arrow(kind)
         try:
-            arrays[name] = _cast(table[given[name.lower()]], arrow(kind))
-        except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
-            raise InvalidUsage(f"column {name!r} cannot be cast to {arrow(kind)}: {error}") from error
+            arrays[name] = _cast(column, target)
+        except pa.ArrowNotImplementedError as error:
+            raise InvalidUsage(f"column {name!r} cannot be cast to {target}: {error}") from error
+        except pa.ArrowInvalid as error:
+            number = bisect_left(range(len(column)), True, key=partial(_misfits, column, target))
+            raise InvalidUsage(f"row {number}: column {name!r} cannot be cast to {target}: {error}") from error
     for ours, value in ((TIME, time), (DIFF, diff)):
         arrays[ours] = pa.chunked_array([pa.repeat(pa.scalar(value, pa.int64()), table.num_rows)], type=pa.int64())
     return pa.table(arrays)
@@ -106,6 +112,15 @@ def _cast(column: pa.ChunkedArray, target: pa.DataType) -> pa.ChunkedArray:
     if pa.types.is_integer(column.type) and pa.types.is_decimal(target):
         column = column.cast(pa.decimal128(_DECIMAL_DIGITS, target.scale))
     return column.cast(target)
+
+
+def _misfits(column: pa.ChunkedArray, target: pa.DataType, last: int) -> bool:
+    """Return whether a value up to the ``last`` does not fit."""
+    try:
+        _cast(column.slice(0, last + 1), target)
+    except pa.ArrowInvalid:
+        return True
+    return False
 
 
 def match_names(names: Sequence[str], schema: Schema, *, some: bool = False) -> dict[str, str]:

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from ipaddress import ip_address
 from pathlib import Path
 
+from strandline.connections import addresses
 from strandline.errors import ConfigError
 from strandline.store.secret import Secret
 
@@ -66,6 +67,11 @@ class Address:
         with suppress(ValueError):
             host = str(ip_address(host))
         return str(Address(host, self.port))
+
+    @property
+    def local(self) -> addresses.Address:
+        """The address as the operating system of this machine is asked about it."""
+        return addresses.Address(self.host, self.port)
 
     def __str__(self) -> str:
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"

@@ -257,7 +257,7 @@ def meaning(error: Exception, other: str) -> str:
     >>> meaning(flight.FlightUnavailableError("failed to connect to all addresses; last error: …"), "the replica")
     'the replica does not answer: is it started, and does it listen there?'
     """
-    text = first_line(error).partition(". gRPC client debug context")[0].partition(". Detail:")[0]
+    text = spoken(error)
     match error:
         case flight.FlightUnauthenticatedError():
             return (
@@ -266,8 +266,21 @@ def meaning(error: Exception, other: str) -> str:
         case flight.FlightUnavailableError() if "failed to connect" in text:
             return f"{other} does not answer: is it started, and does it listen there?"
         case flight.FlightUnavailableError() if "Socket closed" not in text:
-            return f"{other} is not available: {text.rpartition('with message: ')[2]}"
+            return f"{other} is not available: {text}"
     return f"the connection to {other} was cut"
+
+
+def spoken(error: BaseException) -> str:
+    """Return what the other end said of a failure, without what pyarrow and gRPC add to it.
+
+    >>> said = "Flight returned unavailable error, with message: no room. Detail: Unavailable. gRPC client debug: a:b"
+    >>> spoken(flight.FlightUnavailableError(said))
+    'no room'
+    """
+    text = first_line(error)
+    for added in (". gRPC client debug", ". Client context:", ". Detail:"):
+        text = text.partition(added)[0]
+    return text.rpartition("error, with message: ")[2]
 
 
 def start_thread(call: Callable[[], object], name: str) -> Latch:

@@ -23,6 +23,7 @@ from typing import Any, Final
 import pyarrow as pa
 from pyarrow import flight
 
+from strandline.connections.ports import cannot_listen
 from strandline.errors import ConfigError, Disconnected, first_line
 from strandline.instance.carriers.access import Address, ClientAccess, ServerAccess
 from strandline.instance.carriers.buffer import Latch
@@ -80,9 +81,7 @@ class FlightListener:
         try:
             self._server = _Server(self, _uri(self._address, tls=bool(certificates)), certificates)
         except (pa.ArrowException, OSError) as error:
-            why = first_line(error)
-            if "did not start properly" in why:  # gRPC says no more
-                why = "another process listens there, or it is no address of this machine; choose another port"
+            why = cannot_listen(self._address.local, first_line(error))
             raise ConfigError(f"cannot listen on {self._address}: {why}") from error
         _listening.add(self)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from strandline.errors import WAITS
 from strandline.materialize.schedule.window import Window, window
 from strandline.store.clock import Clock, utc_text
 
@@ -57,7 +58,7 @@ class Pace:
         self._last = min(self._last, now)  # if the clock was set back, as if it had begun now
         until = self._schedule.due(self._last or now - self._schedule.every, now)
         if until > now and not self._end < self._asked <= end:
-            self._until, self.waits = until, f"by its schedule, its next transaction begins at {utc_text(until)}"
+            self._until, self.waits = until, f"{WAITS}its schedule: its next transaction begins at {utc_text(until)}"
             return False
         self._last, self._end = now, end
         self.rests()

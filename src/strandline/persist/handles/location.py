@@ -129,7 +129,16 @@ async def agree(pair: Pair, clock: Clock, ids: Ids, *, writes: bool) -> None:
 
 
 def another_consensus(pair_name: str, given: str, mark: Mark) -> ConfigError:
-    """Return what to raise where the location ``pair_name`` has ``mark``, and ``given`` is not its Consensus."""
+    """Return what to raise where the location ``pair_name`` has ``mark``, and ``given`` is not its Consensus.
+
+    Where both have one name, the Consensus itself is gone, and at its place is nothing or a new one.
+    """
+    if given == mark.consensus:
+        return ConfigError(
+            f"location {pair_name} has lost its consensus, {given}: what is there has no record of the location's "
+            "objects; restore both from one backup, or give a new location to begin anew (what was stored in this one "
+            "cannot be read without its consensus)"
+        )
     return ConfigError(
         f"location {pair_name} was made with consensus {mark.consensus}, and is opened with consensus {given}, "
         "which has no record of it: open it with the consensus that it was made with"

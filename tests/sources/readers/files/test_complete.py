@@ -19,6 +19,8 @@ from strandline.sources.readers.files.reader import NOTICES_MAX
 from strandline.sources.reclock import NOTHING_READ
 from strandline.testing.doubles import HandClock
 
+UNTAKEN = "it waits for file '{}', which is not taken yet: "
+
 
 @pytest.mark.parametrize(
     "name", [".a.csv", "_a.csv", "a.csv.tmp", "a.csv.part", ".a.csv.crc", "a.csv.crc", ".staging/a.csv", "_tmp/a.csv"]
@@ -42,7 +44,7 @@ def test_a_file_is_taken_when_it_has_settled(place):
         place.write("a.csv", age_ms=0)
         assert await reader.upstream_frontier() == NOTHING_READ
         assert reader.notices() == (
-            "file 'a.csv' is not taken yet: it was modified less than 1000 ms ago, so its writer may go on",
+            f"{UNTAKEN.format('a.csv')}it was modified less than 1000 ms ago, so its writer may go on",
         )
         place.clock.now += 999
         assert await reader.upstream_frontier() == NOTHING_READ
@@ -149,7 +151,7 @@ def test_a_name_that_is_not_utf8_waits_and_the_others_are_taken(tmp_path: Path) 
         completeness = Completeness(clock, folder, options)
         assert [file.name for file in await completeness.complete(await folder.look(names))] == ["café.csv"]
         assert completeness.waiting == [
-            r"file 'caf\udce9.csv' is not taken yet: its name is not UTF-8, so it cannot be written down: rename it"
+            UNTAKEN.format(r"caf\udce9.csv") + "its name is not UTF-8, so it cannot be written down: rename it"
         ]
 
     asyncio.run(body())

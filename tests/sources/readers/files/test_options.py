@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
 from strandline.algebra.formats import Encoding, FileFormat
 from strandline.errors import DefinitionError
 from strandline.options import understood
 from strandline.sources.readers.files.options import FileOptions
+from strandline.testing.doubles import HandClock
+from strandline.wiring.registry import Readers
 
 
 def found(path, texts):
@@ -93,3 +97,20 @@ def test_an_archive_is_where_no_files_are_looked_for(path, archive):
     found = understood("s", FileOptions, {"path": path, "on_durable": "archive", "archive": archive})
     assert not found.stays
     assert understood("s", FileOptions, {"path": path}).stays
+
+
+def test_a_directory_that_is_not_there_is_said_when_the_source_is_created(tmp_path):
+    """Damage: a mistyped path is accepted, and the source has a problem that only `status` shows."""
+    connectors = Readers(HandClock(0), None, None, None)
+
+    def ask(path):
+        asyncio.run(connectors.ask("s", "files", {"path": str(path), "format": "csv"}))
+
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "one.csv").write_text("a\n1\n")
+    for there in (tmp_path / "in", tmp_path / "in" / "*" / "x*.csv", tmp_path / "in" / "one.csv"):
+        ask(there)
+    for path, root in (("inn", "inn"), ("inn/*.csv", "inn"), ("in/two.csv", "in/two.csv")):
+        with pytest.raises(DefinitionError, match=f"directory '{tmp_path}/{root}' does not exist: create it, or"):
+            ask(tmp_path / path)
+    asyncio.run(connectors.ask("s", "files", {"path": "s3://bucket/in", "format": "csv"}))

@@ -85,7 +85,8 @@ def test_an_address_that_is_taken_is_a_notice_and_tried_again():
         reader = WebhookReader(inbox, server, NumberDecoder(), SCHEMA, options)
         assert await reader.upstream_frontier() == Offsets({PARTITION: 1})
         assert f"nothing can be sent to {options.listen}{options.path}: " in reader.notices()[0]
-        assert "an address of its own" in reader.notices()[0]
+        assert "the port is taken by process" in reader.notices()[0]
+        assert "choose another port (option `listen`)" in reader.notices()[0]
         rows = listed(await reader.read([Slice(7, NOTHING_READ, Offsets({PARTITION: 1}))], table="", locate=False)).rows
         assert [row["n"] for row in rows] == [1]
         other.close()

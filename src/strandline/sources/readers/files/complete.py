@@ -12,6 +12,7 @@ from pathlib import PurePosixPath
 from typing import Final
 
 from strandline.algebra.formats import Encoding
+from strandline.errors import WAITS
 from strandline.sources.readers.files.folder import Checked, Ends, Folder, Stamp
 from strandline.sources.readers.files.options import COMPRESSED, UNSEEN, FileOptions
 from strandline.sources.readers.files.sequence import FileVersion
@@ -49,7 +50,7 @@ class Completeness:
                     found.append(FileVersion(name, stamp.size, stamp.mtime_ns, check))
                 case Checked():
                     waiting[name] = "it is being written"
-        self.waiting = [f"file {name!r} is not taken yet: {why}" for name, why in waiting.items() if why]
+        self.waiting = [f"{WAITS}file {name!r}, which is not taken yet: {why}" for name, why in waiting.items() if why]
         return found
 
     async def _unfinished(self, settled: Mapping[str, Stamp]) -> dict[str, str]:

@@ -38,36 +38,27 @@ Warns: a file that changes while its rows are being read, and keeps its size and
 
 from __future__ import annotations
 
-import re
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
-from strandline import extras
-from strandline.algebra.formats import DatedFile, Encoding
+from strandline.algebra.formats import DatedFile
 from strandline.algebra.schema import Schema, quote
-from strandline.algebra.undecoded import NAME_CHARS_MAX
-from strandline.errors import DefinitionError, SourceError, Unavailable
+from strandline.errors import SourceError, Unavailable
 from strandline.frontier.gauge import Offsets
 from strandline.persist.handles.contents import Rows
-from strandline.sources.reader import FileDecoder, Plain, ReaderKind, Records, Surroundings, TakenBack
+from strandline.sources.reader import FileDecoder, Plain, Records, TakenBack
 from strandline.sources.readers.files.columns import NewColumns
 from strandline.sources.readers.files.complete import Completeness
-from strandline.sources.readers.files.discovery import DISCOVERY
 from strandline.sources.readers.files.folder import Checked, Folder, Listing, Stamp
-from strandline.sources.readers.files.local_folder import LocalFolder
 from strandline.sources.readers.files.options import (
-    S3,
     FileOptions,
     OnDurable,
-    object_root_and_pattern,
-    root_and_pattern,
 )
 from strandline.sources.readers.files.sequence import FileSequence, FileVersion
 from strandline.sources.readers.files.watched import Watched
 from strandline.sources.reclock import NOTHING_READ, Slice
-from strandline.store.blob_kinds.object_location import ObjectLocation
 from strandline.store.clock import Clock
 
 PARTITION: Final = ""
@@ -79,8 +70,6 @@ SMALL_BYTES_MAX: Final = 1 << 20
 """So few bytes of files are likely to be at most some ten thousand rows."""
 _ANOTHER: Final = Stamp(-1, -1, -1)
 """No file has it."""
-_BREAK: Final = re.compile("[\r\n]")
-_SHOWN: Final = 20
 
 
 class FileReader:
@@ -214,7 +203,7 @@ class FileReader:
         try:
             return await self._folder.changes()
         except NotADirectoryError as error:
-            raise SourceError(f"directory {root!r} does not exist: create it, or correct the source's path") from error
+            raise absent(root) from error
         except OSError as error:
             raise Unavailable(f"directory {root!r} cannot be listed: {error}") from error
 
@@ -281,70 +270,6 @@ class FileReader:
         return await self._folder.check({name: stamp.size for name, stamp in wanted.items()})
 
 
-async def _open(options: FileOptions, given: Surroundings) -> FileReader:
-    sequence = await FileSequence.open(await given.progress(), given.epoch)
-    folder, later = await _folder(options, given), given.later.get("", ())
-    columns = NewColumns(given.decoder, replace(options.decoding, later=later), given)
-    return FileReader(given.clock, folder, sequence, given.decoder, given.schema, options, columns, later, given.name)
-
-
-async def _pass_over(_: FileOptions, given: Surroundings, name: str) -> str:
-    """See `ReaderKind.pass_over`."""
-    sequence = await FileSequence.open(await given.progress(), given.epoch)
-    number = sequence.number_of(name)
-    if number is None:
-        raise DefinitionError(f"source {given.name!r} has taken no file {name!r}; names are relative to its directory")
-    await sequence.pass_over(number)
-    return str(sequence[number])
-
-
-async def _folder(options: FileOptions, given: Surroundings) -> Folder:
-    if not options.in_s3:
-        return LocalFolder(*root_and_pattern(options.path), given.clock)
-    url, pattern = object_root_and_pattern(options.path)
-    await given.decoder.reach(url, options.storage)
-    from strandline.sources.readers.files.object_folder import ObjectFolder
-
-    return ObjectFolder(ObjectLocation(url, options.storage), pattern, f"s3a{url.removeprefix(S3)}")
-
-
-def _shared(options: FileOptions) -> bool:
-    """Return whether several replicas may read the files: if all find the same ones, and none is deleted or moved.
-
-    A local path may lead elsewhere on another machine: a file that was numbered there would be missing here for ever.
-    """
-    return options.in_s3 and options.stays
-
-
-def _needs(options: FileOptions) -> Sequence[str]:
-    return (extras.S3,) if options.in_s3 else ()
-
-
-def _check(options: FileOptions, schema: Schema) -> None:
-    """Refuse names of columns that no file can give them."""
-    form = options.decoding
-    for name in schema.names:
-        if form.encoding is Encoding.CSV and form.header and not form.multiline and _BREAK.search(name):
-            raise DefinitionError(
-                f"column {name!r} has a line break in its name, and the header of these CSV files is one line: "
-                "add multiline = 'true' (a record may span lines then, the header too), or rename the column"
-            )
-        if form.encoding is Encoding.JSON and len(name) > NAME_CHARS_MAX:
-            raise DefinitionError(
-                f"the column whose name begins with {name[:_SHOWN]!r} has a name of {len(name)} characters, and the "
-                f"parser of JSON takes none of more than {NAME_CHARS_MAX}: rename the column"
-            )
-
-
-KIND: Final = ReaderKind(
-    "files",
-    FileOptions,
-    _open,
-    _check,
-    discovery=DISCOVERY,
-    shared=_shared,
-    needs=_needs,
-    counts="files",
-    pass_over=_pass_over,
-    alterable=("archive", "on_durable", "retain", "settle"),
-)
+def absent(root: str) -> SourceError:
+    """Return what to say of a directory that is not there."""
+    return SourceError(f"directory {root!r} does not exist: create it, or correct the source's path")

@@ -19,6 +19,8 @@ from typing import Final
 import pyarrow as pa
 
 from strandline.algebra.schema import TIME, Schema
+from strandline.connections.addresses import Address
+from strandline.connections.ports import cannot_listen
 from strandline.frontier.gauge import Offsets
 from strandline.persist.handles.contents import Rows
 from strandline.sources.reader import MessageDecoder, Plain, ReaderKind, Records, Surroundings
@@ -76,13 +78,14 @@ class WebhookReader:
             try:
                 await self._server.listen()
             except OSError as error:
-                self._unheard = (
-                    f"nothing can be sent to {self._options.listen}{self._options.path}: {error.strerror or error}; "
-                    "if another source listens there, make this one with an address of its own"
-                )
+                self._unheard = self._unheard or self._why_unheard(error)
             else:
                 self._unheard = ""
         return Offsets({PARTITION: self._inbox.next})
+
+    def _why_unheard(self, error: OSError) -> str:
+        why = cannot_listen(Address(*self._options.place), error.strerror or str(error))
+        return f"nothing can be sent to {self._options.listen}{self._options.path}: {why} (option `listen`)"
 
     async def read(self, slices: Sequence[Slice], *, table: str, locate: bool) -> Rows:
         """Return the rows of these messages; they are in this process."""

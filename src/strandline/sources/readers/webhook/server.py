@@ -136,7 +136,8 @@ class WebhookServer:
         if options.token is not None:
             given = head.headers.get("authorization", b"")
             if not hmac.compare_digest(given, b"Bearer " + options.token.encode()):
-                raise Refused(HTTPStatus.UNAUTHORIZED, "the token is missing or wrong", {"WWW-Authenticate": "Bearer"})
+                why = "the token is another one" if given else "there is no token (Authorization: Bearer …)"
+                raise Refused(HTTPStatus.UNAUTHORIZED, why, {"WWW-Authenticate": "Bearer"})
         elif "origin" in head.headers or not _of_this_machine(head.text("host")):
             # A page in a browser of this machine can reach loopback, also under a name of its own.
             raise Refused(HTTPStatus.FORBIDDEN, "without a token, programs of this machine alone may send, by its name")

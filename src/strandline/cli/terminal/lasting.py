@@ -1,0 +1,42 @@
+"""Lasting: what takes more than a few seconds says so, again and again, so that its user does not take it for stuck."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Final
+
+from strandline.cli.terminal.output import Output
+from strandline.instance.carriers.exchange import start_thread
+
+SAYS_S: Final = 5.0
+"""After so many seconds it is said that something goes on, and each time that as many have passed."""
+
+
+@contextmanager
+def lasting(say: Callable[[int], object], every_s: float = SAYS_S) -> Iterator[None]:
+    """Have ``say`` called, in a thread of its own, with the seconds since the context began, while that lasts.
+
+    It is called no longer once the context has ended; it must not raise.
+    """
+    begun, over = time.monotonic(), threading.Event()
+
+    def tell() -> None:
+        while not over.wait(every_s):
+            say(round(time.monotonic() - begun))
+
+    ended = start_thread(tell, "lasting")
+    try:
+        yield
+    finally:
+        over.set()
+        ended.wait(SAYS_S)
+
+
+@contextmanager
+def noted(what: str, output: Output, every_s: float = SAYS_S) -> Iterator[None]:
+    """Have it noted on standard error that ``what`` goes on, and since how long, while the context lasts."""
+    with lasting(lambda seconds: output.note(f"strandline: {what}: {seconds} s so far"), every_s):
+        yield

@@ -1,0 +1,258 @@
+"""Reporting: what `strandline run` says of itself: documents with ``--json``, lines, or lines above a status line.
+
+A line is said when something has changed, never again because time has passed.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, Final
+
+from rich.text import Text
+
+from strandline.cli.terminal.exits import Exit
+from strandline.cli.terminal.lasting import lasting
+from strandline.cli.terminal.living import Living
+from strandline.cli.terminal.moving import Pace, Pacer
+from strandline.cli.terminal.output import Output, printable
+from strandline.controller.defining.project.settings import Project
+from strandline.instance.beginnings import Beginning
+from strandline.materialize.status import Status
+
+NAMES_MAX: Final = 4
+"""How many names a log line has."""
+
+
+class Report:
+    """The log of `run`: with ``--json`` a document per tick, else lines about changes."""
+
+    pause_s = 10.0
+    """How long a transaction runs before its progress is reported."""
+
+    def __init__(self, output: Output) -> None:
+        self._output = output
+        self._pacer = Pacer(time.monotonic, self.pause_s)
+        self._read: dict[str, int] = {}
+        self._problems: dict[str, str] = {}
+        self._waiting: dict[str, str] = {}
+        self._shown: dict[str, str] = {}
+        self._noticed: set[tuple[str, str]] = set()
+        self._overdue: dict[str, str] = {}
+        self._begun: dict[str, Beginning] = {}
+        self._replaced: dict[str, int] = {}
+        self._evolved: dict[str, int] = {}  # how many columns were said to be added
+        self.quiet = False
+        """Whether the last tick found nothing new."""
+        self.promoted: float | None = None
+        """Since when a promotion is under way; None: none is."""
+        self.follow: Callable[[], object] = tuple
+        """Looks whether the project's files have changed."""
+        self.waits: Callable[[], bool] = bool
+        """Says whether a part of the project can be applied that could not before the last tick."""
+        self.beginnings: Callable[[], Sequence[Beginning]] = tuple
+        """What is read or computed for the first time; any thread may ask."""
+
+    @contextmanager
+    def starting(self, what: str) -> Iterator[None]:
+        """Say what is started while the context lasts; if that is long, say again that it goes on."""
+        self.say("starting", what=what)
+        with lasting(lambda seconds: self.say("starting", what=what, seconds=seconds)):
+            yield
+
+    def applied(self, created: Sequence[str], replaced: Sequence[str] = ()) -> None:
+        """The project was applied; views are computed anew beside those that they replace."""
+        self.say("running", **({"created": ",".join(created)} if created else {}))
+        if replaced:
+            self.say("replacing", views=",".join(replaced))
+
+    def serves(self, flight_sql: Sequence[str], http: str | None) -> None:
+        """Clients are served from now on, at these places; ``http``: people, too."""
+        if self._output.json:
+            self._output.result({"serving": {"flight_sql": list(flight_sql), "http": http}}, "")
+        for place in flight_sql:
+            self.say("serving", at=place)
+        if http is not None:
+            self.say("console", at=http)
+
+    def ticked(self, complete: int, seconds: float, progress: dict[str, Any]) -> None:
+        """Everything that has no problem is complete at ``complete``, which is later than it was."""
+        if self.promoted is not None:
+            self.say("promoted", time=complete, seconds=round(time.monotonic() - self.promoted, 3))
+            self.promoted = None
+        if self._output.json:
+            self._output.result({"time": complete, "seconds": round(seconds, 4), **progress}, "")
+        read = self._freshly_read({name: source["read_records"] for name, source in progress["sources"].items()})
+        if progress["steps"] or read:
+            self.say("tick", time=complete, seconds=round(seconds, 3), read=read, steps=len(progress["steps"]))
+        else:
+            self.idle(complete)
+        self.quiet = not progress["steps"] and not read
+
+    def _freshly_read(self, counts: dict[str, int]) -> int:
+        """Return how many records were read since the tick before; a source that is opened anew counts from zero."""
+        before, self._read = self._read, counts
+        return sum(count - (known if (known := before.get(name, 0)) <= count else 0) for name, count in counts.items())
+
+    def looked(self, progress: dict[str, Any]) -> None:
+        """A tick has ended, whatever is complete by now."""
+        self._say_begun()
+        problems = progress["problems"]
+        fresh = {name: why for name, why in sorted(problems.items()) if self._problems.get(name) != why}
+        for why, names in by_reason(fresh).items():
+            self.say("problem", of=listed(names), what=why)
+        if mended := sorted(self._problems.keys() - problems.keys()):
+            self.say("mended", of=listed(mended), what="it goes on" if len(mended) == 1 else "they go on")
+        self._problems = problems
+        waiting = progress["waiting"]  # of what waited before, too: the next tick usually resolves a wait
+        self._say_waiting({name: why for name, why in waiting.items() if self._waiting.get(name) == why})
+        self._waiting = dict(waiting)
+        notices = {(name, notice) for name, said in progress["notices"].items() for notice in said}
+        for name, notice in sorted(notices - self._noticed):
+            self.say("notice", of=name, what=notice)
+        self._noticed = notices
+        for name, last in progress["replaced"].items():
+            if self._replaced.get(name) != last:
+                self.say("replaced", of=name, after=last)
+        self._replaced = dict(progress["replaced"])
+        for name, columns in progress["evolved"].items():
+            if fresh := columns[self._evolved.get(name, 0) :]:
+                self.say("evolved", of=name, columns=", ".join(fresh))
+            self._evolved[name] = len(columns)
+
+    def _say_waiting(self, waiting: dict[str, str]) -> None:
+        fresh = {name: why for name, why in sorted(waiting.items()) if self._shown.get(name) != why}
+        for why, names in by_reason(fresh).items():
+            self.say("waiting", of=listed(names), what=why)
+        self._shown = waiting
+
+    def ended(self, progress: dict[str, Any]) -> Exit:
+        """Report what the last tick could not do, and what still waits, one sentence each."""
+        self._say_waiting(self._shown | self._waiting)
+        problems = progress["problems"]
+        for why, names in by_reason(dict(sorted(problems.items()))).items():
+            self._output.note(f"strandline: {listed(names)}: {why}")
+        return Exit.FAILED if problems else Exit.OK
+
+    def failed(self, error: Exception) -> None:
+        """A whole tick failed."""
+        self.say("tick failed, will be retried", what=str(error))
+
+    def moved(self, status: Status) -> None:
+        """A task has read or sent a batch of rows; called on another thread, while the tick goes on."""
+        pace = self._pacer.pace(status)
+        if pace is not None:
+            self.paced(pace)
+
+    def overdue(self, waits: Mapping[str, str]) -> None:
+        """A tick runs long; called on another thread, every few seconds.
+
+        This says it even if no other process can learn it, because the store that is silent keeps what is published.
+        """
+        if waits != self._overdue and self._output.json:
+            self._output.result({"waiting": waits}, "")
+        for what, names in by_reason({n: w for n, w in waits.items() if self._overdue.get(n) != w}).items():
+            self.say("waiting", of=listed(names), what=what)
+        self._overdue = dict(waits)
+        self._say_begun()
+
+    def _say_begun(self) -> None:
+        """Report how far what begins has come, where that is further than was reported last."""
+        now = {each.name: each for each in self.beginnings() if each.since_ms is not None and each.rows}
+        for name, each in now.items():
+            if self._begun.get(name) != each:
+                self.say(each.verb, of=name, rows=each.rows, **({} if each.about is None else {"about": each.about}))
+        self._begun = now
+
+    def paced(self, pace: Pace) -> None:
+        """Report the progress of a transaction."""
+        self.say(pace.verb, of=pace.name, rows=pace.done, about=pace.about, rows_per_s=pace.rows_per_s)
+
+    def say(self, event: str, **facts: object) -> None:
+        """Write a log line."""
+        self._output.log(event, **facts)
+
+    def note(self, text: str) -> None:
+        """Say something in a sentence."""
+        self._output.note(text)
+
+    def idle(self, complete: int) -> None:
+        """A tick had nothing to do."""
+
+
+class TerminalReport(Report):
+    """The log on a terminal: a line for each tick that changed something, and a status line that is updated."""
+
+    pause_s = 0.25
+
+    def __init__(self, output: Output, title: str) -> None:
+        super().__init__(output)
+        self._title = printable(title, lines=False)
+        self.living = Living(output.progress, Text(f"{self._title}: starting"), self._beginnings_now)
+
+    def say(self, event: str, **facts: object) -> None:
+        """Print a line above the status line."""
+        shown = ", ".join(f"{name} {value}" for name, value in facts.items())
+        self._output.note(f"{event}: {shown}" if shown else event)
+
+    @contextmanager
+    def starting(self, what: str) -> Iterator[None]:
+        """Show what is started in the status line, which moves."""
+        self.living.update(Text(f"{self._title}: starting {printable(what, lines=False)}"))
+        with lasting(
+            lambda seconds: self.living.update(
+                Text(f"{self._title}: starting {printable(what, lines=False)} ({seconds} s)")
+            )
+        ):
+            yield
+
+    def _say_begun(self) -> None:
+        """Report nothing more: it has a bar."""
+
+    def _beginnings_now(self) -> Sequence[Beginning]:
+        return self.beginnings()
+
+    def paced(self, pace: Pace) -> None:
+        """Show the progress in the status line."""
+        self.living.update(Text(f"{self._title}: {printable(str(pace))}"))
+
+    def idle(self, complete: int) -> None:
+        """Show the latest complete time in the status line."""
+        self.living.update(Text(f"{self._title}: up to date at {complete}"))
+
+
+def by_reason(said: Mapping[str, str]) -> dict[str, list[str]]:
+    """Return the names for each reason: each is one line, however many items have the same.
+
+    >>> by_reason({"a": "no disk", "v": "late", "b": "no disk"})
+    {'no disk': ['a', 'b'], 'late': ['v']}
+    """
+    found: dict[str, list[str]] = {}
+    for name, why in said.items():
+        found.setdefault(why, []).append(name)
+    return found
+
+
+def listed(names: Sequence[str]) -> str:
+    """Return names as a log line has them: some, if they are many.
+
+    >>> listed(["a", "b"]), listed(["a", "b", "c", "d", "e"])
+    ('a,b', 'a,b,c and 2 more')
+    """
+    return (
+        ",".join(names)
+        if len(names) <= NAMES_MAX
+        else f"{','.join(names[: NAMES_MAX - 1])} and {len(names) - NAMES_MAX + 1} more"
+    )
+
+
+@contextmanager
+def reporting(project: Project, output: Output) -> Iterator[Report]:
+    """Report what becomes of a project, as the output is: in lines, or on a terminal beside a status line."""
+    if not output.progress.is_terminal:
+        yield Report(output)
+        return
+    report = TerminalReport(output, project.root.name)
+    with report.living:
+        yield report
