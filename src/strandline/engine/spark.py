@@ -51,10 +51,10 @@ from strandline.engine.parts.scan import Scanner
 from strandline.engine.parts.staging import Stager, is_whole
 from strandline.engine.prepared.asking import only, small_plan
 from strandline.engine.prepared.plans import Plans, are_few
-from strandline.engine.session.cancelling import Cancellable
+from strandline.engine.session.cancelling import Cancellable, cancel_jobs, jobs_of_queries, tag_jobs
 from strandline.engine.session.collecting import collected
 from strandline.engine.session.executors import Executors
-from strandline.engine.session.start import cancel_jobs, require_running, tag_jobs
+from strandline.engine.session.start import require_running
 from strandline.engine.sql import answers, edits, error_half
 from strandline.engine.sql.analysis import described
 from strandline.engine.sql.rendering import render
@@ -63,6 +63,7 @@ from strandline.errors import InvalidUsage
 from strandline.frontier.antichain import Frontier
 from strandline.persist.handles.contents import Contents, Rows, StageRequest
 from strandline.persist.shard.batch import BlobPart, Staged
+from strandline.plane.asked import is_asked, present
 from strandline.plane.described import Described
 from strandline.plane.edits import Edit
 from strandline.plane.hurry import in_hurry
@@ -78,6 +79,8 @@ ANSWER_CONF: Final = (
 """What a query's answer depends on besides its text and its inputs."""
 JOBS_MAX: Final = 8
 """Concurrent calls into Spark; more only queue inside it."""
+ASKED_MAX: Final = 16
+"""Concurrent calls into Spark for queries: they have threads of their own, so that no tick waits for one."""
 PEEKS_MAX: Final = 2
 """Concurrent peeks: they have threads of their own, because all others may wait for Spark."""
 _opened = itertools.count()
@@ -100,6 +103,7 @@ class SparkEngine:
         self._rewriter = Rewriter(store, self._scanner, self._stager)
         self._tag = f"strandline-{next(_opened)}"  # of the jobs that are begun here
         self._workers = ThreadPoolExecutor(JOBS_MAX, "strandline-spark", partial(tag_jobs, session, self._tag))
+        self._askers = ThreadPoolExecutor(ASKED_MAX, "strandline-asked", partial(jobs_of_queries, session, self._tag))
         self._peekers = ThreadPoolExecutor(PEEKS_MAX, "strandline-peek")
         self._plans = Plans(session, at_once=executors is not None)
         self._arrangements = Arrangements(self._scanner.tables, self._workers)
@@ -135,6 +139,7 @@ class SparkEngine:
         self.hasten()
         cancel_jobs(self._session, self._tag)
         self._peekers.shutdown()
+        self._askers.shutdown()
         self._workers.shutdown()
         if self._executors is not None:
             self._executors.close()
@@ -454,14 +459,14 @@ class SparkEngine:
         """See `Engine.weights`."""
         return await self._run(partial(error_half.weights, unwrap(rows), self._session))
 
-    async def collect(self, rows: Rows, bytes_max: int = 0) -> pa.Table:
+    async def collect(self, rows: Rows, bytes_max: int = 0, rows_max: int = 0) -> pa.Table:
         """See `Engine.collect`."""
         match unwrap(rows):
             case Local(table, _):
                 return table
             case frame:
                 tag = f"{self._tag}-{next(self._calls)}"
-                return await self._cancellable(partial(self._collected, frame, tag, bytes_max))
+                return await self._cancellable(partial(self._collected, frame, tag, bytes_max, rows_max))
 
     def _prepared(self, asked: Sequence[tuple[Frame, StageRequest]]) -> dict[int, pa.Table]:
         """Return by their positions the rows that prepared plans have for `Stager.collected`.
@@ -493,9 +498,9 @@ class SparkEngine:
             for view in views.values():
                 self._session.catalog.dropTempView(view)
 
-    def _collected(self, frame: Frame, tag: str, bytes_max: int) -> pa.Table:
+    def _collected(self, frame: Frame, tag: str, bytes_max: int, rows_max: int) -> pa.Table:
         rows = dataframe(frame, self._session)
-        return collected(carried(rows), self._session, tag, bytes_max).rename_columns(rows.columns)
+        return collected(carried(rows), self._session, tag, bytes_max, rows_max).rename_columns(rows.columns)
 
     def _pruned(self, old: Contents, column: str, keys: Sequence[tuple[Frame, str]], *, nulls: bool) -> Frame | None:
         kind = inline.update_schema(old.schema).field(column).type
@@ -540,15 +545,19 @@ class SparkEngine:
 
     async def _run(self, call: Callable[[], _T]) -> _T:
         """Run a blocking call in a worker thread and translate its failures into our errors."""
-        return await self._begun(call)
+        return await (self._cancellable(call) if is_asked() else self._begun(call))
 
     async def _cancellable(self, call: Callable[[], _T]) -> _T:
         """As `_run`; if this is cancelled, the jobs of the call are, too."""
-        made = Cancellable(self._session, f"{self._tag}-{next(self._calls)}", call)
+        query = present()
+        text, workers = ("", self._workers) if query is None else (query.text, self._askers)
+        made = Cancellable(self._session, f"{self._tag}-{next(self._calls)}", text, call)
+        future = workers.submit(partial(self._told, made, hurried=in_hurry()))
         try:
-            return await self._run(made)
+            return await asyncio.wrap_future(future)
         except asyncio.CancelledError:
-            asyncio.get_running_loop().run_in_executor(self._peekers, made.cancel)
+            if not future.cancel():  # it has begun
+                asyncio.get_running_loop().run_in_executor(self._peekers, made.cancel)
             raise
 
     def _begun(self, call: Callable[[], _T]) -> asyncio.Future[_T]:

@@ -1,0 +1,241 @@
+"""Queries have an owner, a limit and an end: each way to go ends them, and the rest goes on meanwhile."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from time import monotonic
+from typing import Any, Final
+
+import adbc_driver_flightsql.dbapi as adbc
+import polars as pl
+import psutil
+import pyarrow as pa
+import pytest
+
+import strandline
+from strandline.client import Cancel
+from strandline.errors import InvalidUsage
+from strandline.serving import RemoteEnvironment, Serving
+
+pytestmark = pytest.mark.spark
+
+ENDLESS: Final = "SELECT count(*) AS n FROM range(0, 1000000000000000, 1, 2) WHERE hash(id) = hash(id + 1)"
+LOOKS_MAX: Final = 2_400
+"""How often a test looks, 20 times a second, before it gives up."""
+SHAPES: Final = {
+    "scan": ENDLESS,
+    "cross join": "SELECT count(*) AS n FROM range(1000000) a CROSS JOIN range(1000000) b WHERE hash(a.id, b.id) = 7",
+    "cross join of three": "SELECT sum(a.id) AS n FROM range(100000) a, range(100000) b, range(100000) c",
+    "one-sided join": "SELECT count(b.id) n FROM range(1000000) a LEFT JOIN range(1000000) b ON hash(a.id, b.id) = 7",
+    "full join": "SELECT count(*) AS n FROM range(300000) a FULL JOIN range(300000) b ON a.id * b.id = 7",
+    "join by few keys": "SELECT count(*) AS n FROM range(3000000) a JOIN range(3000000) b ON a.id % 3 = b.id % 3",
+    "NOT IN": "SELECT count(*) AS n FROM range(900000) WHERE id + 0.5 NOT IN (SELECT id FROM range(900000))",
+    "EXISTS": "SELECT count(*) AS n FROM range(900000) a WHERE EXISTS (FROM range(900000) b WHERE a.id < -b.id)",
+    "regex": "SELECT count(*) AS n FROM range(1000000000) WHERE repeat(CAST(id AS STRING), 9) RLIKE '(1+2+3*)+4$'",
+    "long expression": f"SELECT sum({' + '.join(f'hash(id, {n})' for n in range(60))}) AS n FROM range(100000000000)",
+    "sort": "SELECT max(id) AS n FROM (SELECT id FROM range(3000000000) ORDER BY hash(id), id LIMIT 2000000000)",
+    "window": "SELECT max(r) n FROM (SELECT rank() OVER (PARTITION BY id % 3 ORDER BY -id) r FROM range(1000000000))",
+    "distinct": "SELECT count(DISTINCT hash(id)) AS n FROM range(100000000000)",
+    "groups": "SELECT count(*) AS n FROM (SELECT hash(id), count(*) FROM range(100000000000) GROUP BY 1)",
+    "explode": "SELECT count(*) AS n FROM range(100000000) LATERAL VIEW explode(sequence(0, 9999)) t AS x",
+    "arrays": "SELECT sum(size(array_sort(transform(sequence(0, 999), x -> hash(x, id))))) AS n FROM range(100000000)",
+    "texts": "SELECT max(length(sha2(repeat(CAST(id AS STRING), 500), 512))) AS n FROM range(1000000000)",
+    "union": f"SELECT sum(n) AS n FROM ({ENDLESS} UNION ALL {ENDLESS})",
+    "subquery": f"SELECT id + ({ENDLESS}) AS n FROM range(3)",
+    "everything": "SELECT id, id * 2 AS twice FROM range(0, 1000000000000, 1, 1000000)",
+}
+
+
+def wait_until(found: Callable[[], bool], what: str) -> None:
+    """Return once ``found`` returns true."""
+    for _ in range(LOOKS_MAX):
+        if found():
+            return
+        threading.Event().wait(0.05)
+    raise AssertionError(f"this has not come: {what}")
+
+
+def queries(served: Serving, stage: str | None = None) -> list[dict[str, Any]]:
+    """Return the queries that are answered, of those at this stage."""
+    return [each for each in served.desk.env.queries() if stage in {None, each["stage"]}]
+
+
+def tasks(spark: Any) -> int:
+    """Return how many tasks are carried out here now, be they cancelled or not: each has a thread, named by it."""
+    threads = spark.sparkContext._jvm.java.lang.Thread.getAllStackTraces().keySet()
+    return sum(str(each.getName()).startswith("Executor task launch worker for task") for each in threads)
+
+
+@contextmanager
+def asked(served: Serving, spark: Any, ask: Callable[[], object]) -> Iterator[tuple[Future[object], int]]:
+    """Ask for an endless query in another thread; inside, Spark computes it, and afterwards no task of it goes on."""
+    with ThreadPoolExecutor(1) as other:
+        asking = other.submit(ask)
+        wait_until(lambda: asking.done() or bool(queries(served, "computes") and tasks(spark)), "a task")
+        assert not asking.done(), asking.result()
+        (query,) = queries(served)
+        yield asking, query["number"]
+        wait_until(asking.done, "the end of the call")
+    wait_until(lambda: not queries(served), "the end of the query")
+    wait_until(lambda: not tasks(spark), "the end of its tasks")
+
+
+# ---- ways to go ------------------------------------------------------------------------------------------------------
+
+CLIENT: Final = "import sys, strandline; strandline.connect(sys.argv[1]).query(sys.argv[2])"
+
+
+def by_number(served: Serving, spark: Any, sql: str) -> None:
+    """`strandline cancel NUMBER`."""
+    with (
+        strandline.connect(served.flight_sql[0]) as env,
+        asked(served, spark, lambda: env.query(sql)) as (call, number),
+    ):
+        assert env.cancel_query(number)
+        with pytest.raises(InvalidUsage, match="the query was cancelled"):
+            call.result(60)
+
+
+def by_its_caller(served: Serving, spark: Any, sql: str) -> None:
+    """The call is cancelled by another thread of the client."""
+    cancel = Cancel()
+    with (
+        strandline.connect(served.flight_sql[0]) as env,
+        asked(served, spark, lambda: env.answer(sql, cancel=cancel)) as (call, _),
+    ):
+        cancel()
+        with pytest.raises(InvalidUsage, match="the query was cancelled"):
+            call.result(60)
+
+
+def by_a_driver(served: Serving, spark: Any, sql: str) -> None:
+    """A driver that others wrote cancels it."""
+    with (
+        adbc.connect(served.flight_sql[0], autocommit=True) as connection,
+        connection.cursor() as cursor,
+        asked(served, spark, lambda: cursor.execute(sql)) as (call, _),
+    ):
+        cursor.adbc_cancel()
+        with pytest.raises(adbc.Error):
+            call.result(60)
+
+
+def by_a_signal(number: int) -> Callable[[Serving, Any, str], None]:
+    """Return the end of the client's process by a signal."""
+
+    def ended(served: Serving, spark: Any, sql: str) -> None:
+        command = [sys.executable, "-c", CLIENT, served.flight_sql[0], sql]
+        with subprocess.Popen(command, stderr=subprocess.DEVNULL) as client:
+            try:
+                with asked(served, spark, client.wait):
+                    client.send_signal(number)
+            finally:
+                client.kill()
+
+    return ended
+
+
+def by_its_limit(served: Serving, spark: Any, sql: str) -> None:
+    """The time is over that its caller gave it."""
+    with strandline.connect(served.flight_sql[0]) as env:
+        with pytest.raises(InvalidUsage, match="the query was cancelled after 3 s: ask for less"):
+            env.query(sql, timeout=3)
+        wait_until(lambda: not queries(served) and not tasks(spark), "the end of its tasks")
+
+
+WAYS: Final[dict[str, Callable[[Serving, Any, str], None]]] = {
+    "by its number": by_number,
+    "by its caller": by_its_caller,
+    "by a driver": by_a_driver,
+    "Ctrl-C": by_a_signal(signal.SIGINT),
+    "kill -9": by_a_signal(signal.SIGKILL),
+    "its limit": by_its_limit,
+}
+
+
+@pytest.mark.parametrize("way", ["by its number", "by a driver", "Ctrl-C", "kill -9", "its limit"])
+def test_a_query_that_is_ended_computes_no_further(served: Serving, spark: Any, way: str) -> None:
+    """Damage: a client goes away, and what it asked for takes the machine until someone restarts the server."""
+    WAYS[way](served, spark, ENDLESS)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("shape", SHAPES)
+def test_the_processor_is_free_soon_after_a_query_is_ended(served: Serving, spark: Any, shape: str, way: str) -> None:
+    """Damage: a shape of query that cannot be interrupted."""
+    (jvm,) = [each for each in psutil.Process().children(recursive=True) if "java" in each.name()]
+    WAYS[way](served, spark, SHAPES[shape])
+    begun = monotonic()
+
+    def share() -> float:
+        before = sum(jvm.cpu_times()[:2])
+        threading.Event().wait(0.25)
+        return (sum(jvm.cpu_times()[:2]) - before) / 0.25
+
+    while share() > 0.5:
+        assert monotonic() - begun < 5
+
+
+# ---- owner and limits ------------------------------------------------------------------------------------------------
+
+
+def test_the_rest_goes_on_beside_endless_queries(served: Serving, spark: Any, remote: RemoteEnvironment) -> None:
+    """Damage: one careless query, and no other one is answered, and no view follows, until it is found."""
+    with asked(served, spark, lambda: strandline.connect(served.flight_sql[0]).query(ENDLESS)) as (_, number):
+        remote.insert("sales", [{"city": "Aarhus", "n": 1}])
+        assert remote.query("SELECT n FROM totals WHERE city = 'Aarhus'").collect() == [{"n": 1}]
+        ((who, stage, text, ms),) = (
+            each.values()
+            for each in remote.query(
+                f"SELECT who, stage, text, ms FROM strandline.queries WHERE number = {number}"
+            ).collect()
+        )
+        assert (stage, text) == ("computes", ENDLESS)
+        assert f"process {os.getpid()}" in who
+        assert ms > 0
+        assert not remote.cancel_query(number + 1_000), "there is none with this number"
+        assert remote.cancel_query(number)
+    remote.delete("sales", [{"city": "Aarhus", "n": 1}])
+
+
+def test_ctrl_c_in_the_process_that_has_the_environment_open_ends_its_query(served: Serving, spark: Any) -> None:
+    """Damage: a notebook is interrupted, and its query goes on in Spark."""
+    env, handler = served.desk.env, signal.signal(signal.SIGINT, signal.default_int_handler)
+
+    def press() -> None:
+        wait_until(lambda: bool(queries(served, "computes") and tasks(spark)), "a task")
+        os.kill(os.getpid(), signal.SIGINT)
+
+    try:
+        with ThreadPoolExecutor(1) as other:
+            pressing = other.submit(press)
+            with pytest.raises(KeyboardInterrupt):
+                env.answer(ENDLESS)
+            pressing.result(60)
+    finally:
+        signal.signal(signal.SIGINT, handler)
+    wait_until(lambda: not queries(served) and not tasks(spark), "the end of its tasks")
+
+
+def test_an_answer_has_no_more_rows_than_its_bound(served: Serving) -> None:
+    """Damage: a query without LIMIT fills the disk of the server, row by row."""
+    env = served.desk.env
+    with pytest.raises(InvalidUsage, match="the result has more than 10 rows: ask for fewer"):
+        env.answer("SELECT id FROM range(11)", rows_max=10)
+    assert env.answer("SELECT id FROM range(10)", rows_max=10)[0].num_rows == 10
+
+
+def test_an_answer_is_taken_by_what_takes_arrow(remote: RemoteEnvironment) -> None:
+    """Damage: each library needs a conversion of its own."""
+    found = remote.query("SELECT id, id * 2 AS twice FROM range(3) ORDER BY id")
+    assert (len(found), list(found)[2]) == (3, {"id": 2, "twice": 4})
+    assert pa.table(found).equals(found.toArrow())
+    assert pl.DataFrame(found)["twice"].to_list() == [0, 2, 4]
