@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -21,6 +22,8 @@ import pytest
 
 import strandline
 from strandline.client import Cancel
+from strandline.controller.asking import verification
+from strandline.controller.core import Core
 from strandline.errors import InvalidUsage
 from strandline.serving import RemoteEnvironment, Serving
 
@@ -40,7 +43,7 @@ SHAPES: Final = {
     "EXISTS": "SELECT count(*) AS n FROM range(900000) a WHERE EXISTS (FROM range(900000) b WHERE a.id < -b.id)",
     "regex": "SELECT count(*) AS n FROM range(1000000000) WHERE repeat(CAST(id AS STRING), 9) RLIKE '(1+2+3*)+4$'",
     "long expression": f"SELECT sum({' + '.join(f'hash(id, {n})' for n in range(60))}) AS n FROM range(100000000000)",
-    "sort": "SELECT max(id) AS n FROM (SELECT id FROM range(3000000000) ORDER BY hash(id), id LIMIT 2000000000)",
+    "sort": "SELECT id FROM range(3000000000) ORDER BY hash(id), id",
     "window": "SELECT max(r) n FROM (SELECT rank() OVER (PARTITION BY id % 3 ORDER BY -id) r FROM range(1000000000))",
     "distinct": "SELECT count(DISTINCT hash(id)) AS n FROM range(100000000000)",
     "groups": "SELECT count(*) AS n FROM (SELECT hash(id), count(*) FROM range(100000000000) GROUP BY 1)",
@@ -142,6 +145,46 @@ def by_a_signal(number: int) -> Callable[[Serving, Any, str], None]:
     return ended
 
 
+@contextmanager
+def command(served: Serving, *words: str) -> Iterator[subprocess.Popen[str]]:
+    """Run a command in a process of its own, on a project with the location that is served."""
+    root = served.desk.env.directory
+    assert root is not None
+    project = root.parent / f"{root.name}-project"
+    project.mkdir(exist_ok=True)
+    (project / "strandline.yml").write_text(f"location: {root}\n")
+    whole = [sys.executable, "-m", "strandline", *words, "--project", str(project)]
+    with subprocess.Popen(whole, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def by_ctrl_c_at_a_command(served: Serving, spark: Any, sql: str) -> None:
+    """Ctrl-C at `strandline query`."""
+    with command(served, "query", sql) as process, asked(served, spark, process.wait):
+        process.send_signal(signal.SIGINT)
+
+
+def by_a_command(served: Serving, spark: Any, sql: str) -> None:
+    """`strandline cancel NUMBER`, of a number that `strandline queries` prints."""
+    with (
+        strandline.connect(served.flight_sql[0]) as env,
+        asked(served, spark, lambda: env.query(sql)) as (call, number),
+    ):
+        with command(served, "queries") as printing:
+            shown, said = printing.communicate(timeout=120)
+            assert re.search(rf"^ *{number} .* computes +{re.escape(sql[:20])}", shown, re.MULTILINE), (shown, said)
+        with command(served, "cancel", str(number)) as cancelling:
+            assert cancelling.communicate(timeout=120)[0] == f"query {number} is cancelled\n"
+        with pytest.raises(InvalidUsage, match="the query was cancelled"):
+            call.result(60)
+        with command(served, "cancel", str(number)) as cancelling:
+            assert f"no query has the number {number} now" in cancelling.communicate(timeout=120)[1]
+        assert cancelling.returncode == 1
+
+
 def by_its_limit(served: Serving, spark: Any, sql: str) -> None:
     """The time is over that its caller gave it."""
     with strandline.connect(served.flight_sql[0]) as env:
@@ -154,13 +197,15 @@ WAYS: Final[dict[str, Callable[[Serving, Any, str], None]]] = {
     "by its number": by_number,
     "by its caller": by_its_caller,
     "by a driver": by_a_driver,
+    "by a command": by_a_command,
     "Ctrl-C": by_a_signal(signal.SIGINT),
+    "Ctrl-C at a command": by_ctrl_c_at_a_command,
     "kill -9": by_a_signal(signal.SIGKILL),
     "its limit": by_its_limit,
 }
 
 
-@pytest.mark.parametrize("way", ["by its number", "by a driver", "Ctrl-C", "kill -9", "its limit"])
+@pytest.mark.parametrize("way", ["by a command", "by a driver", "Ctrl-C at a command", "kill -9", "its limit"])
 def test_a_query_that_is_ended_computes_no_further(served: Serving, spark: Any, way: str) -> None:
     """Damage: a client goes away, and what it asked for takes the machine until someone restarts the server."""
     WAYS[way](served, spark, ENDLESS)
@@ -182,6 +227,16 @@ def test_the_processor_is_free_soon_after_a_query_is_ended(served: Serving, spar
 
     while share() > 0.5:
         assert monotonic() - begun < 5
+
+
+@pytest.mark.slow
+def test_ctrl_c_ends_a_command_within_two_seconds(served: Serving, spark: Any) -> None:
+    """Damage: a person presses Ctrl-C again and again, and closes the terminal in the end."""
+    with command(served, "query", ENDLESS) as process, asked(served, spark, process.wait):
+        begun = monotonic()
+        process.send_signal(signal.SIGINT)
+        assert process.wait(60) == 1
+        assert monotonic() - begun < 2
 
 
 # ---- owner and limits ------------------------------------------------------------------------------------------------
@@ -223,6 +278,25 @@ def test_ctrl_c_in_the_process_that_has_the_environment_open_ends_its_query(serv
     finally:
         signal.signal(signal.SIGINT, handler)
     wait_until(lambda: not queries(served) and not tasks(spark), "the end of its tasks")
+
+
+def test_a_verification_is_ended_as_a_query_is(
+    served: Serving, spark: Any, remote: RemoteEnvironment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Damage: `strandline verify` of a large view stops all ticks, and nothing ends it."""
+
+    async def endless(core: Core, *_: object) -> pa.Table:
+        _, rows = await core.engine.answer(ENDLESS, {})
+        return await core.engine.collect(rows)
+
+    monkeypatch.setattr(verification, "verify", endless)
+    with asked(served, spark, lambda: remote.verify("totals")) as (call, number):
+        assert [each["text"] for each in queries(served)] == ["verify totals"]
+        assert remote.cancel_query(number)
+        with pytest.raises(InvalidUsage, match="the query was cancelled"):
+            call.result(60)
+    monkeypatch.undo()
+    assert remote.verify("totals").ok
 
 
 def test_an_answer_has_no_more_rows_than_its_bound(served: Serving) -> None:

@@ -64,16 +64,13 @@ def queries(opener: Opener, root: Path, output: Output) -> None:
     """Print the queries that the process that writes the location answers now."""
     with _serving(opener, root) as env:
         found = env.queries()
-    if output.json:
-        output.result({"queries": found}, "")
-        return
-    if not found:
+    if not found and not output.json:
         output.note("no query is answered now")
         return
     columns = ("number", "who", "for", "stage", "text")
     lines = (
         [
-            str(each["number"]),
+            each["number"],
             each["who"],
             moments.told({"ms": each["ms"], "rows": None}),
             each["stage"],
@@ -81,7 +78,7 @@ def queries(opener: Opener, root: Path, output: Output) -> None:
         ]
         for each in found
     )
-    output.console.print(table(columns, lines, [True, False, True, False, False]))
+    output.result({"queries": found}, table(columns, lines, [True, False, True, False, False]))
 
 
 def cancel(opener: Opener, root: Path, number: int, output: Output) -> None:

@@ -452,7 +452,7 @@ class Environment:
                     f"{name!r} is a materialization: it is compared at the time that its endpoint has reached, and "
                     "filled again by env.backfill or `strandline backfill`"
                 )
-            return self._access.computed(partial(verification.verify_endpoint, self._core, name))
+            return self._asking.verified(name, partial(verification.verify_endpoint, self._core, name))
         found = self._verified(name, as_of)
         if found.ok or not repair:
             return found
@@ -570,11 +570,11 @@ class Environment:
 
     def _verified(self, name: str, as_of: int | None) -> Verification:
         """Return how a view differs from its query; if it does not, how its state does."""
-        found = self._access.computed(partial(verification.verify, self._core, name, as_of))
+        found = self._asking.verified(name, partial(verification.verify, self._core, name, as_of))
         # State has no history: it is compared at the time that it is complete at.
         state: Sequence[Verification] = ()
         if found.ok and as_of is None:
-            state = self._access.computed(partial(verification.verify_state, self._core, name))
+            state = self._asking.verified(name, partial(verification.verify_state, self._core, name))
         return next((stage for stage in state if not stage.ok), found)
 
     def _pause(self, seconds: float) -> None:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
 from strandline.algebra.schema import Schema
-from strandline.client.access import Access
+from strandline.client.access import Access, T
 from strandline.client.cancelling import Cancel, present
 from strandline.client.showing import shown
 from strandline.controller.asking import reads
@@ -78,6 +79,13 @@ class Asking:
 
         with core.queries.asked(question.text, ending) as query:
             return self._access.wait(collect(query), ending)
+
+    def verified(self, name: str, make: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """Make a call that computes what ``name`` should hold; it is listed as a query is, and ends as one."""
+        ending = present()
+        with self._access.core.queries.asked(f"verify {name}", ending):
+            at_stage(COMPUTES)
+            return self._access.computed(make, cancel=ending)
 
     def _limit(self, seconds: float | None) -> float | None:
         """Return how many seconds a query has, of which its caller gives it ``seconds``; None: there is no limit."""

@@ -33,6 +33,7 @@ from strandline.algebra.schema import DIFF, ERROR, TIME, Schema, quote
 from strandline.engine.arrangements.cache import Arrangements
 from strandline.engine.arrangements.peeks import peeked, peeked_at_once
 from strandline.engine.asked.forms import carried
+from strandline.engine.asked.loops import Loops
 from strandline.engine.frames import inline, newest, taken_back
 from strandline.engine.frames.derived import derived
 from strandline.engine.frames.failures import translated
@@ -108,6 +109,7 @@ class SparkEngine:
         self._plans = Plans(session, at_once=executors is not None)
         self._arrangements = Arrangements(self._scanner.tables, self._workers)
         self._shared = Shared()
+        self._loops = Loops(session)
         self._views = itertools.count()
         self._calls = itertools.count()
         self._naming = threading.Lock()  # held while views carry names that a query's author chose
@@ -500,7 +502,8 @@ class SparkEngine:
 
     def _collected(self, frame: Frame, tag: str, bytes_max: int, rows_max: int) -> pa.Table:
         rows = dataframe(frame, self._session)
-        return collected(carried(rows), self._session, tag, bytes_max, rows_max).rename_columns(rows.columns)
+        found = self._loops.interruptible(carried(rows))
+        return collected(found, self._session, tag, bytes_max, rows_max).rename_columns(rows.columns)
 
     def _pruned(self, old: Contents, column: str, keys: Sequence[tuple[Frame, str]], *, nulls: bool) -> Frame | None:
         kind = inline.update_schema(old.schema).field(column).type
