@@ -2,13 +2,25 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
 
 import pytest
 
-from strandline.plane.asked import COMPUTES, HERE, WAITS, Queries, asked_by, at_stage, is_asked, present
+from strandline.errors import InvalidUsage
+from strandline.plane.asked import (
+    COMPUTES,
+    HERE,
+    WAITS,
+    Queries,
+    Query,
+    asked_by,
+    at_stage,
+    present,
+    until_stopped,
+)
 from strandline.testing.doubles import HandClock
 
 
@@ -52,12 +64,37 @@ def test_a_query_is_cancelled_by_its_number_alone() -> None:
     assert not queries.cancel(number)
 
 
+def test_a_change_is_stopped_inside_alone() -> None:
+    """Damage: a commit is broken off in the middle, and its caller hears that nothing was changed."""
+    queries, done = Queries(HandClock()), list[str]()
+
+    async def change(query: Query, when: str) -> None:
+        async with until_stopped():
+            if when == "inside":
+                await asyncio.to_thread(query.stop)
+                await asyncio.Event().wait()
+        if when == "after":
+            await asyncio.to_thread(query.stop)
+        done.append(when)
+
+    for when in ("never", "inside", "before", "after"):
+        with queries.asked("change", list) as query:
+            if when == "before":
+                query.stop()
+            if when in {"inside", "before"}:
+                with pytest.raises(InvalidUsage, match="the statement was cancelled; nothing was changed"):
+                    asyncio.run(change(query, when))
+            else:
+                asyncio.run(change(query, when))
+    assert done == ["never", "after"]
+
+
 def test_what_a_query_begins_and_outlives_it_belongs_to_none() -> None:
     """Damage: a tick computes among the queries, and is cancelled with one that has ended."""
     queries = Queries(HandClock())
 
     with queries.asked("SELECT 1", list):
         begun = copy_context()
-        assert begun.run(is_asked)
-    assert not begun.run(is_asked)
+        assert begun.run(present) is not None
+    assert begun.run(present) is None
     assert present() is None

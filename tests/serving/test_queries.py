@@ -299,6 +299,17 @@ def test_a_verification_is_ended_as_a_query_is(
     assert remote.verify("totals").ok
 
 
+def test_a_change_is_ended_before_its_commit(served: Serving, spark: Any, remote: RemoteEnvironment) -> None:
+    """Damage: a careless INSERT … SELECT stops all ticks, and nothing ends it."""
+    change = f"INSERT INTO sales SELECT 'Hvar', CAST(n AS INT) FROM ({ENDLESS})"
+    with asked(served, spark, lambda: remote.execute(change)) as (call, number):
+        assert [each["text"] for each in queries(served)] == ["change of sales"]
+        assert remote.cancel_query(number)
+        with pytest.raises(InvalidUsage, match="the statement was cancelled; nothing was changed"):
+            call.result(60)
+    assert remote.query("SELECT count(*) AS n FROM sales WHERE city = 'Hvar'").collect() == [{"n": 0}]
+
+
 def test_an_answer_has_no_more_rows_than_its_bound(served: Serving) -> None:
     """Damage: a query without LIMIT fills the disk of the server, row by row."""
     env = served.desk.env

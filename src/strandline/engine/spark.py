@@ -64,7 +64,7 @@ from strandline.errors import InvalidUsage
 from strandline.frontier.antichain import Frontier
 from strandline.persist.handles.contents import Contents, Rows, StageRequest
 from strandline.persist.shard.batch import BlobPart, Staged
-from strandline.plane.asked import is_asked, present
+from strandline.plane.asked import present
 from strandline.plane.described import Described
 from strandline.plane.edits import Edit
 from strandline.plane.hurry import in_hurry
@@ -329,6 +329,10 @@ class SparkEngine:
         for future in under_way:
             try:
                 outcomes.append(await future)
+            except asyncio.CancelledError:
+                for each in under_way:
+                    each.cancel()
+                raise
             except Exception as error:  # noqa: BLE001 - it is the outcome of this one
                 outcomes.append(error)
         return outcomes
@@ -468,7 +472,7 @@ class SparkEngine:
                 return table
             case frame:
                 tag = f"{self._tag}-{next(self._calls)}"
-                return await self._cancellable(partial(self._collected, frame, tag, bytes_max, rows_max))
+                return await self._begun(partial(self._collected, frame, tag, bytes_max, rows_max), cancellable=True)
 
     def _prepared(self, asked: Sequence[tuple[Frame, StageRequest]]) -> dict[int, pa.Table]:
         """Return by their positions the rows that prepared plans have for `Stager.collected`.
@@ -548,24 +552,25 @@ class SparkEngine:
 
     async def _run(self, call: Callable[[], _T]) -> _T:
         """Run a blocking call in a worker thread and translate its failures into our errors."""
-        return await (self._cancellable(call) if is_asked() else self._begun(call))
+        return await self._begun(call)
 
-    async def _cancellable(self, call: Callable[[], _T]) -> _T:
-        """As `_run`; if this is cancelled, the jobs of the call are, too."""
+    def _begun(self, call: Callable[[], _T], *, cancellable: bool = False) -> asyncio.Future[_T]:
+        """Begin a call.  If what waits for it is cancelled, so are its jobs, if it is ``cancellable`` or a query's."""
         query = present()
+        if query is None and not cancellable:
+            told = partial(self._told, call, hurried=in_hurry())
+            return asyncio.get_running_loop().run_in_executor(self._workers, told)
         text, workers = ("", self._workers) if query is None else (query.text, self._askers)
         made = Cancellable(self._session, f"{self._tag}-{next(self._calls)}", text, call)
         future = workers.submit(partial(self._told, made, hurried=in_hurry()))
-        try:
-            return await asyncio.wrap_future(future)
-        except asyncio.CancelledError:
-            if not future.cancel():  # it has begun
-                asyncio.get_running_loop().run_in_executor(self._peekers, made.cancel)
-            raise
+        waited = asyncio.wrap_future(future)
 
-    def _begun(self, call: Callable[[], _T]) -> asyncio.Future[_T]:
-        told = partial(self._told, call, hurried=in_hurry())
-        return asyncio.get_running_loop().run_in_executor(self._workers, told)
+        def ended(_: object) -> None:
+            if waited.cancelled() and not future.cancel():  # it has begun
+                asyncio.get_running_loop().run_in_executor(self._peekers, made.cancel)
+
+        waited.add_done_callback(ended)
+        return waited
 
     def _told(self, call: Callable[[], _T], *, hurried: bool = False) -> _T:
         """Return what the call returns; raise its failures as our errors, for which the JVM is asked: it blocks."""

@@ -1,23 +1,26 @@
 """Asked: the queries that an environment answers now, each with a number, an owner and an end.
 
-What a query asks of the engine is carried out beside what ticks ask: the engine looks at `is_asked`.  A stage is a
+What a query asks of the engine is carried out beside what ticks ask: the engine looks at `present`.  A stage is a
 short text for people.  Work that a query begins, and that goes on after its end, belongs to no query.
 """
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any, Final
 
+from strandline.errors import InvalidUsage
 from strandline.store.clock import Clock
 
 HERE: Final = "this process"
 """Who asks where no client of a server does."""
+COMMITS: Final = "commits"
 WAITS: Final = "waits for its turn"
 CATCHES_UP: Final = "waits for the last commit"
 READS: Final = "reads its collections"
@@ -35,6 +38,15 @@ class Query:
     end: Callable[[], object]
     stage: str = WAITS
     lasts: bool = True
+    stopped: bool = False
+    inside: Callable[[], object] | None = None
+    """Ends what is awaited inside `until_stopped` now."""
+
+    def stop(self) -> None:
+        """End what the query does inside `until_stopped`, now or as soon as it comes there; from any thread."""
+        self.stopped = True
+        if (inside := self.inside) is not None:
+            inside()
 
     def told(self, now_ms: int) -> dict[str, Any]:
         """Return what ``strandline queries --json`` says of it."""
@@ -99,6 +111,40 @@ class Queries:
         return True
 
 
+@asynccontextmanager
+async def until_stopped() -> AsyncIterator[None]:
+    """Have `Query.stop` end what is awaited inside, and nothing else that the query does.
+
+    Raises `InvalidUsage` then: where what is inside changes nothing, nothing was changed.
+    """
+    query = present()
+    if query is None:
+        yield
+        return
+    loop, scope = asyncio.get_running_loop(), asyncio.timeout(None)
+
+    def soon() -> object:
+        return loop.call_soon_threadsafe(end)
+
+    def end() -> None:
+        if query.inside is soon:
+            scope.reschedule(loop.time())
+
+    try:
+        async with scope:
+            query.inside = soon
+            if query.stopped:
+                end()
+            yield
+            query.inside = None
+    except TimeoutError as error:
+        if not scope.expired():
+            raise
+        raise InvalidUsage("the statement was cancelled; nothing was changed") from error
+    finally:
+        query.inside = None
+
+
 @contextmanager
 def asked_by(who: str) -> Iterator[None]:
     """Have the queries that are asked inside belong to ``who``."""
@@ -113,11 +159,6 @@ def present() -> Query | None:
     """Return the query that is answered here; None: what is done here belongs to none."""
     query = _QUERY.get()
     return query if query is not None and query.lasts else None
-
-
-def is_asked() -> bool:
-    """Return whether what is done here belongs to a query."""
-    return present() is not None
 
 
 def at_stage(stage: str) -> None:
