@@ -14,9 +14,10 @@ import pytest
 from strandline.cli.terminal.ending import INTERRUPTED, ended_by_interrupts
 
 WAITING: Final = """
-import threading
+import signal, threading
 from strandline.cli.terminal.ending import ended_by_interrupts
 
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell may have started the tests without it
 with ended_by_interrupts():
     try:
         print("begun", flush=True)

@@ -92,7 +92,10 @@ def asked(served: Serving, spark: Any, ask: Callable[[], object]) -> Iterator[tu
 
 # ---- ways to go ------------------------------------------------------------------------------------------------------
 
-CLIENT: Final = "import sys, strandline; strandline.connect(sys.argv[1]).query(sys.argv[2])"
+HEARS: Final = "import signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+"""A process that a shell starts behind its prompt does not hear Ctrl-C, nor does what it starts."""
+CLIENT: Final = HEARS + "import strandline; strandline.connect(sys.argv[1]).query(sys.argv[2])"
+COMMAND: Final = HEARS + "from strandline.cli import main; sys.exit(main())"
 
 
 def by_number(served: Serving, spark: Any, sql: str) -> None:
@@ -153,7 +156,7 @@ def command(served: Serving, *words: str) -> Iterator[subprocess.Popen[str]]:
     project = root.parent / f"{root.name}-project"
     project.mkdir(exist_ok=True)
     (project / "strandline.yml").write_text(f"location: {root}\n")
-    whole = [sys.executable, "-m", "strandline", *words, "--project", str(project)]
+    whole = [sys.executable, "-c", COMMAND, *words, "--project", str(project)]
     with subprocess.Popen(whole, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         try:
             yield process
