@@ -25,6 +25,7 @@ WAITS: Final = "waits for its turn"
 CATCHES_UP: Final = "waits for the last commit"
 READS: Final = "reads its collections"
 COMPUTES: Final = "computes"
+_STOPPED: Final = "the statement was cancelled; nothing was changed"
 
 
 @dataclass(slots=True, eq=False)
@@ -134,13 +135,13 @@ async def until_stopped() -> AsyncIterator[None]:
         async with scope:
             query.inside = soon
             if query.stopped:
-                end()
+                raise InvalidUsage(_STOPPED)
             yield
             query.inside = None
     except TimeoutError as error:
         if not scope.expired():
             raise
-        raise InvalidUsage("the statement was cancelled; nothing was changed") from error
+        raise InvalidUsage(_STOPPED) from error
     finally:
         query.inside = None
 

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from strandline.engine.asked.loops import Loops
+from strandline.engine.session.start import adopt
 
 pytestmark = pytest.mark.spark
 
@@ -27,19 +28,25 @@ def generated(rows: Any) -> bool:
     return "*(" in rows._jdf.queryExecution().executedPlan().toString()
 
 
+@pytest.fixture(scope="module")
+def session(spark: Any) -> Any:
+    """A session as the engine has it."""
+    return adopt(spark)
+
+
 @pytest.mark.parametrize("name", LONG)
-def test_a_step_that_takes_long_for_a_row_looks_at_each_row_whether_it_is_cancelled(spark: Any, name: str) -> None:
+def test_a_step_that_takes_long_for_a_row_looks_at_each_row_whether_it_is_cancelled(session: Any, name: str) -> None:
     """Damage: a cross join cannot be ended; or its answer differs from that of the plan that was described."""
-    rows = spark.sql(LONG[name])
+    rows = session.sql(LONG[name])
     assert generated(rows), "the test shows nothing otherwise"
-    found = Loops(spark).interruptible(rows)
+    found = Loops(session).interruptible(rows)
     assert not generated(found)
     assert found.schema == rows.schema
     assert found.collect() == rows.collect()
 
 
 @pytest.mark.parametrize("name", SHORT)
-def test_other_plans_stay_as_they_are(spark: Any, name: str) -> None:
+def test_other_plans_stay_as_they_are(session: Any, name: str) -> None:
     """Damage: all queries become slower."""
-    rows = spark.sql(SHORT[name])
-    assert Loops(spark).interruptible(rows) is rows
+    rows = session.sql(SHORT[name])
+    assert Loops(session).interruptible(rows) is rows
