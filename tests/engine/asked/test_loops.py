@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from compiled import COMPILED
 from strandline.engine.asked.loops import Loops
 from strandline.engine.session.start import adopt
 
@@ -30,8 +31,8 @@ def generated(rows: Any) -> bool:
 
 @pytest.fixture(scope="module")
 def session(spark: Any) -> Any:
-    """A session as the engine has it."""
-    return adopt(spark)
+    """A session as the engine has it, which compiles as in production."""
+    return adopt(spark, COMPILED)
 
 
 @pytest.mark.parametrize("name", LONG)

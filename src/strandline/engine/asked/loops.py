@@ -3,7 +3,10 @@
 A task looks whether it is cancelled when it takes a row from a scan, a range or a shuffle.  Code that Spark generates
 for whole stages takes rows by thousands, and looks once for all of them.  That is a moment, unless each row meets all
 rows of another relation (a nested loop), or becomes many rows (a generator): then it is minutes.  So an answer with
-such a step is planned without that code.
+such a step is planned without that code.  Its inner loops are products, whose rows of one side are kept as a sort keeps
+them: it looks at each of these, too, so loops may be nested.
+
+Limit: a loop that is no inner join, or a generator, inside of another one.
 
 This is Spark's inside: no public call plans a frame of one session in another.
 """
@@ -20,7 +23,11 @@ from strandline.engine.session.start import sibling
 
 _LOOP: Final = re.compile(r"^[\s:+\-*()\d]*(BroadcastNestedLoopJoin|CartesianProduct|Generate)\b", re.MULTILINE)
 """A line of Spark's text of a plan for a step that may make many rows, or comparisons, of one row."""
-_CONF: Final = {"spark.sql.codegen.wholeStage": "false"}
+_CONF: Final = {
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.autoBroadcastJoinThreshold": "-1",
+    "spark.sql.cartesianProductExec.buffer.in.memory.threshold": "1",
+}
 
 
 class Loops:
