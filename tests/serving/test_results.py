@@ -8,6 +8,7 @@ import pyarrow as pa
 import pytest
 
 from strandline.errors import InvalidUsage, Unavailable
+from strandline.plane.asked import Queries
 from strandline.serving import desk as module
 from strandline.serving.desk import Desk, Prepared
 from strandline.serving.kept import COUNT_MAX
@@ -19,6 +20,8 @@ SIZE = ROWS.nbytes
 
 class Answers:
     """An environment that has one answer, which it keeps."""
+
+    listed = Queries(HandClock()).asked
 
     def answer(self, *_: object, **__: object) -> tuple[pa.Table, int]:
         """Return it."""

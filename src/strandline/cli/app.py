@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from strandline.cli import benching
+from strandline.cli.terminal.ending import ended_by_interrupts
 from strandline.cli.terminal.exits import TRACEBACK_VARIABLE, Exit, exit_of, sentence, wants_traceback
 from strandline.cli.terminal.moments import moment_option
 from strandline.cli.terminal.opening import Opener
@@ -66,7 +67,8 @@ def main(arguments: Sequence[str] | None = None, *, spark: SparkSession | None =
     command = typer.main.get_command(app)
     before = os.environ.get(TRACEBACK_VARIABLE)
     try:
-        command(args=None if arguments is None else list(arguments), prog_name="strandline", obj=Opener(spark))
+        with ended_by_interrupts():
+            command(args=None if arguments is None else list(arguments), prog_name="strandline", obj=Opener(spark))
     except SystemExit as end:
         return end.code if isinstance(end.code, int) else Exit.OK if end.code is None else Exit.FAILED
     except Exception as error:  # the last place that can report it in one sentence
@@ -240,13 +242,38 @@ def query(
     context: typer.Context,
     sql: Annotated[str, typer.Argument(metavar="SQL", help="A SELECT over tables, sources and views.")],
     as_of: AsOfOption = None,
+    timeout: Annotated[
+        float | None,
+        typer.Option(metavar="S", min=0, help="Cancel it after so many seconds; default: the project's query_limit_s."),
+    ] = None,
     project: ProjectOption = HERE,
     json: JsonOption = False,
 ) -> None:
     """Answer a query, all its collections read at one time."""
     from strandline.cli import asking
 
-    asking.query(_opener(context), project, sql, as_of, Output(json))
+    asking.query(_opener(context), project, sql, as_of, Output(json), timeout)
+
+
+@app.command()
+def queries(context: typer.Context, project: ProjectOption = HERE, json: JsonOption = False) -> None:
+    """List the queries that the running environment answers now: number, who, for how long, stage and text."""
+    from strandline.cli import asking
+
+    asking.queries(_opener(context), project, Output(json))
+
+
+@app.command()
+def cancel(
+    context: typer.Context,
+    number: Annotated[int, typer.Argument(min=1, help="The query's number, as `strandline queries` lists it.")],
+    project: ProjectOption = HERE,
+    json: JsonOption = False,
+) -> None:
+    """Cancel a query of the running environment, and what Spark computes for it."""
+    from strandline.cli import asking
+
+    asking.cancel(_opener(context), project, number, Output(json))
 
 
 @app.command()

@@ -6,18 +6,18 @@ import sys
 from collections.abc import Sequence
 from contextlib import closing, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from strandline.algebra.readable import readable
 from strandline.cli.terminal import watching
 from strandline.cli.terminal.exits import Exit
 from strandline.cli.terminal.opening import Asked, Opener
-from strandline.cli.terminal.output import Output, outcome, rows_document, rows_table
+from strandline.cli.terminal.output import Output, outcome, rows_document, rows_table, table
 from strandline.cli.terminal.standing import left_out, parts, stands_still, waiting, written_by
 from strandline.cli.terminal.watching import interrupted
 from strandline.client import Progress, Updates
 from strandline.controller.defining.project.settings import Project
-from strandline.errors import ConfigError, DefinitionError, Position
+from strandline.errors import ConfigError, DefinitionError, InvalidUsage, Position
 from strandline.frontier import moments
 from strandline.options import file_text
 from strandline.serving import RemoteEnvironment, RemoteTransaction
@@ -25,6 +25,9 @@ from strandline.serving import RemoteEnvironment, RemoteTransaction
 if TYPE_CHECKING:
     from strandline.client import Transaction
     from strandline.controller.language import statements
+
+TEXT_CHARS_MAX: Final = 80
+"""How much of a query's text `strandline queries` prints; with ``--json`` all of it."""
 
 
 def status(opener: Opener, root: Path, output: Output) -> Exit:
@@ -49,10 +52,64 @@ def _looked(opener: Opener, project: Project, output: Output) -> dict[str, Any]:
         return {"serving": None, **env.status()}  # what serves says itself where
 
 
-def query(opener: Opener, root: Path, sql: str, as_of: int | None, output: Output) -> None:
-    """Print the answer to a query."""
+def query(
+    opener: Opener, root: Path, sql: str, as_of: int | None, output: Output, timeout: float | None = None
+) -> None:
+    """Print the answer to a query, which is cancelled after ``timeout`` seconds."""
     with opener.reading(opener.place(root), output.note) as env:
-        _answer(env, sql, as_of, output)
+        _answer(env, sql, as_of, output, timeout)
+
+
+def queries(opener: Opener, root: Path, output: Output) -> None:
+    """Print the queries that the process that writes the location answers now."""
+    with _serving(opener, root) as env:
+        found = env.queries()
+    if not found and not output.json:
+        output.note("no query is answered now")
+        return
+    columns = ("number", "who", "for", "stage", "text")
+    lines = (
+        [
+            each["number"],
+            each["who"],
+            moments.told({"ms": each["ms"], "rows": None}),
+            each["stage"],
+            _short(each["text"]),
+        ]
+        for each in found
+    )
+    output.result({"queries": found}, table(columns, lines, [True, False, True, False, False]))
+
+
+def cancel(opener: Opener, root: Path, number: int, output: Output) -> None:
+    """Cancel a query of the process that writes the location.  Raises `InvalidUsage` if none has this number."""
+    with _serving(opener, root) as env:
+        if not env.cancel_query(number):
+            raise InvalidUsage(
+                f"no query has the number {number} now: `strandline queries` lists those that are answered"
+            )
+    output.result({"cancelled": number}, f"query {number} is cancelled")
+
+
+def _serving(opener: Opener, root: Path) -> RemoteEnvironment:
+    """Connect to the process that writes the location.  Raises `ConfigError` if none serves there."""
+    project = opener.place(root)
+    found = opener.living(project)
+    if found is None:
+        raise ConfigError(
+            f"no process serves {project.location}, so no query is answered there: start `strandline run`"
+        )
+    return found
+
+
+def _short(text: str) -> str:
+    """Return a query in one line.
+
+    >>> _short("SELECT 1   AS n"), len(_short("x" * 500))
+    ('SELECT 1 AS n', 80)
+    """
+    line = " ".join(text.split())
+    return line if len(line) <= TEXT_CHARS_MAX else f"{line[: TEXT_CHARS_MAX - 1]}…"
 
 
 def subscribe(opener: Opener, root: Path, name: str, as_of: int | None, until: int | None, output: Output) -> None:
@@ -142,8 +199,8 @@ def _said(name: str, timestamp: int | None, output: Output, *, replaces: bool = 
     output.result({"statement": name, "timestamp": timestamp}, outcome(name, timestamp, replaces=replaces))
 
 
-def _answer(env: Asked, sql: str, as_of: int | None, output: Output) -> None:
-    rows, time = env.answer(sql, as_of)
+def _answer(env: Asked, sql: str, as_of: int | None, output: Output, timeout: float | None = None) -> None:
+    rows, time = env.answer(sql, as_of, timeout=timeout)
     output.result({"as_of": time, **rows_document(rows)}, rows_table(rows))
     if time is not None and not output.json:
         output.note(f"true at {moments.shown(time)}")

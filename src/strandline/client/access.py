@@ -41,8 +41,11 @@ class Access:
         self._closed = False
         self._holds: weakref.WeakSet[Hold] = weakref.WeakSet()
 
-    def run(self, call: Coroutine[Any, Any, T]) -> T:
-        """Make a call, with the definitions as they are now.  Raises `InvalidUsage` if the environment is closed."""
+    def run(self, call: Coroutine[Any, Any, T], cancel: Cancel | None = None) -> T:
+        """Make a call, with the definitions as they are now; ``cancel`` ends it, if it only reads.
+
+        Raises `InvalidUsage` if the environment is closed, or ``cancel`` was called.
+        """
         with self.turn:
             try:
                 self.refuse_closed()
@@ -50,13 +53,16 @@ class Access:
             except BaseException:
                 call.close()  # it has not begun
                 raise
-            return self._named(partial(self._loop.run, call))
+            return self._named(partial(self._loop.run, call)) if cancel is None else self._ended(call, cancel)
 
-    def computed(self, make: Callable[[], Coroutine[Any, Any, T]], *, jobs: bool = True) -> T:
+    def computed(
+        self, make: Callable[[], Coroutine[Any, Any, T]], *, jobs: bool = True, cancel: Cancel | None = None
+    ) -> T:
         """Make a call for which Spark may have to run jobs, as `run`; while there is no executor, no other call waits.
 
         Where the last executor is lost meanwhile, the call ends, waits for others beside all calls, and is made anew:
         what raises `NoExecutor` has changed nothing.  ``jobs``: it is known to need some, so it waits before, too.
+        ``cancel``: see `run`.
 
         Raises `NoExecutor` when the patience of the configuration is over.
         """
@@ -65,7 +71,7 @@ class Access:
                 self.wait(self.assembly.engine.executors())
             try:
                 with hurried():
-                    return self.run(make())
+                    return self.run(make(), cancel)
             except NoExecutor:
                 if attempt == ATTEMPTS_MAX:
                     raise
@@ -84,6 +90,10 @@ class Access:
         except BaseException:
             call.close()
             raise
+        return self._ended(call, cancel)
+
+    def _ended(self, call: Coroutine[Any, Any, T], cancel: Cancel) -> T:
+        """Make a call that ``cancel`` ends, and Ctrl-C."""
         try:
             return self._named(partial(self._loop.run_or_end, call, cancel.by))
         except CancelledError:

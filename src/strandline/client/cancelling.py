@@ -20,6 +20,8 @@ T = TypeVar("T")
 
 LOOK_S: Final = 0.2
 """How often a server looks whether the clients of the calls that it makes are there."""
+LETTING_GO_S: Final = 1.0
+"""How long a server may take to cancel a call before Ctrl-C is raised all the same."""
 
 
 class Cancel:
@@ -138,7 +140,7 @@ class Outcome(Generic[T]):
 
 
 def heeding_interrupts(call: Callable[[], T], end: Callable[[], object]) -> T:
-    """Return what ``call`` returns, or raise what it raises; Ctrl-C calls ``end``, and is raised at once.
+    """Return what ``call`` returns, or raise what it raises; Ctrl-C calls ``end``, and is raised within a moment.
 
     Python gives Ctrl-C to its main thread alone, so a call from another one is made as it is.
     """
@@ -149,6 +151,8 @@ def heeding_interrupts(call: Callable[[], T], end: Callable[[], object]) -> T:
     try:
         return outcome.result()
     except KeyboardInterrupt:
-        with suppress(StrandlineError):  # a server that is gone computes nothing
-            end()
+        ending = Outcome(end)
+        start_thread(ending.make, "ending")
+        with suppress(StrandlineError, queue.Empty):  # a server that is gone computes nothing
+            ending.result(LETTING_GO_S)
         raise

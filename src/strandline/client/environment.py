@@ -5,9 +5,8 @@ Long because it is one class, with every call of the public face.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -18,8 +17,8 @@ import pyarrow as pa
 from strandline.algebra.schema import Schema
 from strandline.client.access import Access
 from strandline.client.cancelling import Cancel
-from strandline.client.reading import Collection
-from strandline.client.showing import shown, shown_rows
+from strandline.client.reading import Asking, Bounds, Collection
+from strandline.client.showing import shown_rows
 from strandline.client.subscribing import Events, Subscription
 from strandline.client.writing import Data, Prepared, Transaction, change, committed, prepared
 from strandline.compute.rules.explanation import Explanation
@@ -74,7 +73,7 @@ class Environment:
         self._selfcheck = SelfCheck(access.core)
         self._wrong_replicas = WrongReplicas(access.core)
         self._checks = Loop(access.assembly.beside, self._check)
-        self._reading = asyncio.Lock()
+        self._asking = Asking(access)
 
     def __repr__(self) -> str:
         return f"<Environment: {self._access.described()}>"
@@ -322,35 +321,41 @@ class Environment:
         least: int = 0,
         *,
         cancel: Cancel | None = None,
+        timeout: float | None = None,
         bytes_max: int = 0,
+        rows_max: int = 0,
     ) -> tuple[pa.Table, int | None]:
         """Return the answer to ``sql``, whole, and the time at which it is true (None: it reads no collection).
 
         It waits for no tick that goes on.  ``least``: the time is this or a later one.  ``cancel``: called from another
-        thread, it ends this call, and what Spark computes for it.  ``bytes_max``: of the answer, or 0: of any size.
+        thread, it ends this call, and what Spark computes for it.  ``timeout``: it is cancelled after so many seconds,
+        and after ``query_limit_s`` in any case.  ``bytes_max``, ``rows_max``: of the answer, or 0: of any size.
 
-        Raises as `query`; `CollectionError` if an expression has no value for a row; `reads.NotYetError`, an
-        `AsOfError`, if not everything is complete at ``least`` yet.
+        Raises as `query`; `CollectionError` if an expression has no value for a row; `InvalidUsage` if it was cancelled
+        or is too large; `reads.NotYetError`, an `AsOfError`, if not everything is complete at ``least`` yet.
         """
-        question, time, hold = arguments.question(sql), arguments.maybe_time(as_of, "as_of"), Hold()
-        if isinstance(question, Show):
-            return self._access.wait(shown(self._core, question, time), cancel), None
+        question, time = arguments.question(sql), arguments.maybe_time(as_of, "as_of")
+        bounds = Bounds(bytes_max, rows_max, arguments.seconds(timeout, "timeout"))
+        return self._asking.answer(question, time, least, cancel, bounds)
 
-        async def collect() -> tuple[pa.Table, int | None]:
-            try:
-                found = await self._answered(question, time, hold, least)
-                return await self._core.engine.collect(found.rows, bytes_max), found.as_of
-            finally:
-                hold.give_back()
+    def listed(self, text: str, cancel: Cancel) -> AbstractContextManager[object]:
+        """List a query in `queries` from now on, which is asked inside; ``cancel`` is what `cancel_query` calls."""
+        return self._core.queries.asked(text, cancel)
 
-        return self._access.wait(collect(), cancel)
+    def queries(self) -> list[dict[str, Any]]:
+        """Return the queries that are answered now: ``number``, ``who``, ``since`` and ``ms``, ``stage``, ``text``."""
+        return self._core.queries.told()
+
+    def cancel_query(self, number: int) -> bool:
+        """Cancel a query, whose caller receives `InvalidUsage`; return whether there is one with this number."""
+        return self._core.queries.cancel(arguments.count(number, "the query's number"))
 
     def prepared(self, sql: str | statements.Statement) -> Prepared:
         """Return what a statement is answered with, and its parameters' types; nothing is computed.
 
         Raises as `query` and `execute`.
         """
-        return prepared(self._access, arguments.statement(sql), self._reading)
+        return prepared(self._access, arguments.statement(sql), self._asking.held)
 
     def peek(
         self,
@@ -447,7 +452,7 @@ class Environment:
                     f"{name!r} is a materialization: it is compared at the time that its endpoint has reached, and "
                     "filled again by env.backfill or `strandline backfill`"
                 )
-            return self._access.computed(partial(verification.verify_endpoint, self._core, name))
+            return self._asking.verified(name, partial(verification.verify_endpoint, self._core, name))
         found = self._verified(name, as_of)
         if found.ok or not repair:
             return found
@@ -563,20 +568,13 @@ class Environment:
 
     # ---- inside ------------------------------------------------------------------------------------------------------
 
-    async def _answered(self, query: statements.Query, time: int | None, hold: Hold, least: int = 0) -> reads.Answer:
-        """Return the answer to a query, beside whatever else goes on."""
-        await self._core.look()
-        async with self._reading:  # what one call holds, another would let go
-            question = await reads.asked(self._core, query.text, time, hold, least, query.given)
-        return await reads.answered(self._core, question)
-
     def _verified(self, name: str, as_of: int | None) -> Verification:
         """Return how a view differs from its query; if it does not, how its state does."""
-        found = self._access.computed(partial(verification.verify, self._core, name, as_of))
+        found = self._asking.verified(name, partial(verification.verify, self._core, name, as_of))
         # State has no history: it is compared at the time that it is complete at.
         state: Sequence[Verification] = ()
         if found.ok and as_of is None:
-            state = self._access.computed(partial(verification.verify_state, self._core, name))
+            state = self._asking.verified(name, partial(verification.verify_state, self._core, name))
         return next((stage for stage in state if not stage.ok), found)
 
     def _pause(self, seconds: float) -> None:

@@ -1,22 +1,96 @@
-"""Collections at the moment they were asked for, and their readings."""
+"""What is read: the answers of queries, and collections at the moment they were asked for."""
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
 
 from strandline.algebra.schema import Schema
-from strandline.client.access import Access
+from strandline.client.access import Access, T
+from strandline.client.cancelling import Cancel, present
+from strandline.client.showing import shown
 from strandline.controller.asking import reads
 from strandline.controller.holding import Hold
-from strandline.controller.language import arguments
+from strandline.controller.language import arguments, statements
+from strandline.controller.language.showing import Show
+from strandline.errors import InvalidUsage
 from strandline.frontier.antichain import Frontier
 from strandline.persist.handles.contents import Rows
 from strandline.persist.handles.definite import read_definitely
+from strandline.plane.asked import COMPUTES, READS, Query, at_stage
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """What the answer to a query may have, and how long it may take; 0, and None: there is no bound."""
+
+    bytes_max: int = 0
+    rows_max: int = 0
+    seconds: float | None = None
+
+
+class Asking:
+    """Answers queries, several at a time, beside whatever else goes on; each is listed until it is answered."""
+
+    def __init__(self, access: Access) -> None:
+        self._access = access
+        self.held = asyncio.Lock()
+        """What one call finds and holds, another would let go: so calls do that one at a time."""
+
+    def answer(
+        self, question: statements.Question, time: int | None, least: int, cancel: Cancel | None, bounds: Bounds
+    ) -> tuple[pa.Table, int | None]:
+        """See `Environment.answer`."""
+        core, hold, ending = self._access.core, Hold(), present() if cancel is None else cancel
+        if isinstance(question, Show):
+            return self._access.wait(shown(core, question, time), ending), None
+
+        async def collect(query: Query) -> tuple[pa.Table, int | None]:
+            seconds = self._limit(bounds.seconds)
+            waited = max(0, self._access.assembly.clock.now_ms() - query.since_ms) / 1000
+            deadline = asyncio.timeout(None if seconds is None else max(0.0, seconds - waited))
+            try:
+                async with deadline:
+                    at_stage(READS)
+                    await core.look()
+                    async with self.held:
+                        asked = await reads.asked(core, question.text, time, hold, least, question.given)
+                    found = await reads.answered(core, asked)
+                    at_stage(COMPUTES)
+                    rows = await core.engine.collect(found.rows, bounds.bytes_max, bounds.rows_max)
+                    return rows, found.as_of
+            except TimeoutError as error:
+                if not deadline.expired():
+                    raise
+                raise InvalidUsage(
+                    f"the query was cancelled after {seconds:g} s: ask for less, or give it more time (its own timeout "
+                    "and query_limit_s in strandline.yml say how much it has)"
+                ) from error
+            finally:
+                hold.give_back()
+
+        with core.queries.asked(question.text, ending) as query:
+            return self._access.wait(collect(query), ending)
+
+    def verified(self, name: str, make: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """Make a call that computes what ``name`` should hold; it is listed as a query is, and ends as one."""
+        ending = present()
+        with self._access.core.queries.asked(f"verify {name}", ending):
+            at_stage(COMPUTES)
+            return self._access.computed(make, cancel=ending)
+
+    def _limit(self, seconds: float | None) -> float | None:
+        """Return how many seconds a query has, of which its caller gives it ``seconds``; None: there is no limit."""
+        given = [each for each in (seconds, self._access.core.config.query_limit_s or None) if each is not None]
+        return min(given, default=None)
 
 
 @dataclass(frozen=True)

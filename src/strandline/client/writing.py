@@ -14,6 +14,7 @@ from strandline.algebra.excerpt import within
 from strandline.algebra.schema import DIFF
 from strandline.algebra.types import parse
 from strandline.client.access import Access
+from strandline.client.cancelling import present
 from strandline.compute.plan.sql.dialect import question_marks
 from strandline.controller.asking import reads
 from strandline.controller.holding import Hold
@@ -140,10 +141,24 @@ class Transaction:
 def committed(access: Access, changes: Sequence[Change | Statement], token: str | None) -> int:
     """Commit changes at one time and return it; raises as `Core.commit`.
 
-    Where a job has to compute their rows, no other call waits while there is no executor; see `Access.computed`.
+    Where a job has to compute their rows, no other call waits while there is no executor; see `Access.computed`.  It is
+    listed as a query then, and cancelled as one before the commit.
     """
     jobs = any(isinstance(each, Statement) or each.rows is None for each in changes)
-    return access.computed(partial(access.core.commit, changes, token), jobs=jobs)
+    if not jobs:
+        return access.computed(partial(access.core.commit, changes, token), jobs=False)
+    ending, names = present(), ", ".join(sorted({each.table.name for each in changes}))
+    with access.core.queries.asked(f"change of {names}", ending) as query:
+
+        async def commit() -> int:
+            ending.by(query.stop)  # a commit that has begun is not taken back
+            return await access.core.commit(changes, token)
+
+        try:
+            return access.computed(commit)
+        except KeyboardInterrupt:
+            query.stop()
+            raise
 
 
 def change(access: Access, name: str, rows: Data, *, deletes: bool) -> Change:

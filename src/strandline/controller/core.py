@@ -64,6 +64,7 @@ from strandline.persist.notices.push import PushClient, PushServer
 from strandline.persist.shard.patience import Deadline
 from strandline.persist.together.transactions import SHARD as TRANSACTIONS
 from strandline.persist.together.transactions import Transactions, open_transactions
+from strandline.plane.asked import Queries
 from strandline.sources.question import Patience
 
 
@@ -81,6 +82,7 @@ class Core:
         self.config = config
         self.mode = mode
         self.writing: Writing | None = None
+        self.queries = Queries(assembly.clock)
         self.problems = Problems(assembly.clock)
         self.health = Health(client, catalogs, self.problems)
         self.readers = Readers(client, catalogs, config, mode)

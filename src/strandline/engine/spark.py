@@ -33,6 +33,7 @@ from strandline.algebra.schema import DIFF, ERROR, TIME, Schema, quote
 from strandline.engine.arrangements.cache import Arrangements
 from strandline.engine.arrangements.peeks import peeked, peeked_at_once
 from strandline.engine.asked.forms import carried
+from strandline.engine.asked.loops import Loops
 from strandline.engine.frames import inline, newest, taken_back
 from strandline.engine.frames.derived import derived
 from strandline.engine.frames.failures import translated
@@ -51,10 +52,10 @@ from strandline.engine.parts.scan import Scanner
 from strandline.engine.parts.staging import Stager, is_whole
 from strandline.engine.prepared.asking import only, small_plan
 from strandline.engine.prepared.plans import Plans, are_few
-from strandline.engine.session.cancelling import Cancellable
+from strandline.engine.session.cancelling import Cancellable, cancel_jobs, jobs_of_queries, tag_jobs
 from strandline.engine.session.collecting import collected
 from strandline.engine.session.executors import Executors
-from strandline.engine.session.start import cancel_jobs, require_running, tag_jobs
+from strandline.engine.session.start import require_running
 from strandline.engine.sql import answers, edits, error_half
 from strandline.engine.sql.analysis import described
 from strandline.engine.sql.rendering import render
@@ -63,6 +64,7 @@ from strandline.errors import InvalidUsage
 from strandline.frontier.antichain import Frontier
 from strandline.persist.handles.contents import Contents, Rows, StageRequest
 from strandline.persist.shard.batch import BlobPart, Staged
+from strandline.plane.asked import present
 from strandline.plane.described import Described
 from strandline.plane.edits import Edit
 from strandline.plane.hurry import in_hurry
@@ -78,6 +80,8 @@ ANSWER_CONF: Final = (
 """What a query's answer depends on besides its text and its inputs."""
 JOBS_MAX: Final = 8
 """Concurrent calls into Spark; more only queue inside it."""
+ASKED_MAX: Final = 16
+"""Concurrent calls into Spark for queries: they have threads of their own, so that no tick waits for one."""
 PEEKS_MAX: Final = 2
 """Concurrent peeks: they have threads of their own, because all others may wait for Spark."""
 _opened = itertools.count()
@@ -100,10 +104,12 @@ class SparkEngine:
         self._rewriter = Rewriter(store, self._scanner, self._stager)
         self._tag = f"strandline-{next(_opened)}"  # of the jobs that are begun here
         self._workers = ThreadPoolExecutor(JOBS_MAX, "strandline-spark", partial(tag_jobs, session, self._tag))
+        self._askers = ThreadPoolExecutor(ASKED_MAX, "strandline-asked", partial(jobs_of_queries, session, self._tag))
         self._peekers = ThreadPoolExecutor(PEEKS_MAX, "strandline-peek")
         self._plans = Plans(session, at_once=executors is not None)
         self._arrangements = Arrangements(self._scanner.tables, self._workers)
         self._shared = Shared()
+        self._loops = Loops(session)
         self._views = itertools.count()
         self._calls = itertools.count()
         self._naming = threading.Lock()  # held while views carry names that a query's author chose
@@ -135,6 +141,7 @@ class SparkEngine:
         self.hasten()
         cancel_jobs(self._session, self._tag)
         self._peekers.shutdown()
+        self._askers.shutdown()
         self._workers.shutdown()
         if self._executors is not None:
             self._executors.close()
@@ -322,6 +329,10 @@ class SparkEngine:
         for future in under_way:
             try:
                 outcomes.append(await future)
+            except asyncio.CancelledError:
+                for each in under_way:
+                    each.cancel()
+                raise
             except Exception as error:  # noqa: BLE001 - it is the outcome of this one
                 outcomes.append(error)
         return outcomes
@@ -454,14 +465,14 @@ class SparkEngine:
         """See `Engine.weights`."""
         return await self._run(partial(error_half.weights, unwrap(rows), self._session))
 
-    async def collect(self, rows: Rows, bytes_max: int = 0) -> pa.Table:
+    async def collect(self, rows: Rows, bytes_max: int = 0, rows_max: int = 0) -> pa.Table:
         """See `Engine.collect`."""
         match unwrap(rows):
             case Local(table, _):
                 return table
             case frame:
                 tag = f"{self._tag}-{next(self._calls)}"
-                return await self._cancellable(partial(self._collected, frame, tag, bytes_max))
+                return await self._begun(partial(self._collected, frame, tag, bytes_max, rows_max), cancellable=True)
 
     def _prepared(self, asked: Sequence[tuple[Frame, StageRequest]]) -> dict[int, pa.Table]:
         """Return by their positions the rows that prepared plans have for `Stager.collected`.
@@ -493,9 +504,10 @@ class SparkEngine:
             for view in views.values():
                 self._session.catalog.dropTempView(view)
 
-    def _collected(self, frame: Frame, tag: str, bytes_max: int) -> pa.Table:
+    def _collected(self, frame: Frame, tag: str, bytes_max: int, rows_max: int) -> pa.Table:
         rows = dataframe(frame, self._session)
-        return collected(carried(rows), self._session, tag, bytes_max).rename_columns(rows.columns)
+        found = self._loops.interruptible(carried(rows))
+        return collected(found, self._session, tag, bytes_max, rows_max).rename_columns(rows.columns)
 
     def _pruned(self, old: Contents, column: str, keys: Sequence[tuple[Frame, str]], *, nulls: bool) -> Frame | None:
         kind = inline.update_schema(old.schema).field(column).type
@@ -542,18 +554,23 @@ class SparkEngine:
         """Run a blocking call in a worker thread and translate its failures into our errors."""
         return await self._begun(call)
 
-    async def _cancellable(self, call: Callable[[], _T]) -> _T:
-        """As `_run`; if this is cancelled, the jobs of the call are, too."""
-        made = Cancellable(self._session, f"{self._tag}-{next(self._calls)}", call)
-        try:
-            return await self._run(made)
-        except asyncio.CancelledError:
-            asyncio.get_running_loop().run_in_executor(self._peekers, made.cancel)
-            raise
+    def _begun(self, call: Callable[[], _T], *, cancellable: bool = False) -> asyncio.Future[_T]:
+        """Begin a call.  If what waits for it is cancelled, so are its jobs, if it is ``cancellable`` or a query's."""
+        query = present()
+        if query is None and not cancellable:
+            told = partial(self._told, call, hurried=in_hurry())
+            return asyncio.get_running_loop().run_in_executor(self._workers, told)
+        text, workers = ("", self._workers) if query is None else (query.text, self._askers)
+        made = Cancellable(self._session, f"{self._tag}-{next(self._calls)}", text, call)
+        future = workers.submit(partial(self._told, made, hurried=in_hurry()))
+        waited = asyncio.wrap_future(future)
 
-    def _begun(self, call: Callable[[], _T]) -> asyncio.Future[_T]:
-        told = partial(self._told, call, hurried=in_hurry())
-        return asyncio.get_running_loop().run_in_executor(self._workers, told)
+        def ended(_: object) -> None:
+            if waited.cancelled() and not future.cancel():  # it has begun
+                asyncio.get_running_loop().run_in_executor(self._peekers, made.cancel)
+
+        waited.add_done_callback(ended)
+        return waited
 
     def _told(self, call: Callable[[], _T], *, hurried: bool = False) -> _T:
         """Return what the call returns; raise its failures as our errors, for which the JVM is asked: it blocks."""

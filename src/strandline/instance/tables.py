@@ -25,6 +25,7 @@ from strandline.persist.handles.read import ReadHandle
 from strandline.persist.handles.write import WriteHandle
 from strandline.persist.shard.batch import Staged
 from strandline.persist.together.transactions import Transactions, Writes
+from strandline.plane.asked import COMMITS, COMPUTES, at_stage, until_stopped
 from strandline.plane.engine import Engine
 
 SMALL_ROWS_MAX = 20_000
@@ -127,11 +128,18 @@ class _Draft:
         return self.times.next()
 
     async def stage(self, time: int, upper: int) -> Writes:
-        """Read what there is to read, look whether what is deleted is there, and write what is left of the changes."""
-        changes = [await self._found(change, max(0, upper - 1)) for change in self.changes]
-        for table, frame in await _net(changes, self.engine, time, deletes_only=True):
-            await _refuse_absent(table, frame, self.engine, time, upper)
-        return await _stage(changes, self.engine, time)
+        """Read what there is to read, look whether what is deleted is there, and write what is left of the changes.
+
+        It may be cancelled until it is done, as a query is: nothing is committed before.
+        """
+        async with until_stopped():
+            at_stage(COMPUTES)
+            changes = [await self._found(change, max(0, upper - 1)) for change in self.changes]
+            for table, frame in await _net(changes, self.engine, time, deletes_only=True):
+                await _refuse_absent(table, frame, self.engine, time, upper)
+            staged = await _stage(changes, self.engine, time)
+        at_stage(COMMITS)
+        return staged
 
     async def discard(self, writes: Writes) -> None:
         for batches in writes.values():

@@ -34,6 +34,8 @@ SUBSCRIBE: Final = b"strandline.subscribe "
 ROWS: Final = b"strandline.rows "
 BEARER: Final = "Bearer "
 """In the header of authorization, before a token."""
+WHO: Final = "strandline-who"
+"""The header in which a client of ours says who asks."""
 DIRECTORY: Final = "serving"
 ADDRESSES: Final = "addresses"
 TRUE_AT: Final = b"strandline.as_of"
@@ -52,6 +54,8 @@ PLAIN: Final = (
     "sync_now",
     "promote",
     "written_by",
+    "queries",
+    "cancel_query",
 )
 """What answers with JSON as it is."""
 
@@ -78,11 +82,15 @@ class Call(msgspec.Struct, frozen=True):
 
 
 class Query(msgspec.Struct, frozen=True):
-    """A query, at a time, or at the latest one; ``handle``: by which the client may cancel it."""
+    """A query, at a time, or at the latest one; ``handle``: by which the client may cancel it.
+
+    ``timeout``: after so many seconds the server cancels it.
+    """
 
     sql: str
     as_of: int | None = None
     handle: str = ""
+    timeout: float | None = None
 
 
 class Subscribe(msgspec.Struct, frozen=True):

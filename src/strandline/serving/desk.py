@@ -5,8 +5,9 @@ So a read of a view waits for the tick that brings the view to the last commit, 
 
 The result of a query is whole before any of it is sent: so an error comes first, and what was read is held no longer.
 It is kept until it is fetched or `RESULT_IDLE_S` have passed, most of it in a temporary file (`Environment.answer`).
-`RESULT_BYTES_MAX` bounds one, `RESULTS_BYTES_MAX` all that wait or are sent, and `QUERIES_MAX` how many are computed at
-a time.  How large a result is shows when it is computed: `FILES_BYTES_MAX` is what all of them may have then.
+`RESULT_BYTES_MAX` and `RESULT_ROWS_MAX` bound one, `RESULTS_BYTES_MAX` all that wait or are sent, and `QUERIES_MAX` how
+many are computed at a time.  How large a result is shows when it is computed: `FILES_BYTES_MAX` is what all of them may
+have then.
 
 Long because every kind of call comes here.
 
@@ -33,6 +34,7 @@ from strandline.controller.asking.reads import NotYetError
 from strandline.controller.language import arguments, statements
 from strandline.errors import InvalidUsage, Unavailable
 from strandline.instance.indexes.keys import packed
+from strandline.plane.asked import CATCHES_UP, at_stage
 from strandline.serving import parameters
 from strandline.serving.kept import Held, Kept
 from strandline.serving.parameters import identifier
@@ -50,6 +52,7 @@ CATCHING_UP_S: Final = 60.0
 LOOK_S: Final = 0.2
 RESULT_BYTES_MAX: Final = 4 << 30
 """Bytes of a result, as Arrow has them."""
+RESULT_ROWS_MAX: Final = 100_000_000
 UNCOUNTED: Final = -1
 """What Flight SQL calls a number of changed rows that is not known."""
 RESULTS_BYTES_MAX: Final = 8 << 30
@@ -250,16 +253,22 @@ class Desk:
 
     @one_statement(QUERY)
     def answer(
-        self, question: str | statements.Question, as_of: int | None = None, handle: str = ""
+        self,
+        question: str | statements.Question,
+        as_of: int | None = None,
+        handle: str = "",
+        timeout: float | None = None,
     ) -> tuple[pa.Table, int | None]:
         """Return the rows that a query is answered with, and the time at which they are true.
 
         They count in `results_bytes` until nothing refers to the table.
 
-        ``handle``: under which the client may cancel it; empty: it will not.
+        ``handle``: under which the client may cancel it; empty: it will not.  ``timeout``: see `Environment.answer`.
         """
-        with self.cancellable(handle) as cancel, self._turn():
-            table, time = self._caught_up(question, as_of, cancel)
+        found = arguments.question(question)
+        text = found.text if isinstance(found, statements.Query) else f"SHOW {found.what.name}"
+        with self.cancellable(handle) as cancel, self.env.listed(text, cancel), self._turn(cancel):
+            table, time = self._caught_up(found, as_of, cancel, timeout)
             self._results.expire()
             table = self._held.hold(table)
         return table, time
@@ -288,7 +297,7 @@ class Desk:
         return self._once_there(partial(self.env.peek, **arguments))
 
     def _caught_up(
-        self, question: str | statements.Question, as_of: int | None, cancel: Cancel
+        self, question: statements.Question, as_of: int | None, cancel: Cancel, timeout: float | None
     ) -> tuple[pa.Table, int | None]:
         least = self._acknowledged if as_of is None else 0
 
@@ -296,7 +305,15 @@ class Desk:
             if cancel.called:
                 raise cancel.error()
             with self.traffic.step("answer"):
-                return self.env.answer(question, as_of, least, cancel=cancel, bytes_max=RESULT_BYTES_MAX)
+                return self.env.answer(
+                    question,
+                    as_of,
+                    least,
+                    cancel=cancel,
+                    timeout=timeout,
+                    bytes_max=RESULT_BYTES_MAX,
+                    rows_max=RESULT_ROWS_MAX,
+                )
 
         return self._once_there(answer)
 
@@ -315,14 +332,20 @@ class Desk:
             progress = self.env.progress()
             why = "; ".join(f"{name}: {each}" for name, each in (progress["problems"] | progress["waiting"]).items())
             raise Unavailable(f"{error}" + (f" ({why})" if why else "")) from error
+        at_stage(CATCHES_UP)
         with self._ticked:
             self._hurry()
             self._ticked.wait(LOOK_S)
 
     @contextmanager
-    def _turn(self) -> Iterator[None]:
+    def _turn(self, cancel: Cancel) -> Iterator[None]:
         with self.traffic.step("turn"):
-            taken = self._turns.acquire(timeout=TURN_S)
+            begun = self._clock.now_ms()
+            while not (taken := self._turns.acquire(timeout=LOOK_S)):
+                if cancel.called:
+                    raise cancel.error()
+                if self._clock.now_ms() - begun > 1000 * TURN_S:
+                    break
         if not taken:
             raise Unavailable(f"{QUERIES_MAX} queries are computed already, and none has ended within {TURN_S:g} s")
         try:

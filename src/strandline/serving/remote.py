@@ -8,6 +8,9 @@ that show or convert them.
 
 from __future__ import annotations
 
+import getpass
+import os
+import socket
 import ssl
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -114,9 +117,21 @@ def _published(place: str) -> calls.Addresses | None:
 
 @dataclass(frozen=True)
 class Answer:
-    """The rows that a query is answered with."""
+    """The rows that a query is answered with.  Whatever takes Arrow takes it as it is: ``polars.DataFrame(answer)``."""
 
     table: pa.Table
+
+    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
+        """Hand them to a library in this process without a copy: see Arrow's PyCapsule interface."""
+        return self.table.__arrow_c_stream__(requested_schema)
+
+    def __len__(self) -> int:
+        """Return how many they are."""
+        return int(self.table.num_rows)
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        """Yield what `collect` returns."""
+        return iter(self.collect())
 
     def toArrow(self) -> pa.Table:  # noqa: N802  # as Spark calls it
         """Return them as an Arrow table."""
@@ -167,7 +182,7 @@ class RemoteEnvironment:
     def __init__(self, place: str, token: Secret | None = None, authority: bytes | None = None) -> None:
         """``place``: where the server is (``grpc+unix:///…``, …); ``authority``: the certificates to trust, in PEM."""
         self.place = place
-        headers = [(OURS.encode(), b"1")]
+        headers = [(OURS.encode(), b"1"), (calls.WHO.encode(), _who().encode())]
         if token is not None:
             headers.append((b"authorization", f"{calls.BEARER}{token.reveal()}".encode()))
         self._headers = headers
@@ -194,25 +209,33 @@ class RemoteEnvironment:
         found: int | None = self.call("execute", sql=arguments.text(sql, "the statement"))
         return found
 
-    def query(self, sql: str, as_of: int | None = None) -> Answer:
-        """Return the answer to ``sql``; see `Environment.query`."""
-        return Answer(self.answer(sql, as_of)[0])
+    def query(self, sql: str, as_of: int | None = None, *, timeout: float | None = None) -> Answer:
+        """Return the answer to ``sql``; see `Environment.query`, and `Environment.answer` for ``timeout``."""
+        return Answer(self.answer(sql, as_of, timeout=timeout)[0])
 
     def answer(
-        self, sql: str, as_of: int | None = None, *, cancel: Cancel | None = None
+        self, sql: str, as_of: int | None = None, *, cancel: Cancel | None = None, timeout: float | None = None
     ) -> tuple[pa.Table, int | None]:
         """Return the answer to ``sql``, and the time at which it is true; see `Environment.answer`."""
         arguments.question(sql)
-        time = arguments.maybe_time(as_of, "as_of")
+        time, limit = arguments.maybe_time(as_of, "as_of"), arguments.seconds(timeout, "timeout")
 
         def rows(handle: str) -> pa.Table:
-            ticket = flight.Ticket(calls.QUERY + msgspec.json.encode(calls.Query(sql, time, handle)))
+            ticket = flight.Ticket(calls.QUERY + msgspec.json.encode(calls.Query(sql, time, handle, limit)))
             with self._failures():
                 return self._client.do_get(ticket, self._how).read_all()
 
         table = self._ended(rows, cancel)
         at = (table.schema.metadata or {}).get(calls.TRUE_AT)
         return table.replace_schema_metadata(None), None if at is None else int(at)
+
+    def queries(self) -> list[dict[str, Any]]:
+        """See `Environment.queries`."""
+        return list(self.call("queries"))
+
+    def cancel_query(self, number: int) -> bool:
+        """See `Environment.cancel_query`."""
+        return bool(self.call("cancel_query", number=number))
 
     def insert(self, table: str, rows: Any, token: str | None = None) -> int:
         """Insert ``rows`` and return the commit timestamp; see `Environment.insert`."""
@@ -395,6 +418,16 @@ class RemoteEnvironment:
             yield
         except (flight.FlightError, pa.ArrowException, OSError) as error:
             raise as_ours(error, f"the process that writes ({self.place})") from error
+
+
+def _who() -> str:
+    """Return who this process is, for the people who look at the server's queries, in ASCII."""
+    try:
+        user = getpass.getuser()
+    except (OSError, KeyError):  # the system knows no name of this user
+        user = f"user {os.getuid()}"
+    said = f"{user}@{socket.gethostname()}, process {os.getpid()}"
+    return "".join(sign if sign.isascii() and sign.isprintable() else "?" for sign in said)
 
 
 class RemoteTransaction:

@@ -17,6 +17,7 @@ import hmac
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from typing import Any, Final
+from urllib.parse import unquote
 
 import msgspec
 import pyarrow as pa
@@ -26,7 +27,21 @@ from strandline.client import Leaving, Progress, Updates
 from strandline.controller.language import statements
 from strandline.errors import InvalidUsage
 from strandline.instance.carriers.exchange import start_thread
-from strandline.serving.calls import BEARER, CALL, QUERY, ROWS, SUBSCRIBE, TRUE_AT, Query, Rows, Subscribe, called, read
+from strandline.plane.asked import asked_by
+from strandline.serving.calls import (
+    BEARER,
+    CALL,
+    QUERY,
+    ROWS,
+    SUBSCRIBE,
+    TRUE_AT,
+    WHO,
+    Query,
+    Rows,
+    Subscribe,
+    called,
+    read,
+)
 from strandline.serving.desk import Desk
 from strandline.serving.failures import OURS, as_flight, unserved
 from strandline.serving.messages import Message, kind_of, made, packed, unpacked
@@ -35,6 +50,7 @@ from strandline.store.secret import Secret
 
 BATCH_ROWS: Final = 10_000
 """So many rows of a result cross at a time."""
+WHO_CHARS_MAX: Final = 100
 
 
 class FlightSql:
@@ -53,7 +69,7 @@ class FlightSql:
         token: Secret | None = None,
         certificates: list[tuple[bytes, bytes]] | None = None,
     ) -> None:
-        middleware = {"gate": _Gate(token), OURS: _Known()}
+        middleware = {"gate": _Gate(token), OURS: _Known(), WHO: _Named()}
         try:
             how = {"tls_certificates": certificates, "middleware": middleware, "auth_handler": _Greeting()}
             self._server = _Server(desk, place, **how)
@@ -137,7 +153,7 @@ class _Server(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow ships n
     def _outcome(self, context: Any, call: Callable[..., Any], *given: Any) -> Any:
         """Return what a call returns, or the error that is to be raised in its place."""
         try:
-            with self.leaving.watched(context.is_cancelled):
+            with self.leaving.watched(context.is_cancelled), asked_by(_who(context)):
                 return call(*given)
         except Exception as error:  # noqa: BLE001 - it is raised in the client
             return as_flight(error, ours=context.get_middleware(OURS) is not None)
@@ -175,7 +191,7 @@ class _Server(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow ships n
             return _followed(context, desk, read(Subscribe, ticket.removeprefix(SUBSCRIBE)))
         if ticket.startswith(QUERY):
             asked = read(Query, ticket.removeprefix(QUERY))
-            table, time = desk.answer(asked.sql, asked.as_of, asked.handle)
+            table, time = desk.answer(asked.sql, asked.as_of, asked.handle, asked.timeout)
             return _sent(table, {} if time is None else {TRUE_AT: str(time)})
         command = unpacked(ticket)
         about = told(command, desk.tables)
@@ -349,6 +365,28 @@ class _Gate(flight.ServerMiddlewareFactory):  # type: ignore[misc]  # pyarrow sh
             why = "the token that was shown is another one" if any(shown) else "no token was shown"
             raise flight.FlightUnauthenticatedError(f"{why}; this server wants its own (authorization: Bearer …)")
         return _Shown(wanted.decode()) if info.method == flight.FlightMethod.HANDSHAKE else None
+
+
+class _Name(flight.ServerMiddleware):  # type: ignore[misc]  # pyarrow ships no types
+    """What a caller says that it is."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+
+
+class _Named(flight.ServerMiddlewareFactory):  # type: ignore[misc]  # pyarrow ships no types
+    """Reads who a caller says that it is: a person and a process, or the library that it uses."""
+
+    def start_call(self, info: Any, headers: Mapping[str, list[str | bytes]]) -> _Name:
+        """Return what the first header says that says anything."""
+        said = [each for name in (WHO, "user-agent") for each in headers.get(name, []) if isinstance(each, str)]
+        return _Name(next(filter(str.isprintable, said), "")[:WHO_CHARS_MAX])
+
+
+def _who(context: Any) -> str:
+    """Return who makes a call, for people: what it says that it is, and where it comes from, if that says anything."""
+    said, peer = context.get_middleware(WHO).text or "a client", unquote(context.peer())
+    return said if peer.startswith("unix:") else f"{said} at {peer.partition(':')[2] or peer}"
 
 
 class _Known(flight.ServerMiddlewareFactory):  # type: ignore[misc]  # pyarrow ships no types

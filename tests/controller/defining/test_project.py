@@ -81,6 +81,7 @@ def test_a_project_can_say_whatever_an_environment_can_be_configured_with(tmp_pa
         "lanes": 3,
         "executors_wait_s": 8,
         "executors_end_s": 60,
+        "query_limit_s": 90,
         "replica_token": "file:replicas",
         "replica_certificate": "tls/replica.pem",
         "replica_key": "tls/replica.key",

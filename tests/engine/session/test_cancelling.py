@@ -3,50 +3,50 @@
 from __future__ import annotations
 
 import threading
-from types import SimpleNamespace
-from typing import Any, cast
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
-from strandline.engine.session.cancelling import Cancellable
+import pytest
 
+from strandline.engine.session.cancelling import POOL_KEY, QUERIES, Cancellable, jobs_of_queries
 
-class Spark:
-    """A context of Spark: which threads carry which tag, and a job that ends when its tag is cancelled."""
+pytestmark = pytest.mark.spark
 
-    def __init__(self) -> None:
-        self.tags: list[str] = []
-        self.job: str | None = None
-        self.cancelled = threading.Event()
-        self.asked = threading.Semaphore(0)
-
-    def addJobTag(self, tag: str) -> None:  # noqa: N802 - as Spark calls it
-        """Have the jobs of this thread carry a tag."""
-        self.tags.append(tag)
-
-    def removeJobTag(self, tag: str) -> None:  # noqa: N802 - as Spark calls it
-        """Have them carry it no longer."""
-        self.tags.remove(tag)
-
-    def cancelJobsWithTag(self, tag: str) -> None:  # noqa: N802 - as Spark calls it
-        """Cancel the jobs that run now."""
-        if self.job == tag:
-            self.cancelled.set()
-        self.asked.release()
+ENDLESS = "SELECT count(*) FROM range(0, 100000000000, 1, 2) WHERE hash(id) = hash(id + 1)"
 
 
-def test_a_call_is_cancelled_that_has_no_job_yet() -> None:
+def test_a_call_is_cancelled_that_has_no_job_yet(spark: Any) -> None:
     """Damage: a query is cancelled while Spark still plans it, and then runs for hours."""
-    spark = Spark()
+    planned, go = threading.Event(), threading.Event()
 
-    def call() -> str:
-        assert spark.asked.acquire(timeout=120)  # cancelled while it was planned
-        (spark.job,) = spark.tags
-        assert spark.cancelled.wait(120)
-        return "ended"
+    def call() -> None:
+        planned.set()
+        assert go.wait(120)
+        spark.sql(ENDLESS).collect()
 
-    made, ended = Cancellable(cast("Any", SimpleNamespace(sparkContext=spark)), "mine", call), []
-    running = threading.Thread(target=lambda: ended.append(made()))  # noqa: TID251 - as a worker of the engine
-    running.start()
-    made.cancel()
-    running.join(120)
-    assert ended == ["ended"]
-    assert spark.tags == []
+    made = Cancellable(spark, "no job yet", ENDLESS, call)
+    with ThreadPoolExecutor(1) as worker:
+        running = worker.submit(made)
+        assert planned.wait(120)
+        made.cancel()
+        go.set()
+        with pytest.raises(Exception, match="[Cc]ancelled"):
+            running.result(120)
+        worker.submit(spark.range(3).count).result(120)  # the thread's next call is another one
+
+
+def test_the_jobs_of_a_query_are_a_group_in_the_pool_of_queries(spark: Any) -> None:
+    """Damage: a query holds up ticks, or its tasks compute on after it was cancelled."""
+    told = spark.sparkContext.getLocalProperty
+
+    def call() -> tuple[str, ...]:
+        keys = ("spark.jobGroup.id", "spark.job.description", "spark.job.interruptOnCancel", POOL_KEY)
+        return tuple(told(key) for key in keys)
+
+    with ThreadPoolExecutor(1, initializer=jobs_of_queries, initargs=(spark, "engine")) as worker:
+        made = Cancellable(spark, "group", "SELECT 1", call)
+        assert worker.submit(made).result(120) == ("group", "SELECT 1", "true", QUERIES)
+        assert worker.submit(told, "spark.jobGroup.id").result(120) is None
+    pool = spark.sparkContext._jsc.sc().getPoolForName(QUERIES)
+    assert pool.isDefined()
+    assert pool.get().schedulingMode().toString() == "FAIR"

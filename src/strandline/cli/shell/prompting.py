@@ -124,13 +124,17 @@ def _silent() -> Iterator[None]:
 
 @contextmanager
 def _terminated() -> Iterator[None]:
-    """Let SIGTERM end the shell as it ends other programs, once everything is closed."""
+    """Let SIGTERM end the shell as it ends other programs, once everything is closed; Ctrl-C ends a statement alone."""
 
     def end(*_: object) -> None:
         raise SystemExit(_TERMINATED)
 
-    before = signal.signal(signal.SIGTERM, end)
+    before = {
+        signal.SIGTERM: signal.signal(signal.SIGTERM, end),
+        signal.SIGINT: signal.signal(signal.SIGINT, signal.default_int_handler),
+    }
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for each, handler in before.items():
+            signal.signal(each, handler)

@@ -19,7 +19,7 @@ _LOOK_S: Final = 0.1
 """So often the shell looks whether Ctrl-C was pressed."""
 _LOOKS: Final = 10
 """After so many looks the call is shown to run."""
-LET_GO_S: Final = 5.0
+LET_GO_S: Final = 1.5
 """For so long a call that was cancelled may take to end; after that it is left alone."""
 
 

@@ -172,7 +172,7 @@ async def _present(core: Core, stand_ins: Mapping[str, str]) -> dict[str, tuple[
     """Return the rows of introspection relations at this moment, each under its stand-in."""
     if not stand_ins:
         return {}
-    known = Known(await status(core), core.catalog, await live_counters(core))
+    known = Known(await status(core), core.catalog, await live_counters(core), core.queries.told())
     found = {}
     for stand_in, name in stand_ins.items():
         relation = RELATIONS[name]

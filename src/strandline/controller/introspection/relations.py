@@ -9,7 +9,7 @@ Names of items are as they were defined, so the relations can be joined by them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final, TypeAlias
@@ -35,12 +35,13 @@ class Known:
     """What is known of an environment at one moment.
 
     ``status``: as `controller.asking.status` returns it; ``counted``: the live counters of the process that writes,
-    none if it cannot be asked.
+    none if it cannot be asked; ``queries``: what this process answers, as `Query.told` says it.
     """
 
     status: Mapping[str, Any]
     catalog: Catalog
     counted: Mapping[str, int]
+    queries: Sequence[Mapping[str, Any]] = ()
 
 
 @dataclass(frozen=True)
@@ -119,6 +120,12 @@ def _states(known: Known) -> Iterator[Row]:
 def _named(name: str, catalog: Catalog) -> Row:
     item = catalog.find(name)
     return (name, None, None) if item is None else (item.name, kind_of(item), _instance(item, catalog))
+
+
+def _queries(known: Known) -> Iterator[Row]:
+    """The queries that the process that is asked answers now, with the one that asks."""
+    for each in known.queries:
+        yield each["number"], each["who"], each["since"], _at(each["since"]), each["ms"], each["stage"], each["text"]
 
 
 def _replicas(known: Known) -> Iterator[Row]:
@@ -215,6 +222,18 @@ RELATIONS: Final[Mapping[str, Relation]] = {
     "reconciliations": Relation(
         _schema(instance="string", replica="string", outcome="string", reason="string", count="bigint"),
         _reconciliations,
+    ),
+    "queries": Relation(
+        _schema(
+            number="bigint",
+            who="string",
+            since="bigint",
+            since_at="timestamp",
+            ms="bigint",
+            stage="string",
+            text="string",
+        ),
+        _queries,
     ),
 }
 """The relations, each by its name behind ``strandline.``."""

@@ -127,8 +127,11 @@ def seconds(value: object, what: str) -> float | None:
 
 def maybe_count(value: object, what: str) -> int | None:
     """Return ``value`` if it is None or a whole number, not negative."""
-    if value is None:
-        return None
+    return None if value is None else count(value, what)
+
+
+def count(value: object, what: str) -> int:
+    """Return ``value`` if it is a whole number, not negative."""
     if isinstance(value, bool) or not isinstance(value, int):
         raise _wrong(what, "an int", value)
     if value < 0:

@@ -24,6 +24,7 @@ KEEP_HISTORY_DEFAULT: Final = "1 hour"
 EXECUTORS_WAIT_S_DEFAULT: Final = 30
 """A standalone cluster starts an executor in a few seconds, and another in place of a lost one."""
 EXECUTORS_END_S_DEFAULT: Final = 600
+QUERY_LIMIT_S_DEFAULT: Final = 3600
 NOWHERE: Final = "none"
 """What ``console_at`` says where there is to be no console."""
 TRACES: Final = ("endpoint", "headers")
@@ -59,6 +60,7 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     it fails, names what is missing, and is tried again at the next tick.  ``executors_end_s``: after how many seconds
     without an executor, while jobs want one, this process ends with status 6 (0: never); at once if the master of the
     cluster no longer knows it.
+    ``query_limit_s``: how many seconds a query may take, with what it waits, until it is cancelled (0: no limit).
     ``kafka_jars``: where Spark gets its Kafka connector from, which reads long topics: ``maven``, or a directory with
     its jars.  Without it (and if Spark does not have it anyway) this process reads them.
     ``functions``: what views may call besides Spark's functions, by name: a ``udf`` of Spark's that is deterministic,
@@ -91,6 +93,7 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     storage: dict[str, str] = {}
     executors_wait_s: int = EXECUTORS_WAIT_S_DEFAULT
     executors_end_s: int = EXECUTORS_END_S_DEFAULT
+    query_limit_s: int = QUERY_LIMIT_S_DEFAULT
     kafka_jars: str | None = None
     functions: dict[str, Any] = {}
     replica_token: str | None = None
@@ -111,6 +114,8 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             raise ConfigError(f"executors_wait_s is {self.executors_wait_s}; it must be at least 1")
         if self.executors_end_s < 0:
             raise ConfigError(f"executors_end_s is {self.executors_end_s}; it must not be negative (0: it never ends)")
+        if self.query_limit_s < 0:
+            raise ConfigError(f"query_limit_s is {self.query_limit_s}; it must not be negative (0: no limit)")
         if self.lanes is not None and self.lanes < 1:
             raise ConfigError(f"lanes is {self.lanes}; it must be at least 1")
         try:

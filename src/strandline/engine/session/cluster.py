@@ -1,4 +1,10 @@
-"""Where an application's executors are, as ``spark.master`` says, and what it wants on a cluster."""
+"""Where an application's executors are, as ``spark.master`` says, and how it shares their cores.
+
+A task is never interrupted for another one.  So where Spark runs in this process, it gets more slots for tasks than
+there are cores: while the tasks of a query take long, those of ticks and of other queries begin beside them, and the
+operating system shares the cores.  Among tasks that wait, those of ticks come first, and then those of the query that
+has the fewest running (``pools.xml``).
+"""
 
 from __future__ import annotations
 
@@ -7,11 +13,22 @@ import socket
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Final
 
 PYTHON_KEY: Final = "spark.pyspark.python"
 """Spark's name of the Python that executors run."""
+PARALLELISM_KEY: Final = "spark.default.parallelism"
 LOOPBACK: Final = "127.0.0.1"
+SCHEDULER_CONF: Final = {
+    "spark.scheduler.mode": "FAIR",
+    "spark.scheduler.allocation.file": Path(__file__).with_name("pools.xml").as_uri(),
+}
+EXTRA_SLOTS: Final = 16
+"""Slots beyond one a core: as many as that, but two a core at most, and one a core at least.
+
+All slots may be taken by one large job, and each of its tasks takes memory.
+"""
 CORES_MAX: Final = 4
 """The cores that an application of ours takes of a standalone cluster, unless its configuration says otherwise.
 
@@ -20,7 +37,7 @@ Spark's own default is all of them: then a replica, or a second project, gets no
 CONNECT_S: Final = 2.0
 """How long the master of a standalone cluster may take to accept a connection, and then to answer."""
 STANDALONE: Final = "spark://"
-_LOCAL: Final = re.compile(r"local(\[[^\]]*\])?$")
+_LOCAL: Final = re.compile(r"local(\[(?P<cores>\*|\d+)(,[^\]]*)?\])?$")
 
 
 def is_cluster(master: str) -> bool:
@@ -30,6 +47,25 @@ def is_cluster(master: str) -> bool:
     [False, False, False, True, True]
     """
     return _LOCAL.match(master) is None
+
+
+def slots(master: str, processors: int) -> dict[str, str]:
+    """Return what an application in this process wants, so that its jobs have a partition a core, and more slots.
+
+    >>> slots("local[2]", 8)
+    {'spark.master': 'local[6]', 'spark.default.parallelism': '2'}
+    >>> [slots(each, 12)["spark.master"] for each in ("local", "local[*]", "local[64,3]")]
+    ['local[3]', 'local[28]', 'local[128,3]']
+    >>> slots("spark://m:7077", 8)
+    {}
+    """
+    found = _LOCAL.match(master)
+    if found is None:
+        return {}
+    said = found["cores"] or "1"
+    cores = processors if said == "*" else int(said)
+    many = cores + max(cores, min(2 * cores, EXTRA_SLOTS))
+    return {"spark.master": f"local[{many}{found[3] or ''}]", PARALLELISM_KEY: str(cores)}
 
 
 def of_cluster(master: str) -> dict[str, str]:

@@ -27,8 +27,9 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.util import _load_from_socket
 
+from strandline.engine.session.cancelling import tag_jobs, untag_jobs
 from strandline.engine.session.causes import causes
-from strandline.engine.session.start import RESULT_SIZE_KEY, heap_bytes, tag_jobs, untag_jobs
+from strandline.engine.session.start import RESULT_SIZE_KEY, heap_bytes
 from strandline.errors import Determinate, InvalidUsage
 
 HELD_BYTES_MAX: Final = 16 * 1024 * 1024
@@ -46,6 +47,7 @@ class Gathered:
 
     def __init__(self, held_bytes_max: int = HELD_BYTES_MAX) -> None:
         self.bytes = 0
+        self.rows = 0
         self._held: list[pa.RecordBatch] = []
         self._held_bytes_max = held_bytes_max
         self._file: BinaryIO | None = None
@@ -54,6 +56,7 @@ class Gathered:
     def add(self, batch: pa.RecordBatch) -> None:
         """Keep a batch.  Raises `Determinate` if the operating system refuses the temporary file."""
         self.bytes += batch.nbytes
+        self.rows += batch.num_rows
         if self._writer is None and self.bytes <= self._held_bytes_max:
             self._held.append(batch)
             return
@@ -99,14 +102,14 @@ class Messages(FramedSerializer):
         return obj
 
 
-def collected(rows: DataFrame, session: SparkSession, tag: str, bytes_max: int = 0) -> pa.Table:
+def collected(rows: DataFrame, session: SparkSession, tag: str, bytes_max: int = 0, rows_max: int = 0) -> pa.Table:
     """Return the whole result, as ``toArrow`` does.
 
     ``tag``: one that no other call's jobs carry.
 
     Raises:
-        InvalidUsage: It has more than ``bytes_max`` bytes as Arrow (0: no bound), after which Spark goes no further; or
-            a partition has more than Spark may hand over.
+        InvalidUsage: It has more than ``bytes_max`` bytes as Arrow (0: no bound), or ``rows_max`` rows, after which
+            Spark goes no further; or a partition has more than Spark may hand over.
         Determinate: There is no room for it.
     """
     large = session.conf.get("spark.sql.execution.arrow.useLargeVarTypes") == "true"
@@ -121,6 +124,8 @@ def collected(rows: DataFrame, session: SparkSession, tag: str, bytes_max: int =
                 gathered.add(pa.ipc.read_record_batch(pa.py_buffer(message), schema))
                 if 0 < bytes_max < gathered.bytes:
                     raise InvalidUsage(f"the result has more than {bytes_max} bytes: ask for fewer rows or columns")
+                if 0 < rows_max < gathered.rows:
+                    raise InvalidUsage(f"the result has more than {rows_max} rows: ask for fewer, with LIMIT perhaps")
         return pa.Table.from_batches(gathered.batches(), schema)
     finally:
         untag_jobs(session, tag)

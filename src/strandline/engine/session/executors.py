@@ -25,8 +25,8 @@ from typing import Any, Final, TypeVar
 
 from pyspark.sql import SparkSession
 
+from strandline.engine.session.cancelling import cancel_jobs, tag_jobs, untag_jobs
 from strandline.engine.session.cluster import STANDALONE, ask_masters
-from strandline.engine.session.start import cancel_jobs, tag_jobs, untag_jobs
 from strandline.errors import ExecutorsGone, NoExecutor, Unavailable
 from strandline.store.clock import Clock, utc_text
 

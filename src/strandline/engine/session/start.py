@@ -18,7 +18,7 @@ import threading
 import traceback
 import warnings
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
@@ -30,7 +30,7 @@ from pyspark.sql import SparkSession
 
 from strandline.engine.session import class_archive, reach
 from strandline.engine.session.causes import behind
-from strandline.engine.session.cluster import PYTHON_KEY, of_cluster
+from strandline.engine.session.cluster import PARALLELISM_KEY, PYTHON_KEY, SCHEDULER_CONF, of_cluster, slots
 from strandline.errors import ConfigError
 
 JAVA_MAJOR_MIN: Final = 17
@@ -131,8 +131,7 @@ def build(config: Mapping[str, str]) -> SparkSession:
         "spark.master": "local[*]",
         "spark.driver.memory": f"{default_heap_mib(psutil.virtual_memory().total)}m",
     }
-    settings |= _APPLICATION_CONF
-    settings |= config
+    settings |= {**_APPLICATION_CONF, **SCHEDULER_CONF, **config}
     network = of_cluster(settings["spark.master"])
     settings = network | settings
     if "spark.driver.host" in network:  # else Spark guesses an address and warns about its guess
@@ -153,6 +152,8 @@ def build(config: Mapping[str, str]) -> SparkSession:
             _launch(settings)
             if RESULT_SIZE_KEY not in settings:
                 builder = builder.config(RESULT_SIZE_KEY, str(heap_bytes(SparkContext) // RESULT_HEAP_SHARE))
+            for key, value in slots(settings["spark.master"], _processors()).items():
+                builder = builder.config(key, settings.get(key, value) if key == PARALLELISM_KEY else value)
             session = builder.getOrCreate()
     except Exception as error:
         raise ConfigError(f"Spark does not start: {str(error).splitlines()[0] if str(error) else error!r}") from error
@@ -163,6 +164,12 @@ def heap_bytes(context: SparkContext | type[SparkContext]) -> int:
     """Return what the heap of the JVM may have, in bytes.  ``context``: its class will do, once there is a JVM."""
     jvm: Any = context._jvm  # noqa: SLF001 - no public call says so
     return int(jvm.java.lang.Runtime.getRuntime().maxMemory())
+
+
+def _processors() -> int:
+    """Return how many processors the JVM sees: a container may have fewer than its machine."""
+    jvm: Any = SparkContext._jvm  # noqa: SLF001 - no public call says so
+    return int(jvm.java.lang.Runtime.getRuntime().availableProcessors())
 
 
 def spark_is_gone(error: BaseException) -> bool:
@@ -220,24 +227,6 @@ def stop(session: SparkSession) -> None:
     except Exception as error:
         if not spark_is_gone(error):
             raise
-
-
-def tag_jobs(session: SparkSession, tag: str) -> None:
-    """Have the jobs that this thread begins carry ``tag``, if Spark still runs."""
-    with suppress(Exception):  # whatever Spark cannot do now, the next job meets
-        session.sparkContext.addJobTag(tag)
-
-
-def untag_jobs(session: SparkSession, tag: str) -> None:
-    """Have the jobs that this thread begins carry ``tag`` no longer, if Spark still runs."""
-    with suppress(Exception):  # whatever Spark cannot do now, the next job meets
-        session.sparkContext.removeJobTag(tag)
-
-
-def cancel_jobs(session: SparkSession, tag: str) -> None:
-    """Cancel the jobs that carry ``tag``, if Spark still runs."""
-    with suppress(Exception):  # at worst, they come to their end
-        session.sparkContext.cancelJobsWithTag(tag)
 
 
 def _launch(settings: Mapping[str, str]) -> None:

@@ -172,9 +172,10 @@ class RowJobs(Merger, Reads, Protocol):
         """Delete the parts of a batch that was definitely refused.  Idempotent."""
         ...
 
-    async def collect(self, rows: Rows, bytes_max: int = 0) -> pa.Table:
+    async def collect(self, rows: Rows, bytes_max: int = 0, rows_max: int = 0) -> pa.Table:
         """Run the job and return its whole result; most of a large one may be in a temporary file that it maps.
 
-        Raises `InvalidUsage` if it has more than ``bytes_max`` bytes as Arrow (0: no bound), and was not here already.
+        Raises `InvalidUsage` if it has more than ``bytes_max`` bytes as Arrow (0: no bound), or more than ``rows_max``
+        rows, and was not here already.
         """
         ...

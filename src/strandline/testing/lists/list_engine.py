@@ -241,7 +241,7 @@ class ListEngine:
                 raise CollectionError(f"a row has the negative count {count}: {dict(zip(names, values, strict=True))}")
         return Rows(Listed(names, tuple(dict(zip(names, v, strict=True)) for v in counts.elements())))
 
-    async def collect(self, rows: Rows, bytes_max: int = 0) -> pa.Table:
+    async def collect(self, rows: Rows, bytes_max: int = 0, rows_max: int = 0) -> pa.Table:
         """See `Engine.collect`; all of it is here already."""
         frame = listed(rows)
         return pa.table({name: [row[name] for row in frame.rows] for name in frame.names})

@@ -104,6 +104,7 @@ class _Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     lanes: int | None = None
     executors_wait_s: int | None = None
     executors_end_s: int | None = None
+    query_limit_s: int | None = None
     replica_token: str | None = None
     replica_certificate: str | None = None
     replica_key: str | None = None
@@ -184,6 +185,7 @@ def _said(root: Path, given: _Settings) -> dict[str, Any]:
         "lanes": given.lanes,
         "executors_wait_s": given.executors_wait_s,
         "executors_end_s": given.executors_end_s,
+        "query_limit_s": given.query_limit_s,
         "serve_at": given.serve_at,
         "console_at": given.console_at,
         "traces": absolute(root, texts(given.traces)) or None,
