@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Final
+from typing import Final, NoReturn
 
 import pytest
 from deployed import Deployed
@@ -16,6 +16,7 @@ from strandline.controller.defining.apply import apply
 from strandline.controller.defining.project.files import load
 from strandline.controller.location.catalog import Catalog
 from strandline.errors import InvalidUsage, Unavailable
+from strandline.materialize.drivers.sql.driver import SqlDriver
 from strandline.testing.doubles import Crash, Fuse
 from strandline.testing.kinds import Kinds
 from strandline.testing.lists.list_source import Upstream
@@ -194,6 +195,33 @@ def test_what_was_dropped_goes_on_if_what_takes_its_place_cannot_be_opened(
     deployed.tick()
     assert deployed.core.health.problems() == {}
     assert (deployed.catalog.dropped, deployed.catalog.left, deployed.catalog.ended) == ((), (), ())
+
+
+def test_what_does_not_answer_is_asked_again_and_keeps_nothing_else_waiting(
+    deployed: Deployed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Damage: a database that is away for a minute while files change never gets its tables; or nothing else does."""
+
+    async def away(*_: object) -> NoReturn:
+        raise Unavailable("the endpoint does not answer")
+
+    deployed.write(
+        {
+            "materializations/n.sql": "CREATE MATERIALIZATION n INTO sqlite OPTIONS (path 'n.db') AS many KEY (word)",
+            "tables/new.sql": "CREATE TABLE new (k INT)",
+        }
+    )
+    before = settled(deployed.catalog)
+    with monkeypatch.context() as patched:
+        patched.setattr(SqlDriver, "validate", away)
+        assert deployed.wrong() == ["materializations/n.sql: the endpoint does not answer (at line 1, column 24)"]
+        with pytest.raises(Unavailable, match="n.sql: the endpoint does not answer"):
+            deployed.run(apply(deployed.core, deployed.project))
+        assert settled(deployed.catalog) == before
+        with pytest.raises(Unavailable, match="n.sql: the endpoint does not answer"):
+            deployed.run(apply(deployed.core, deployed.project, whole=False))
+        assert deployed.catalog.items.keys() == before.keys() | {"new"}
+    assert deployed.run(apply(deployed.core, deployed.project, whole=False)).created == ("n",)
 
 
 def ended(root: Path, at: int, *, after: bool) -> tuple[str, int]:

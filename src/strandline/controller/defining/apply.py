@@ -42,6 +42,7 @@ async def apply(core: Core, project: Project, *, whole: bool = True) -> Applied:
         DefinitionError: ``whole``, and definitions differ from what is there, or are wrong: all of them are said, each
             with its file.  Nothing was changed.
         ConfigError: another project, which is named, has this location; unless the environment has taken it over.
+        Unavailable: what a definition needs did not answer; apply again.  Not ``whole``: the rest was applied.
     """
     await core.catalogs.confirm(core.require_writing().epoch)  # a directory may have gone since, and paths moved
     refuse_another(core, project)
@@ -49,6 +50,9 @@ async def apply(core: Core, project: Project, *, whole: bool = True) -> Applied:
     if whole and trial.mistakes:
         raise together(trial.mistakes)
     await adopt(core, trial)
+    for each in trial.mistakes:
+        if isinstance(each.error, Unavailable):
+            raise each.error
     made = trial.made
     return Applied(made.created, made.kept, trial.refused, made.replaced, made.later)
 
