@@ -133,7 +133,7 @@ class Environment:
         ``refused`` says what is wrong, and then nothing was changed.
 
         Raises `ConfigError` if there is no project, its settings are wrong, or another one has this location;
-        `InvalidUsage` if a name of ``drop`` is none of an item, or one of an item that is as the project says.
+        `InvalidUsage` if a name of ``drop`` is none of an item, or one of an item that needs no drop.
         """
         project, names = load(Path(directory), whole=False), arguments.names(drop, "drop")
 

@@ -221,7 +221,7 @@ def test_only_what_is_named_is_dropped(deployed: Deployed) -> None:
     for name, why in {
         "another": "there is no item 'another'",
         "ove": "did you mean 'over'",
-        "totals": "'totals' is as the project says",
+        "totals": "'totals' needs no drop",
     }.items():
         with pytest.raises(InvalidUsage, match=why):
             deployed.deploy(drop=(name,))

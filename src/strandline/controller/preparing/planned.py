@@ -6,7 +6,7 @@ cannot become what the project says stays as it is.  Both are dropped only where
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from functools import partial
@@ -84,7 +84,7 @@ async def planned(core: Core, project: Project, counted: Mapping[str, int], drop
     ``drop``: what is to be dropped besides what is recreated, by name or `ALL`.  What is wrong is refused: all of it
     was tried (`trying/trial.py`).
 
-    Raises `InvalidUsage` if a name of ``drop`` is none of an item, or one of an item that is as the project says.
+    Raises `InvalidUsage` if a name of ``drop`` is none of an item, or one of an item that needs no drop.
     """
     catalog, rate = relocated(project, core.catalog, adopts=core.config.take_over), _rate(counted)
     project = seen_from(project, catalog.root)
@@ -98,7 +98,7 @@ async def planned(core: Core, project: Project, counted: Mapping[str, int], drop
     found += _orphans(catalog, project)
     gone = dropping(core.catalog, project, found, drop)
     trial = await tried(core, project, gone)
-    wrong = {each.name.lower() for each in trial.mistakes}
+    wrong = {each.name.lower() for each in trial.mistakes if not each.kind}
     changes = [_refused(each, catalog, defined) for each in trial.mistakes]
     for change in found:
         if change.what == "orphan":
@@ -118,12 +118,10 @@ def _ordered(project: Project) -> Sequence[Defined]:
 
 def _refused(mistake: Mistake, catalog: Catalog, defined: Mapping[str, Defined]) -> Change:
     """Return what is said of a definition, or a setting, that is wrong."""
-    name = mistake.name.lower()
-    present, at = catalog.items.get(name), defined.get(name)
-    if at is not None:
-        kind = _kind(at) if present is None else definitions.called(present)
-    else:
-        kind = "endpoint" if mistake.name else "project"
+    name, kind = mistake.name.lower(), mistake.kind
+    if not kind:
+        present = catalog.items.get(name)
+        kind = _kind(defined[name]) if present is None else definitions.called(present)
     return Change("refused", kind, mistake.name, str(mistake.error))
 
 
@@ -145,7 +143,7 @@ async def _costing(
     return replace(change, rows=rows, seconds=None if rows is None or rate is None else round(rows / rate, 1))
 
 
-def dropping(catalog: Catalog, project: Project, changes: Iterable[Change], drop: Collection[str]) -> AbstractSet[str]:
+def dropping(catalog: Catalog, project: Project, changes: Sequence[Change], drop: Collection[str]) -> AbstractSet[str]:
     """Return the names, in lower case, of what is dropped for ``changes``, and for the names ``drop``.
 
     What a definition recreates is among them, whether ``drop`` names it or not; and what reads any of it.
@@ -158,12 +156,12 @@ def dropping(catalog: Catalog, project: Project, changes: Iterable[Change], drop
     for name in sorted(named):
         if name not in catalog.items:
             raise InvalidUsage(f"--drop {name}: {unknown('item', name, others(catalog))}")
-        if name in ours - recreated:
-            raise InvalidUsage(f"--drop {name}: {name!r} is as the project says; remove its definition first")
+        if name in ours - {each.name.lower() for each in changes if each.what in {"recreate", "refused"}}:
+            raise InvalidUsage(f"--drop {name}: {name!r} needs no drop; if it is to go, remove its definition first")
     return {name for root in sorted(recreated | named) for name in catalog.downstream(root)}
 
 
-def unasked(catalog: Catalog, project: Project, changes: Iterable[Change], drop: Collection[str]) -> Iterator[str]:
+def unasked(catalog: Catalog, project: Project, changes: Sequence[Change], drop: Collection[str]) -> Iterator[str]:
     """Yield what has to be dropped for ``changes``, and ``drop`` does not name: what differs, and what reads it.
 
     What reads it and the project defines is created again, and need not be named.

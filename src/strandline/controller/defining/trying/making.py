@@ -158,7 +158,7 @@ def _refuse_unknown_endpoints(core: Ground, project: Project, mistakes: Mistakes
         if endpoint.driver not in drivers:
             refusal = unknown("driver", endpoint.driver, drivers)
             text = f"{SETTINGS_FILE}: endpoint {name!r}: {refusal}; there are {', '.join(drivers)}"
-            mistakes.found.append(Mistake(name, DefinitionError(text, endpoint.at.get("driver"))))
+            mistakes.found.append(Mistake(name, DefinitionError(text, endpoint.at.get("driver")), "endpoint"))
             wrong.add(name)
     for defined in project.definitions:
         written = defined.written

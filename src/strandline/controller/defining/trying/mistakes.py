@@ -24,13 +24,15 @@ from strandline.errors import (
 
 @dataclass(frozen=True, slots=True)
 class Mistake:
-    """One mistake: the ``error`` says the file; ``name``: the item's, as its definition says it, or a setting's.
+    """One mistake: the ``error`` says the file; ``name``: the item's, as its definition says it.
 
-    ``differs``: it is that something else is there, which would have to be dropped.
+    ``kind``: of what the name is, if of no item: a file, an endpoint, or the project.  ``differs``: the mistake is that
+    something else is there, which would have to be dropped.
     """
 
     name: str
     error: StrandlineError
+    kind: str = ""
     differs: bool = False
 
 
@@ -39,7 +41,7 @@ class Mistakes:
 
     def __init__(self, project: Project) -> None:
         self._project = project
-        self.found = [Mistake("", error) for error in project.unread]
+        self.found = [Mistake(error.message.partition(":")[0], error, "file") for error in project.unread]
         self._lost: set[str] = set()
         self._names = {each.statement.name.lower() for each in project.definitions}
 

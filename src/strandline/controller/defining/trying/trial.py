@@ -68,7 +68,7 @@ async def tried(core: Core, project: Project, dropped: Collection[str] = ()) -> 
         made = await make(scratch, project, mistakes, dropped)
     except DefinitionError as error:  # views read each other in a circle
         made = Made((), (), (), ())
-        mistakes.found.append(Mistake("", error))
+        mistakes.found.append(Mistake(project.root.name, error, "project"))
     return Trial(scratch, made, tuple(mistakes.found))
 
 
