@@ -85,7 +85,7 @@ def test_what_is_to_replace_a_view_is_no_item_of_a_plan_and_goes_with_it(monkeyp
     without = project({"items": ONE["items"]})
     found = run_sync(deployment(process.core, without, {}))
     assert sorted(change["name"] for change in found["changes"]) == ["v", "w", "x"]
-    run_sync(deploy(process.core, without, {}, drop=True))
+    run_sync(deploy(process.core, without, {}, drop=["all"]))
     assert [*process.core.catalog.items] == ["items"]
 
 

@@ -53,6 +53,15 @@ AsOfOption = Annotated[
     int | None,
     typer.Option("--as-of", metavar="T", parser=moment_option, help="The time to read at; default: the latest."),
 ]
+DropOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--drop",
+        metavar="NAME",
+        help="Drop this item, and what reads it (may be given several times); all: whatever the project defines "
+        "otherwise, or no longer.",
+    ),
+]
 ApplyOption = Annotated[bool, typer.Option("--apply", help="Do it; without this the command only reports.")]
 HERE = Path()
 
@@ -150,27 +159,24 @@ def run(
 
 
 @app.command()
-def plan(context: typer.Context, project: ProjectOption = HERE, json: JsonOption = False) -> None:
-    """Show what the project says otherwise than its location has it, and what changing that costs."""
+def plan(
+    context: typer.Context, project: ProjectOption = HERE, json: JsonOption = False, drop: DropOption = None
+) -> None:
+    """Show what the project says otherwise than its location has it, what is wrong, and what changing that costs."""
     from strandline.cli import promoting
 
-    raise typer.Exit(promoting.plan(_opener(context), project, Output(json)))
+    raise typer.Exit(promoting.plan(_opener(context), project, drop=drop or (), output=Output(json)))
 
 
 @app.command()
 def apply(
-    context: typer.Context,
-    project: ProjectOption = HERE,
-    json: JsonOption = False,
-    drop: Annotated[
-        bool, typer.Option("--drop", help="Drop what the project does not define, or defines otherwise.")
-    ] = False,
+    context: typer.Context, project: ProjectOption = HERE, json: JsonOption = False, drop: DropOption = None
 ) -> None:
-    """Have the location be what the project says; changed views are replaced, and nothing is dropped without asking."""
+    """Have the location be what the project says, or change nothing; only what is named is dropped."""
     from strandline.cli import promoting
 
     ask = typer.confirm if sys.stdin.isatty() and sys.stderr.isatty() and not json else None
-    raise typer.Exit(promoting.apply(_opener(context), project, drop=drop, ask=ask, output=Output(json)))
+    raise typer.Exit(promoting.apply(_opener(context), project, drop=drop or (), ask=ask, output=Output(json)))
 
 
 @app.command()

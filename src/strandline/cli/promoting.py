@@ -7,7 +7,7 @@ next version beside the process that writes, and `strandline promote` has it tak
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -98,40 +98,43 @@ def promote(opener: Opener, root: Path, *, force: bool, timeout: float, output: 
 _SIGNS: Final = {"create": "+", "replace": "~", "alter": "~", "recreate": "!", "refused": "!", "orphan": "-"}
 
 
-def plan(opener: Opener, root: Path, output: Output) -> Exit:
+def plan(opener: Opener, root: Path, *, drop: Sequence[str], output: Output) -> Exit:
     """Print what the project says otherwise than its location has it; it fails if a definition is wrong."""
-    project = opener.project(root)
+    project = opener.project(root, whole=False)
     with noted(f"planning {len(project.definitions)} definitions", output):
         try:
             env: Asked = opener.reading(project, output.note)
         except NothingStored:
             env = opener.imagining(project)
         with env:
-            found = env.deploy(root.absolute())
+            found = env.deploy(root.absolute(), drop=drop)
     output.result(found, "\n".join(_planned(found)))
     return Exit.FAILED if any(each["what"] == "refused" for each in found["changes"]) else Exit.OK
 
 
-def apply(opener: Opener, root: Path, *, drop: bool, ask: Callable[[str], bool] | None, output: Output) -> Exit:
+def apply(
+    opener: Opener, root: Path, *, drop: Sequence[str], ask: Callable[[str], bool] | None, output: Output
+) -> Exit:
     """Have the location be what the project says, and print what has changed.
 
-    ``drop``: drop what the plan lists for it.  ``ask``: asks a person whether to; None: there is no terminal.
+    ``drop``: what may be dropped, by name, or ``all``.  ``ask``: asks a person whether to; None: there is no terminal.
     """
     with noted("opening the location", output):
-        opened = opener.changing(opener.place(root))
+        opened = opener.changing(opener.place(root), whole=False)
     with opened as env:
         with noted("planning", output):
-            found = env.deploy(root.absolute())
+            found = env.deploy(root.absolute(), drop=drop)
         if not output.json:
             output.result(found, "\n".join(_planned(found)))
         named = ", ".join(f"{each['kind']} {each['name']}" for each in found["drops"])
-        drop = drop or bool(named and ask is not None and ask(f"drop {named}, and all that they hold?"))
-        confirmed = [each["name"] for each in found["drops"]] if drop else False
+        wrong = any(each["what"] == "refused" for each in found["changes"])
+        if named and not drop and not wrong and ask is not None and ask(f"drop {named}, and all that they hold?"):
+            drop = [each["name"] for each in found["drops"]]
         with noted(f"applying {len(found['changes'])} changes", output):
-            done = env.deploy(root.absolute(), apply=True, drop=confirmed)
+            done = env.deploy(root.absolute(), apply=True, drop=drop)
     changed = [*(f"created {name}" for name in done["created"]), *(f"replacing {name}" for name in done["replaced"])]
     changed += [f"later, once views are replaced: {name}" for name in done["later"]]
-    changed += [f"dropped {each['name']}" for each in done["drops"]] if drop else []
+    changed += [f"dropped {name}" for name in done["dropped"]]
     output.result(done, "\n".join(changed) or "nothing has changed")
     for why in done["refused"]:
         output.note(f"strandline: {why}")
@@ -148,4 +151,5 @@ def _planned(found: Mapping[str, Any]) -> Iterator[str]:
     if not found["changes"]:
         yield "the location is as the project says"
     if found["drops"]:
-        yield f"`strandline apply --drop` drops: {', '.join(each['name'] for each in found['drops'])}"
+        names = ", ".join(each["name"] for each in found["drops"])
+        yield f"nothing is dropped that is not named: `strandline apply --drop all` drops {names}"

@@ -29,7 +29,7 @@ from strandline.controller.asking.selfcheck import SelfCheck
 from strandline.controller.asking.skip import skip
 from strandline.controller.asking.verification import Verification
 from strandline.controller.asking.wrong_replicas import WrongReplicas
-from strandline.controller.defining import altering, definitions, sources
+from strandline.controller.defining import altering, sources
 from strandline.controller.defining.apply import Applied, apply
 from strandline.controller.defining.changing import evolving, replacing
 from strandline.controller.defining.creating import create, foreseen_statement
@@ -124,24 +124,23 @@ class Environment:
         self._access.wait(foreseen_project(self._core, project))
         return self._run(apply(self._core, project, whole=whole))
 
-    def deploy(
-        self, directory: str | Path, *, apply: bool = False, drop: bool | Sequence[str] = False
-    ) -> dict[str, Any]:
+    def deploy(self, directory: str | Path, *, apply: bool = False, drop: Sequence[str] = ()) -> dict[str, Any]:
         """Return what the project in ``directory`` says otherwise than there is here, and what it costs to change that.
 
-        ``apply``: change it; ``drop``: drop first what the answer lists as ``drops``; names: if these are all that it
-        lists.  The answer is plain data: see `strandline plan --json`.
+        ``apply``: change it, in whole or not at all.  ``drop``: the names of what may be dropped for it; ``["all"]``:
+        whatever the project defines otherwise, or no longer.  The answer is plain data: see `strandline plan --json`;
+        ``refused`` says what is wrong, and then nothing was changed.
 
-        Raises `ConfigError` or `DefinitionError` if the project cannot be read, or something is to be dropped and a
-        definition is wrong; `InvalidUsage` if other items would be dropped than ``drop`` names.
+        Raises `ConfigError` if there is no project, its settings are wrong, or another one has this location;
+        `InvalidUsage` if a name of ``drop`` is none of an item, or one of an item that needs no drop.
         """
-        project = load(Path(directory))
+        project, names = load(Path(directory), whole=False), arguments.names(drop, "drop")
 
-        async def deployed(call: Callable[..., Coroutine[Any, Any, dict[str, Any]]], **how: Any) -> dict[str, Any]:
-            return await call(self._core, project, await status.live_counters(self._core), **how)
+        async def deployed(call: Callable[..., Coroutine[Any, Any, Any]]) -> Any:
+            return await call(self._core, project, await status.live_counters(self._core), drop=names)
 
-        plan = self._access.wait(deployed(foreseen, drop=drop) if apply else deployed(deployment))
-        return self._run(deployed(deploy, drop=drop)) if apply else plan
+        plan: dict[str, Any] = self._access.wait(deployed(foreseen if apply else deployment))
+        return dict(self._run(deployed(deploy))) if apply else plan
 
     def execute(self, sql: str | statements.Statement) -> int | None:
         """Run one statement; INSERT, UPDATE and DELETE return their commit timestamp.
@@ -456,7 +455,7 @@ class Environment:
         found = self._verified(name, as_of)
         if found.ok or not repair:
             return found
-        self._run(definitions.audit(self._core, name))
+        self._run(altering.audit(self._core, name))
         self.tick()
         again = self._verified(name, None)
         return replace(again, repaired=again.ok)

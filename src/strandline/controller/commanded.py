@@ -64,6 +64,16 @@ class Plans:
         """Keep the plan of a view."""
         self._known[_key(definition.view)] = definition
 
+    def take(self, others: Plans) -> None:
+        """Keep the plans that ``others`` has, too."""
+        self._known |= others._known
+
+    def copy(self) -> Plans:
+        """Return the same plans, to which others may be put."""
+        copied = Plans()
+        copied.take(self)
+        return copied
+
     def keep(self, catalog: Catalog) -> None:
         """Forget the plans of views that are not in ``catalog``."""
         there = {_key(item) for item in catalog.items.values() if isinstance(item, View)}

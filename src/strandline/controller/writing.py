@@ -152,6 +152,19 @@ class Writing:
             if not (self._runs(item) and self.retention.holds(item)):
                 await self.start(item)
 
+    async def begin(self, names: Iterable[str]) -> dict[str, str]:
+        """Open items that have come in the places of others, before what those leave is brought to its end.
+
+        Return, by name, what keeps one from opening.
+        """
+        async with self.problems.of(CATALOG):
+            await self.place()
+            await self.running.end(commands(self.catalogs.current, self.plans, self.config))
+        found = {name: self.catalogs.current.items[name] for name in names}
+        for item in found.values():
+            await self.start(item)
+        return {name: self.problems[runs_in(item)] for name, item in found.items() if runs_in(item) in self.problems}
+
     async def succeed(self) -> bool:
         """Put successors in the places of the views that they replace, once they have come as far; return whether any.
 
@@ -246,6 +259,19 @@ class Writing:
     def instance(self) -> Instance:
         """The instance of this process: it runs all tables, and the items that name no instance."""
         return self.running.here
+
+    @property
+    def location(self) -> str:
+        """The mark of the location, as replicas are told it; empty: it has none."""
+        return self.running.hello.location
+
+    def now(self) -> int:
+        """Return the time that it is for the collections."""
+        return self.oracle.now()
+
+    def reads_under(self, name: str) -> int:
+        """Return the epoch under which the source ``name`` is read."""
+        return self.catalogs.current.writes if self.running.elsewhere(name) else self.epoch
 
     @property
     def settled(self) -> bool:

@@ -32,6 +32,13 @@ class Connectors(Protocol):
         """
         ...
 
+    def resolve(self, name: str, connector: str, options: Mapping[str, str]) -> None:
+        """Raise `ConfigError` if an option of source ``name`` refers to a value that is not there.
+
+        Raises `DefinitionError` if it has no value that the connector takes.
+        """
+        ...
+
     def check_table(
         self, name: str, connector: str, options: Mapping[str, str], reference: str, schema: Schema
     ) -> None:

@@ -324,11 +324,9 @@ class RemoteEnvironment:
         """See `Environment.skip`."""
         return dict(self.call("skip", source=source, as_of=as_of, file=file, apply=apply))
 
-    def deploy(
-        self, directory: str | Path, *, apply: bool = False, drop: bool | Sequence[str] = False
-    ) -> dict[str, Any]:
+    def deploy(self, directory: str | Path, *, apply: bool = False, drop: Sequence[str] = ()) -> dict[str, Any]:
         """See `Environment.deploy`; ``directory`` is one of the machine that serves."""
-        return dict(self.call("deploy", directory=str(Path(directory).absolute()), apply=apply, drop=drop))
+        return dict(self.call("deploy", directory=str(Path(directory).absolute()), apply=apply, drop=list(drop)))
 
     def retry(self, source: str) -> dict[str, Any]:
         """See `Environment.retry`."""

@@ -139,6 +139,10 @@ class Readers:
             if why := kind.clash(given, understood(f"source {other!r}", kind.options, texts)):
                 raise DefinitionError(f"source {name!r} cannot be beside source {other!r}: {why}")
 
+    def resolve(self, name: str, connector: str, options: Mapping[str, str]) -> None:
+        """See `Connectors.resolve`."""
+        understood(f"source {name!r}", named(READERS, "connector", connector).options, options, resolve=_resolved)
+
     def check_table(
         self, name: str, connector: str, options: Mapping[str, str], reference: str, schema: Schema
     ) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, cast
@@ -14,6 +15,8 @@ from strandline.controller.defining.project.files import load
 from strandline.controller.defining.project.settings import Project
 from strandline.controller.defining.relocating import seen_by
 from strandline.controller.location.config import Config, Mode
+from strandline.controller.location.version import Version
+from strandline.controller.preparing.overlay import overlay
 from strandline.errors import ConfigError, DefinitionError
 from strandline.materialize.driver import Driver
 from strandline.store.memory import MemoryBlob, MemoryConsensus
@@ -142,7 +145,10 @@ def test_a_definition_that_was_changed_is_still_refused_after_a_move(place: Plac
     """Damage: an endpoint whose file is another one now is taken for the one that was filled."""
     place.move("second")
     place.write({"strandline.yml": "location: data\nendpoints: {out: {driver: memory, path: other.db}}"})
-    with pytest.raises(DefinitionError, match=r"materializations/m.yml: 'm' was created with memory"):
+    with pytest.raises(
+        DefinitionError,
+        match=r"materializations/m.yml: 'm' was created with other options: path '.*out.db' → '.*other.db'",
+    ):
         place.run()
 
 
@@ -183,3 +189,49 @@ def test_a_default_holds_for_what_is_created_from_then_on(place: Place) -> None:
     place.write({"strandline.yml": FILES["strandline.yml"] + "\non_error: sometimes"})
     with pytest.raises(ConfigError, match=r"Invalid enum value 'sometimes' - at `\$.on_error`"):
         place.project()
+
+
+def test_the_same_directory_by_another_spelling_is_the_same(place: Place) -> None:
+    """Damage: a project that is named by a link, or from elsewhere, is another one: it reads and fills all anew."""
+    (place.root / "in").mkdir()
+    link = place.root.with_name("link")
+    link.symlink_to(place.root)
+    for spelling in (link, place.root / "in" / "..", link / "." / "in" / ".."):
+        project = load(spelling)
+        core = place.open(project=project)
+        before = core.catalog
+        assert run_sync(apply(core, project)) == Applied((), ("here", "s", "m", "n"))
+        assert core.catalog == before
+        run_sync(core.close())
+
+
+def test_a_path_by_another_spelling_is_the_same(place: Place) -> None:
+    """Damage: `./out.db` for `out.db` drops the endpoint, and fills it anew."""
+    text = FILES["strandline.yml"]
+    for spelling in ("./out.db", "sub/../out.db", str(place.root / "out.db"), f"{place.root}/sub/..//out.db"):
+        place.write({"strandline.yml": text.replace("out.db", spelling)})
+        core, applied = place.run()
+        assert applied == Applied((), ("here", "s", "m", "n"))
+        assert core.catalog.items["m"].options["path"] == str(place.root / "out.db")  # type: ignore[union-attr]
+        run_sync(core.close())
+
+
+def test_another_checkout_at_the_location_changes_nothing_while_the_first_is_there(place: Place) -> None:
+    """Damage: a command in a second checkout sends endpoints there; or its promotion is refused for nothing."""
+    first, second = place.root, place.root.with_name("second")
+    place.write({"strandline.yml": FILES["strandline.yml"].replace("location: data", f"location: {first}/data")})
+    shutil.copytree(first, second)
+    core = place.open(project=load(second))
+    before = core.catalog
+    assert run_sync(apply(core, load(second))) == Applied((), ("here", "s", "m", "n"))
+    assert core.catalog == before
+    more = "CREATE MATERIALIZED VIEW v AS SELECT value FROM s"
+    (second / "views").mkdir()
+    (second / "views" / "v.sql").write_text(more)
+    assert [*overlay(core, load(second), Version()).views] == ["v"], "what is the same there is no change"
+    with pytest.raises(ConfigError, match="belongs to the project in"):
+        run_sync(apply(core, load(second)))
+    shutil.rmtree(first)
+    assert run_sync(apply(core, load(second))).created == ("v",)
+    assert core.catalog.items["m"].options["path"] == str(second / "out.db")  # type: ignore[union-attr]
+    run_sync(core.close())

@@ -16,7 +16,7 @@ from strandline.controller.defining.project.files import load
 from strandline.controller.defining.project.settings import Project
 from strandline.controller.location.config import Config, Mode
 from strandline.controller.preparing.deploying import deploy, deployment
-from strandline.errors import ConfigError, DefinitionError, InvalidUsage
+from strandline.errors import ConfigError, InvalidUsage
 from strandline.testing.simulation.kernel import run_sync
 
 BASE: Final = {
@@ -63,7 +63,7 @@ class Deployed:
         assert self.core.catalog == before
         return found
 
-    def deploy(self, *, drop: bool = False) -> dict[str, Any]:
+    def deploy(self, *, drop: tuple[str, ...] = ()) -> dict[str, Any]:
         """Apply the project."""
         return run_sync(deploy(self.core, self.project, {}, drop=drop))
 
@@ -133,7 +133,7 @@ def test_what_is_not_in_the_project_is_dropped_only_when_that_is_asked_for(deplo
     deployed.write({"views/over.sql": "", "views/totals.sql": ""})
     assert deployed.deploy()["created"] == []
     assert set(deployed.core.catalog.items) == {"items", "totals", "over"}
-    assert [each["name"] for each in deployed.deploy(drop=True)["drops"]] == ["over", "totals"]
+    assert [each["name"] for each in deployed.deploy(drop=("all",))["drops"]] == ["over", "totals"]
     assert set(deployed.core.catalog.items) == {"items"}
 
 
@@ -144,7 +144,7 @@ def test_what_cannot_become_another_is_recreated_with_what_reads_it(deployed: De
     assert briefly(plan) == [("recreate", "table", "items")]
     assert "its rows are lost, with what reads it: over, totals" in plan["changes"][0]["effect"]
     assert "was created with" in deployed.deploy()["refused"][0]
-    done = deployed.deploy(drop=True)
+    done = deployed.deploy(drop=("all",))
     assert (done["created"], done["refused"]) == (["items", "totals", "over"], [])
 
 
@@ -165,9 +165,9 @@ def test_a_second_project_at_a_location_is_refused_by_name_until_it_takes_over(t
     second.mkdir()
     (second / "strandline.yml").write_text(f"location: {tmp_path / 'data'}")
     with pytest.raises(ConfigError, match=f"belongs to the project in {first.root}, which is still there"):
-        run_sync(deploy(first.core, load(second), {}, drop=False))
+        run_sync(deploy(first.core, load(second), {}, drop=()))
     first.core.config = structs.replace(first.core.config, take_over=True)
-    run_sync(deploy(first.core, load(second), {}, drop=False))
+    run_sync(deploy(first.core, load(second), {}, drop=()))
     assert first.core.catalog.root == str(second)
     first.core.config = structs.replace(first.core.config, take_over=False)
     (second / "strandline.yml").unlink()
@@ -208,16 +208,23 @@ def test_nothing_is_dropped_while_a_definition_is_wrong(deployed: Deployed) -> N
             "views/bad.sql": "CREATE MATERIALIZED VIEW bad AS SELECT nothing FROM items",
         }
     )
-    with pytest.raises(DefinitionError, match="nothing is dropped while a definition is wrong: views/bad.sql"):
-        deployed.deploy(drop=True)
-    assert set(deployed.core.catalog.items) == {"items", "totals", "over"}
+    before = deployed.core.catalog
+    done = deployed.deploy(drop=("all",))
+    assert (done["created"], done["dropped"], len(done["refused"])) == ([], [], 1)
+    assert "views/bad.sql: " in done["refused"][0]
+    assert deployed.core.catalog == before
 
 
-def test_only_what_was_confirmed_is_dropped(deployed: Deployed) -> None:
+def test_only_what_is_named_is_dropped(deployed: Deployed) -> None:
     """Damage: while a person reads the question, another item becomes an orphan, and goes too."""
     deployed.write({"views/over.sql": ""})
-    with pytest.raises(InvalidUsage, match="has changed meanwhile: it is over"):
-        run_sync(deploy(deployed.core, deployed.project, {}, drop=["another"]))
-    assert "over" in deployed.core.catalog.items
-    run_sync(deploy(deployed.core, deployed.project, {}, drop=["over"]))
-    assert "over" not in deployed.core.catalog.items
+    for name, why in {
+        "another": "there is no item 'another'",
+        "ove": "did you mean 'over'",
+        "totals": "'totals' needs no drop",
+    }.items():
+        with pytest.raises(InvalidUsage, match=why):
+            deployed.deploy(drop=(name,))
+    assert set(deployed.core.catalog.items) == {"items", "totals", "over"}
+    assert deployed.deploy(drop=("over",))["dropped"] == ["over"]
+    assert set(deployed.core.catalog.items) == {"items", "totals"}

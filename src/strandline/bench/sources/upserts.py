@@ -191,6 +191,10 @@ class _Logs:
         """See `Connectors.called`: there is none."""
         return reference
 
+    def resolve(self, name: str, connector: str, options: Mapping[str, str]) -> None:
+        """See `Connectors.resolve`."""
+        raise NotImplementedError
+
     def check_connection(self, name: str, system: str, options: Mapping[str, str]) -> None:
         """See `Connectors.check_connection`: there is none."""
 

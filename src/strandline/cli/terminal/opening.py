@@ -43,11 +43,11 @@ class Opener:
 
     spark: SparkSession | None = None
 
-    def project(self, root: Path) -> Project:
+    def project(self, root: Path, *, whole: bool = True) -> Project:
         """Return the project in ``root``; see `strandline.controller.defining.project.files.load`."""
         from strandline.controller.defining.project.files import load  # it understands SQL: no question needs that
 
-        return load(root)
+        return load(root, whole=whole)
 
     def place(self, root: Path) -> Project:
         """Return the project in ``root`` by its settings alone: to ask its location, whatever its files define now."""
@@ -82,14 +82,14 @@ class Opener:
             note(f"strandline: {error}; reading without holding what is read")
             return self.looking(project)
 
-    def changing(self, project: Project) -> Asked:
+    def changing(self, project: Project, *, whole: bool = True) -> Asked:
         """Connect to the process that writes the project's location; if none serves there, open it for writing.
 
-        Only then it matters what the project's files define.
+        Only then it matters what the project's files define.  ``whole``: all of them must be understood.
 
         Raises `Silent` if a process serves there and does not answer.
         """
-        return self.living(project) or self.writing(self.project(project.root))
+        return self.living(project) or self.writing(self.project(project.root, whole=whole))
 
     def living(self, project: Project) -> RemoteEnvironment | None:
         """Connect to the process that writes the project's location; None: none serves there.

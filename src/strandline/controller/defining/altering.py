@@ -15,6 +15,7 @@ from strandline.controller.commanded import spec_of
 from strandline.controller.core import Core
 from strandline.controller.defining import instances, sources
 from strandline.controller.defining.changing import tables
+from strandline.controller.defining.ground import Ground
 from strandline.controller.defining.triggers import require_trigger
 from strandline.controller.language.altering import (
     AddColumns,
@@ -26,6 +27,7 @@ from strandline.controller.language.altering import (
     SetOptions,
 )
 from strandline.controller.location import on_error
+from strandline.controller.location.audits import audited
 from strandline.controller.location.catalog import Catalog
 from strandline.controller.location.items import Materialization, SharedSource, Source, SourceTable, Table
 from strandline.errors import DefinitionError
@@ -34,7 +36,7 @@ from strandline.materialize.driver import require_all
 ALTERABLE: Final = ("every", "on_error", "splits", "trigger", "within")
 
 
-async def alter(core: Core, statement: Alter) -> None:
+async def alter(core: Ground, statement: Alter) -> None:
     """Do an ALTER.  Raises `DefinitionError` with a position where it is refused; then nothing was changed."""
     match statement:
         case AlterMaterialization():
@@ -51,7 +53,7 @@ async def alter(core: Core, statement: Alter) -> None:
             await instances.alter(core, statement)
 
 
-async def alter_materialization(core: Core, statement: AlterMaterialization) -> None:
+async def alter_materialization(core: Ground, statement: AlterMaterialization) -> None:
     """ALTER MATERIALIZATION.
 
     Raises `DefinitionError` if there is none of this name, an option cannot be altered or has no such value, or the
@@ -74,7 +76,7 @@ def _altered(catalog: Catalog, statement: AlterMaterialization) -> Materializati
     return msgspec.structs.replace(present, options=options)
 
 
-async def alter_source(core: Core, statement: AlterSource) -> None:
+async def alter_source(core: Ground, statement: AlterSource) -> None:
     """ALTER SOURCE … {SET | RESET}, and ALTER TABLE of a source's table.
 
     Raises `DefinitionError` if there is none of this name, or an option cannot be altered or has no such value.
@@ -115,3 +117,12 @@ def _require_alterable(statement: SetOptions, alterable: Sequence[str], what: st
                 raise DefinitionError(
                     f"option {option!r} cannot be altered, only {', '.join(alterable)}: DROP {what} and CREATE it anew"
                 )
+
+
+async def audit(core: Core, name: str) -> None:
+    """Make the next step of every stage of a view recompute it in full and append what is wrong."""
+    writing = core.require_writing()
+    if writing.running.elsewhere(name.lower()):  # all replicas, also one that is away now
+        await core.catalogs.change(writing.epoch, lambda catalog: audited(catalog, name))
+    else:
+        await writing.instance.audit(name.lower())

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from strandline.controller.core import Core
 from strandline.controller.defining import definitions, indexes, instances, sources
 from strandline.controller.defining.changing import replacing
+from strandline.controller.defining.ground import Ground
 from strandline.controller.language import statements
 from strandline.controller.language.indexes import CreateIndex
 from strandline.controller.language.instances import CreateInstance
@@ -15,7 +15,7 @@ from strandline.controller.location.items import View
 from strandline.errors import NoExecutor, StrandlineError
 
 
-async def foreseen_statement(core: Core, statement: statements.Create) -> None:
+async def foreseen_statement(core: Ground, statement: statements.Create) -> None:
     """Ask Spark what `create` will ask it, so that this then takes little time.  It changes nothing.
 
     Other calls may be made meanwhile.  A wrong statement is for `create` to refuse.  Raises `NoExecutor` if
@@ -44,7 +44,7 @@ def left_for_later() -> Iterator[None]:
         pass
 
 
-async def create(core: Core, statement: statements.Create) -> None:
+async def create(core: Ground, statement: statements.Create) -> None:
     """Do a CREATE.  Raises `DefinitionError` with a position where it is refused; then nothing was changed."""
     match statement:
         case statements.CreateConnection():

@@ -21,7 +21,7 @@ from strandline.algebra.schema import RESERVED, Schema
 from strandline.compute.rehearsal import rehearse
 from strandline.compute.stage import split
 from strandline.controller.commanded import spec_of
-from strandline.controller.core import Core
+from strandline.controller.defining.ground import Ground
 from strandline.controller.defining.triggers import require_trigger
 from strandline.controller.introspection import naming
 from strandline.controller.language import statements
@@ -29,7 +29,6 @@ from strandline.controller.language.cursor import comments_of
 from strandline.controller.language.indexes import CreateIndex
 from strandline.controller.language.placed import Kept
 from strandline.controller.location import on_error
-from strandline.controller.location.audits import audited
 from strandline.controller.location.catalog import ERRORS_SUFFIX, Catalog, unknown
 from strandline.controller.location.interval import milliseconds
 from strandline.controller.location.items import (
@@ -80,7 +79,7 @@ Assigning: TypeAlias = statements.CreateSource | statements.CreateView | stateme
 """The statements that may name an instance."""
 
 
-async def create_table(core: Core, statement: statements.CreateTable) -> None:
+async def create_table(core: Ground, statement: statements.CreateTable) -> None:
     """CREATE TABLE.  Raises `DefinitionError` if the name is taken or a type is not known."""
     if taken(core, statement, Table):
         return
@@ -90,7 +89,7 @@ async def create_table(core: Core, statement: statements.CreateTable) -> None:
     await add(core, keeping(table, statement))
 
 
-async def create_view(core: Core, statement: statements.CreateView) -> None:
+async def create_view(core: Ground, statement: statements.CreateView) -> None:
     """CREATE MATERIALIZED VIEW.  Raises `DefinitionError` with a position if the query cannot be a view."""
     if taken(core, statement, View):
         return
@@ -116,7 +115,7 @@ def instance_of(catalog: Catalog, statement: Assigning) -> str:
         return catalog.one(name, InstanceItem, "instance").name.lower() if name else ""
 
 
-def plan(core: Core, name: str, sql: str, refresh: Refresh | None = None, instance: str = "") -> Definition:
+def plan(core: Ground, name: str, sql: str, refresh: Refresh | None = None, instance: str = "") -> Definition:
     """Plan a view that is not in the catalog yet, with its schedule and its instance: what `create_view` adds."""
     found, ids = drafted(core, core.catalog, wanted_view(name, sql, refresh, instance)), core.assembly.ids
     require_settled(core.catalog, found.planned.imports)
@@ -129,7 +128,7 @@ def plan(core: Core, name: str, sql: str, refresh: Refresh | None = None, instan
     return replace(found, view=view if view.awaits_creation else msgspec.structs.replace(view, stages=shards))
 
 
-def drafted(core: Core, catalog: Catalog, wanted: View) -> Definition:
+def drafted(core: Ground, catalog: Catalog, wanted: View) -> Definition:
     """Plan what ``wanted`` is to be over ``catalog``, and try the plan; its shards are for the caller to choose."""
     naming.refuse(wanted.sql, "a view cannot read")
     if catalog.find(wanted.name) is None:
@@ -139,18 +138,18 @@ def drafted(core: Core, catalog: Catalog, wanted: View) -> Definition:
     schemas = {each: seen(read.collection(each).schema, wanted.narrowed.get(each)) for each in planned.imports}
     rehearse(stages, schemas, core.assembly.analyst)
     columns, imports = columns_of(planned.schema), imported(wanted.name, planned.imports, catalog)
-    told = {"columns": columns, "sql": planned.sql, "imports": imports, "conf": core.engine.settings()}
+    told = {"columns": columns, "sql": planned.sql, "imports": imports, "conf": core.assembly.engine.settings()}
     return Definition(msgspec.structs.replace(wanted, **told), planned, stages)
 
 
-def refuse_past(core: Core, refresh: Refresh | None) -> None:
+def refuse_past(core: Ground, refresh: Refresh | None) -> None:
     """Raise `DefinitionError` if a view with this schedule would never be refreshed."""
-    now = core.require_writing().oracle.now()
+    now = core.require_writing().now()
     if refresh is not None and msgspec.structs.replace(refresh, created=refresh.created or now).up(0) is None:
         raise DefinitionError(f"REFRESH {refresh}: all of it is past; add a time to come, EVERY, or AT CREATION")
 
 
-async def create_materialization(core: Core, statement: statements.CreateMaterialization) -> None:
+async def create_materialization(core: Ground, statement: statements.CreateMaterialization) -> None:
     """CREATE MATERIALIZATION.  Keys that are not given are inferred from the view's plan, or asked for by name.
 
     Raises:
@@ -169,8 +168,8 @@ async def create_materialization(core: Core, statement: statements.CreateMateria
     with within(statement.at):
         require_trigger(core, statement.name, how.trigger)
     require_settled(core.catalog, (bind.collection.lower() for bind in statement.bindings))
-    bound = tuple(_bound(core, bind, delta=how.delta) for bind in statement.bindings)
-    fresh, location = core.assembly.ids.fresh("m"), core.require_writing().running.hello.location
+    bound = tuple([await _bound(core, bind, delta=how.delta) for bind in statement.bindings])
+    fresh, location = core.assembly.ids.fresh("m"), core.require_writing().location
     made = Materialization(statement.name, statement.endpoint, statement.options, bound, fresh, instance, location)
     spec = spec_of(made, core.catalog)
     _refuse_shared(core, made)
@@ -183,7 +182,7 @@ async def create_materialization(core: Core, statement: statements.CreateMateria
     await add(core, made)
 
 
-def _refuse_shared(core: Core, made: Materialization) -> None:
+def _refuse_shared(core: Ground, made: Materialization) -> None:
     """Raise `DefinitionError` if another one writes to one of its tables: each would undo the other."""
     place = made.endpoint, made.endpoint_options
     tables = {bound.table.lower(): bound.table for bound in made.bindings}
@@ -196,10 +195,10 @@ def _refuse_shared(core: Core, made: Materialization) -> None:
                     )
 
 
-def _bound(core: Core, bind: statements.Bind, *, delta: bool) -> BoundTable:
+async def _bound(core: Ground, bind: statements.Bind, *, delta: bool) -> BoundTable:
     with within(bind.at):
         item = core.catalog.collection(bind.collection)
-        key = bind.key or _key(core, bind.collection.lower())
+        key = bind.key or await _key(core, item)
         if not key and not delta:
             raise DefinitionError(
                 f"{item.name!r} has no key that can be inferred; say which columns identify a row: "
@@ -212,7 +211,7 @@ def _bound(core: Core, bind: statements.Bind, *, delta: bool) -> BoundTable:
     return BoundTable(item.name.lower(), bind.table, tuple(names[c.lower()] for c in key))
 
 
-async def drop(core: Core, statement: statements.Drop) -> None:
+async def drop(core: Ground, statement: statements.Drop) -> None:
     """DROP, and delete what nothing else uses of it: a day later, and not before the last lease on it has ended.
 
     A source whose upstream could not be released is given up by a second DROP: then upstream keeps what it has.  A DROP
@@ -237,7 +236,7 @@ async def drop(core: Core, statement: statements.Drop) -> None:
     await writing.close_dropped()
 
 
-def _droppable(core: Core, statement: statements.Drop) -> Item | None:
+def _droppable(core: Ground, statement: statements.Drop) -> Item | None:
     """Return what is to be dropped; None if it is not there and that is fine."""
     item = core.catalog.find(statement.name)
     wanted = KINDS[statement.kind]
@@ -254,19 +253,15 @@ def _droppable(core: Core, statement: statements.Drop) -> Item | None:
     return item
 
 
-async def audit(core: Core, name: str) -> None:
-    """Make the next step of every stage of a view recompute it in full and append what is wrong."""
-    writing = core.require_writing()
-    if writing.running.elsewhere(name.lower()):  # all replicas, also one that is away now
-        await core.catalogs.change(writing.epoch, lambda catalog: audited(catalog, name))
-    else:
-        await writing.instance.audit(name.lower())
-
-
-def _key(core: Core, name: str) -> tuple[str, ...]:
-    item, plans = core.catalog.collection(name), core.require_writing().plans
-    definition = plans.get(item) if isinstance(item, View) else None
-    return (definition.planned.key or ()) if definition is not None else ()
+async def _key(core: Ground, item: Collected) -> tuple[str, ...]:
+    """Return the key of a view as its plan tells it; a view that this process has not planned is planned for it."""
+    if not isinstance(item, View):
+        return ()
+    known = core.require_writing().plans.get(item)
+    if known is not None:
+        return known.planned.key or ()
+    planned, _ = await core.assembly.planning(lambda: replanned(item, core.catalog, core.assembly.analyst))
+    return planned.key or ()
 
 
 def keeping(item: C, statement: Kept) -> C:
@@ -291,14 +286,14 @@ def commented(comments: Mapping[str, str], columns: str) -> dict[str, str]:
     return {name: text for name, text in (dict(comments) | said).items() if text is not None}
 
 
-async def add(core: Core, item: Item) -> None:
+async def add(core: Ground, item: Item) -> None:
     """Put ``item`` into the catalog, and open it."""
     writing = core.require_writing()
     await core.catalogs.change(writing.epoch, lambda catalog: catalog.with_item(sharing(item, catalog)))
     await writing.start(core.catalog.items[item.name.lower()])
 
 
-def taken(core: Core, statement: statements.Create, kind: type | UnionType) -> bool:
+def taken(core: Ground, statement: statements.Create, kind: type | UnionType) -> bool:
     """Return whether the item is there already and that is fine.  Raises `DefinitionError` if its name is not free."""
     core.require_writing()
     name = statement.name
@@ -314,7 +309,7 @@ def taken(core: Core, statement: statements.Create, kind: type | UnionType) -> b
         raise DefinitionError(f"there is {a(present)} {present.name!r} already; drop it first")
 
 
-def refuse_name_of_errors(core: Core, name: str, kind: type | UnionType) -> None:
+def refuse_name_of_errors(core: Ground, name: str, kind: type | UnionType) -> None:
     """Raise `DefinitionError` for a name under which a source's errors are read: no other item can have it."""
     lower = name.lower()
     source = core.catalog.find(lower.removesuffix(ERRORS_SUFFIX)) if lower.endswith(ERRORS_SUFFIX) else None

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from strandline.algebra.excerpt import within
-from strandline.controller.core import Core
 from strandline.controller.defining.definitions import add, instance_of, taken
+from strandline.controller.defining.ground import Ground
 from strandline.controller.language.indexes import CreateIndex
 from strandline.controller.location.catalog import unknown
 from strandline.controller.location.items import IndexItem
@@ -13,7 +13,7 @@ from strandline.errors import DefinitionError
 from strandline.instance.indexes.keys import refusal
 
 
-async def create_index(core: Core, statement: CreateIndex) -> None:
+async def create_index(core: Ground, statement: CreateIndex) -> None:
     """CREATE INDEX.
 
     Raises `DefinitionError` if the name is taken; if the collection, a column or the instance is not there; or if rows

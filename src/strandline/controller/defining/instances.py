@@ -8,15 +8,15 @@ replicas write (`Catalog.with_writes_raised`): the dropped one is fenced once th
 from __future__ import annotations
 
 from strandline.algebra.excerpt import within
-from strandline.controller.core import Core
 from strandline.controller.defining.definitions import taken
+from strandline.controller.defining.ground import Ground
 from strandline.controller.language.instances import AddReplica, CreateInstance, DropReplica, refusal_beside, refusal_of
 from strandline.controller.location.catalog import unknown
 from strandline.controller.location.items import InstanceItem
 from strandline.errors import DefinitionError
 
 
-async def create_instance(core: Core, statement: CreateInstance) -> None:
+async def create_instance(core: Ground, statement: CreateInstance) -> None:
     """CREATE INSTANCE.  One that replaces another keeps its items, which run in these replicas from now on.
 
     Raises `DefinitionError` if the name is taken, or a replica has the address of one of another instance.
@@ -28,7 +28,7 @@ async def create_instance(core: Core, statement: CreateInstance) -> None:
         await _put(core, InstanceItem(statement.name, statement.replicas))
 
 
-async def alter(core: Core, statement: AddReplica | DropReplica) -> None:
+async def alter(core: Ground, statement: AddReplica | DropReplica) -> None:
     """ALTER INSTANCE.
 
     Raises `DefinitionError` if there is no such instance; a replica that is added is there, or one of its address, in
@@ -56,13 +56,13 @@ def _altered(present: InstanceItem, statement: AddReplica | DropReplica) -> dict
             return {name: address for name, address in present.replicas.items() if name != replica}
 
 
-async def keep(core: Core, item: InstanceItem, statement: CreateInstance) -> None:
+async def keep(core: Ground, item: InstanceItem, statement: CreateInstance) -> None:
     """Let ``item``, which is there, have the replicas of ``statement`` from now on."""
     if item.replicas != statement.replicas:
         await _put(core, InstanceItem(item.name, statement.replicas))
 
 
-async def _put(core: Core, made: InstanceItem) -> None:
+async def _put(core: Ground, made: InstanceItem) -> None:
     """Put ``made`` into the catalog, in the place of what had its name, and have its items run in its replicas.
 
     Only addresses that are new are compared with those of other instances: what is there already can be mended.
@@ -78,7 +78,7 @@ async def _put(core: Core, made: InstanceItem) -> None:
     await writing.place()
 
 
-def _refuse_shared(core: Core, made: InstanceItem, added: dict[str, str]) -> None:
+def _refuse_shared(core: Ground, made: InstanceItem, added: dict[str, str]) -> None:
     """Refuse a replica that is one of another instance, too: each would end what the other one runs there."""
     others = {
         item.name: item.replicas

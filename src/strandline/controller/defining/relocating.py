@@ -3,22 +3,28 @@
 Items keep paths as the process that opens them needs them: absolute.  The catalog remembers from where they were seen
 (`Catalog.root`).  An item that a definition of the project describes, seen from there, is the same item seen from where
 the project is now; any other difference is a change of the definition, and stays one.
+
+Where the directory of before is still there and is a directory of this location, nothing moves: it is the same one by
+another spelling, or another checkout.  Then the project's definitions are compared as they would be seen from there.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from collections.abc import Set as AbstractSet
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
-from strandline.controller.defining.project.files import resolved
-from strandline.controller.defining.project.settings import Project, shares_location
+from strandline.controller.defining.project.files import load, resolved
+from strandline.controller.defining.project.settings import Project, absolute, shares_location
 from strandline.controller.location import on_error
 from strandline.controller.location.catalog import Catalog
 from strandline.controller.location.items import Connection, Item, Materialization, SharedSource, Source
+from strandline.errors import ConfigError, DefinitionError
 
 
 def relocated(project: Project, catalog: Catalog, *, adopts: bool = False) -> Catalog:
@@ -27,7 +33,9 @@ def relocated(project: Project, catalog: Catalog, *, adopts: bool = False) -> Ca
     That of another project, which is still there at the same location, stays as it is; unless this one ``adopts`` it.
     """
     here, before = str(project.root), catalog.root
-    if before == here or (before and not adopts and shares_location(Path(before), project)):
+    if before == here or project.unread or _is(before, project):
+        return catalog
+    if before and not adopts and shares_location(Path(before), project):
         return catalog
     after = msgspec.structs.replace(catalog, root=here)
     if not before:
@@ -40,6 +48,47 @@ def relocated(project: Project, catalog: Catalog, *, adopts: bool = False) -> Ca
                 moved = {**present.options, **lasting(options_of(defined.statement), defaults)}
                 after = after.with_item(msgspec.structs.replace(present, options=moved))
     return after
+
+
+def _is(directory: str, project: Project) -> bool:
+    """Return whether this is the project's directory by another spelling."""
+    try:
+        return bool(directory) and project.root.samefile(directory)
+    except OSError:
+        return False
+
+
+def is_checkout(directory: Path, project: Project) -> bool:
+    """Return whether there is another project in ``directory``, at this one's location, that defines the same."""
+    if project.unread or not shares_location(directory, project):
+        return False
+    try:
+        other = load(directory)
+    except (ConfigError, DefinitionError):
+        return False
+    return _meant(other) == _meant(project)
+
+
+def _meant(project: Project) -> tuple[object, ...]:
+    written = [(each.file, each.written, each.by_default) for each in project.definitions]
+    return project.endpoints, written
+
+
+def seen_from(project: Project, root: str) -> Project:
+    """Return ``project`` with its definitions as seen from ``root``, where paths of the catalog were seen.
+
+    That is so where this directory is the project's by another spelling, or is still there, at the project's location.
+    """
+    if root in {"", str(project.root)} or not (_is(root, project) or shares_location(Path(root), project)):
+        return project
+    found = []
+    for each in project.definitions:
+        seen: Any = resolved(project, each.written, Path(root))
+        if options := options_of(seen):
+            given = {name: text for name, text in options_of(each.statement).items() if name in each.by_default}
+            seen = replace(seen, options={**options, **given})
+        found.append(replace(each, statement=seen))
+    return replace(project, definitions=tuple(found))
 
 
 def seen_by(project: Project | None) -> Callable[[Catalog], Catalog]:
@@ -59,6 +108,10 @@ def options_of(statement: object) -> Mapping[str, str]:
 
 
 def lasting(options: Mapping[str, str], by_default: AbstractSet[str] = frozenset()) -> dict[str, str]:
-    """Return the options that cannot change while an item is there, without those that a default gave."""
+    """Return the options that cannot change while an item is there, without those that a default gave.
+
+    Paths are absolute already, and are spelled in one way.
+    """
     changing = by_default | {*on_error.ALTERABLE_OF_SOURCES}
-    return {name: text for name, text in options.items() if name not in changing}
+    found = {name: text for name, text in options.items() if name not in changing}
+    return found | absolute(Path("/"), {name: text for name, text in found.items() if text.startswith(("/", "file:/"))})

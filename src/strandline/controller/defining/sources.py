@@ -16,7 +16,6 @@ import msgspec
 from strandline.algebra.excerpt import within
 from strandline.algebra.schema import Column, Schema
 from strandline.controller.commanded import command, runs_in
-from strandline.controller.core import Core
 from strandline.controller.defining.definitions import (
     KINDS,
     add,
@@ -26,6 +25,7 @@ from strandline.controller.defining.definitions import (
     refuse_secrets,
     taken,
 )
+from strandline.controller.defining.ground import Ground
 from strandline.controller.language import statements
 from strandline.controller.language.clauses import INCLUDE, INCLUDED
 from strandline.controller.location import on_error
@@ -37,7 +37,7 @@ from strandline.instance.commands import RunIngestion
 Configured: TypeAlias = statements.CreateConnection | statements.CreateSource | statements.CreateSourceTable
 
 
-async def create_connection(core: Core, statement: statements.CreateConnection) -> None:
+async def create_connection(core: Ground, statement: statements.CreateConnection) -> None:
     """CREATE CONNECTION.  One that replaces another is used by that one's sources from now on.
 
     Raises `DefinitionError` if the name is taken, the kind or an option is not known, an option is a secret itself; or
@@ -59,7 +59,7 @@ async def create_connection(core: Core, statement: statements.CreateConnection) 
     await _open_anew(core, users, lambda catalog: catalog.with_item(made))
 
 
-async def retry(core: Core, name: str) -> str:
+async def retry(core: Ground, name: str) -> str:
     """Open a source anew, with a fresh reader, so that the next tick asks its upstream at once; return its name.
 
     ``name``: the source's, or that of a table of it.  Where that fails, it is the source's problem.
@@ -78,7 +78,7 @@ async def retry(core: Core, name: str) -> str:
 
 
 async def _open_anew(
-    core: Core, names: Iterable[str], change: Callable[[Catalog], Catalog] = lambda catalog: catalog
+    core: Ground, names: Iterable[str], change: Callable[[Catalog], Catalog] = lambda catalog: catalog
 ) -> None:
     """Change the catalog, and have the sources called ``names`` opened anew.
 
@@ -103,7 +103,7 @@ async def _open_anew(
             await writing.start(source)
 
 
-def check_again(core: Core, after: Catalog, name: str) -> None:
+def check_again(core: Ground, after: Catalog, name: str) -> None:
     """Raise `DefinitionError` if the source called ``name`` cannot be in the catalog ``after``."""
     source = after.find(name)
     assert isinstance(source, Source | SharedSource), "what a connection serves, or what was altered"
@@ -121,7 +121,7 @@ def _others(catalog: Catalog, source: Source | SharedSource) -> dict[str, dict[s
     }
 
 
-async def create_source(core: Core, statement: statements.CreateSource) -> None:
+async def create_source(core: Ground, statement: statements.CreateSource) -> None:
     """CREATE SOURCE, with columns or without.
 
     Raises `DefinitionError` if the name is taken; a type, an option, a connection or the instance is not known; an
@@ -159,7 +159,7 @@ async def create_source(core: Core, statement: statements.CreateSource) -> None:
     await add(core, keeping(source, statement))
 
 
-async def create_source_table(core: Core, statement: statements.CreateSourceTable) -> None:
+async def create_source_table(core: Ground, statement: statements.CreateSourceTable) -> None:
     """CREATE TABLE … FROM SOURCE.
 
     Raises `DefinitionError` if the name is taken; there is no such source, or it is a collection itself; a type or an
@@ -191,7 +191,7 @@ async def create_source_table(core: Core, statement: statements.CreateSourceTabl
     await add(core, keeping(table, statement))
 
 
-async def require_readable(core: Core, item: Source | SourceTable, schema: Schema) -> None:
+async def require_readable(core: Ground, item: Source | SourceTable, schema: Schema) -> None:
     """Raise `DefinitionError` if a source, or its table, cannot have the columns ``schema``.
 
     That is for its connector to say, and for upstream, if it answers.
@@ -207,20 +207,21 @@ async def require_readable(core: Core, item: Source | SourceTable, schema: Schem
     await connectors.ask_table(item.name, source.connector, own, item.reference, schema)
 
 
-async def require_wider(core: Core, present: Fed, after: Catalog) -> None:
+async def require_wider(core: Ground, present: Fed, after: Catalog) -> None:
     """Raise `DefinitionError` if what feeds ``present`` cannot read the columns that it has in the catalog ``after``.
 
-    That is for upstream to say, if it answers, and for what the source has read so far.
+    That is for upstream to say, if it answers and may be asked from here, and for what the source has read so far.
     """
     writing, name = core.require_writing(), runs_in(present)
-    epoch = core.catalog.writes if writing.running.elsewhere(name) else writing.epoch
+    if (epoch := writing.reads_under(name)) is None:
+        return
     wanted = command(after.items[name], after, writing.plans, core.config)
     assert isinstance(wanted, RunIngestion), "that is what runs for a collection that is fed"
     await core.assembly.connectors.ask_wider(wanted, core.client, epoch)
 
 
 async def keep(
-    core: Core,
+    core: Ground,
     item: Source | SharedSource | SourceTable,
     statement: statements.CreateSource | statements.CreateSourceTable,
 ) -> None:
@@ -245,7 +246,7 @@ def _shared(catalog: Catalog, name: str) -> SharedSource:
     return catalog.one(name, SharedSource, "source")
 
 
-def connected(core: Core, catalog: Catalog, source: Source | SharedSource) -> dict[str, str]:
+def connected(core: Ground, catalog: Catalog, source: Source | SharedSource) -> dict[str, str]:
     """Return a source's options, with those of the connections that it names.
 
     Raises `DefinitionError` if there is no such connection, it is of another kind than the connector uses, or it gives
@@ -283,7 +284,7 @@ def _connection(catalog: Catalog, option: str, name: str) -> Connection:
         raise DefinitionError(f"option {option!r}: {error.message}") from None
 
 
-def schema_of(core: Core, statement: statements.CreateSource) -> Schema | None:
+def schema_of(core: Ground, statement: statements.CreateSource) -> Schema | None:
     """Return the columns that a source has by its definition, those of metadata included; None: it is no collection.
 
     A column of metadata that is not among the statement's columns comes behind them.

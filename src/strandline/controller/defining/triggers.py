@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from strandline.controller.core import Core
+from strandline.controller.defining.ground import Ground
 from strandline.errors import DefinitionError
 from strandline.options import holds_secret
 
 
-def require_trigger(core: Core, name: str, trigger: str | None) -> None:
+def require_trigger(core: Ground, name: str, trigger: str | None) -> None:
     """Raise `DefinitionError` if a trigger holds a secret itself, or is no URL; `ConfigError` if it is not there."""
     if trigger is None:
         return

@@ -37,6 +37,21 @@ def text(value: object, what: str) -> str:
     return value
 
 
+def names(value: object, what: str) -> tuple[str, ...]:
+    """Return ``value`` if it is a list of texts.
+
+    >>> names(["a", "b"], "drop")
+    ('a', 'b')
+    >>> names("a", "drop")
+    Traceback (most recent call last):
+        ...
+    strandline.errors.InvalidUsage: drop must be a list of names, and this is a str: 'a'
+    """
+    if not isinstance(value, list | tuple):
+        raise _wrong(what, "a list of names", value)
+    return tuple(text(each, f"a name of {what}") for each in value)
+
+
 def opening(mode: str | None, *, read_only: bool) -> Mode:
     """Return the mode that is asked for.  Raises `InvalidUsage` for one that there is not, or two at once."""
     modes = [each.value for each in Mode]

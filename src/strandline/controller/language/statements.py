@@ -151,6 +151,7 @@ class CreateMaterialization(Placed):
     if_not_exists: bool = False
     instance: str = ""
     instance_at: Position | None = field(default=None, compare=False, repr=False)
+    options_at: Mapping[str, Position] = field(default_factory=dict, compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -477,14 +478,16 @@ def _materialization(cursor: Cursor, quiet: bool) -> CreateMaterialization:
     at, name = cursor.position, cursor.only_name()
     instance, instance_at = clauses.instance(cursor)
     cursor.take("INTO")
-    endpoint, options = cursor.name().lower(), clauses.behind_word(cursor).options
+    endpoint, given = cursor.name().lower(), clauses.behind_word(cursor)
     cursor.refuse("CREATE MATERIALIZATION", unsupported.MATERIALIZATION_CLAUSES)
     cursor.take("AS")
     bindings = [_binding(cursor)]
     while cursor.accept(","):
         bindings.append(_binding(cursor))
     cursor.refuse("CREATE MATERIALIZATION", unsupported.MATERIALIZATION_CLAUSES)
-    return CreateMaterialization(name, endpoint, options, tuple(bindings), quiet, instance, instance_at, at=at)
+    return CreateMaterialization(
+        name, endpoint, given.options, tuple(bindings), quiet, instance, instance_at, given.at, at=at
+    )
 
 
 def _binding(cursor: Cursor) -> Bind:

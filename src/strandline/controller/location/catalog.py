@@ -106,6 +106,7 @@ class Catalog(msgspec.Struct, frozen=True):
     writers (`View.fence`).  ``unfenced``: a replica is to be fenced that writes under ``epoch`` itself; the next
     generation does it.  ``promoted``: the token of the last promotion that was made here; empty: none was.  ``root``:
     the directory of the project that was applied last, from which paths of items were seen; empty: none was.
+    ``defined``: the names of the items that a project's files have defined; clients have made the others.
     """
 
     format: int = 1
@@ -120,6 +121,7 @@ class Catalog(msgspec.Struct, frozen=True):
     root: str = ""
     replaced: int = 0
     ended: tuple[str, ...] = ()
+    defined: tuple[str, ...] = ()
 
     def having(self, items: dict[str, Item]) -> Catalog:
         """Return the catalog with these ``items``; shards of the old items that none of them keeps are `dropped`.
@@ -135,8 +137,34 @@ class Catalog(msgspec.Struct, frozen=True):
         given_up = shards_of(self.items) - kept_shards - {each.progress for each in left}
         dropped = (*self.dropped, *sorted(given_up))
         ended = (*self.ended, *sorted(_logs(self.items) - _logs(items)))
-        changed = msgspec.structs.replace(self, items=items, dropped=dropped, left=(*self.left, *left), ended=ended)
+        defined = tuple(name for name in self.defined if name in items)
+        changed = msgspec.structs.replace(
+            self, items=items, dropped=dropped, left=(*self.left, *left), ended=ended, defined=defined
+        )
         return _formatted(changed)
+
+    def with_defined(self, names: Iterable[str]) -> Catalog:
+        """Return the catalog in which a project's files define the items called ``names`` that there are, too."""
+        defined = {name.lower() for name in names}.union(self.defined) & self.items.keys()
+        return msgspec.structs.replace(self, defined=tuple(sorted(defined)))
+
+    def returned(self, before: Catalog) -> Catalog:
+        """Return the catalog with the items of ``before`` again, in the place of those that have come since.
+
+        What those keep is given up no longer.  Nothing of it may have been brought to its end meanwhile.
+        """
+        after = self.having(before.items)
+        shards, logs = shards_of(before.items), _logs(before.items)
+        return _formatted(
+            msgspec.structs.replace(
+                after,
+                dropped=tuple(each for each in after.dropped if each not in shards),
+                left=tuple(each for each in after.left if each.progress not in shards),
+                ended=tuple(each for each in after.ended if each not in logs),
+                defined=before.defined,
+                root=before.root,
+            )
+        )
 
     def with_item(self, item: Item) -> Catalog:
         """Return the catalog with ``item``, in the place of what had its name."""

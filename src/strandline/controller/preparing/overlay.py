@@ -19,11 +19,12 @@ import msgspec
 from strandline.compute.stage import Stage
 from strandline.controller.commanded import Plans, command
 from strandline.controller.core import Core
-from strandline.controller.defining.apply import changed
+from strandline.controller.defining.changing.comparing import changed
 from strandline.controller.defining.changing.order import in_order, mentions
 from strandline.controller.defining.definitions import drafted, instance_of, keeping
 from strandline.controller.defining.project.files import in_file
 from strandline.controller.defining.project.settings import Project
+from strandline.controller.defining.relocating import seen_from
 from strandline.controller.language.statements import CreateView
 from strandline.controller.location.catalog import Catalog, shards_of
 from strandline.controller.location.items import Fed, Table, View
@@ -57,7 +58,7 @@ def overlay(core: Core, project: Project, known: Version) -> Overlay:
 
     Raises `DefinitionError`, naming the file: a definition is wrong, or is not a view's and differs.
     """
-    found, catalog = Overlay(), core.catalog
+    found, catalog, project = Overlay(), core.catalog, seen_from(project, core.catalog.root)
     missing = {each.statement.name.lower() for each in project.definitions} - catalog.items.keys()
     moved: set[str] = set()  # views that get another shard
     for defined in in_order(project.definitions):

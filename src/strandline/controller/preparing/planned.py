@@ -6,33 +6,43 @@ cannot become what the project says stays as it is.  Both are dropped only where
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from functools import partial
 from graphlib import TopologicalSorter
 from typing import Final, Literal
 
-from strandline.algebra.excerpt import within
-from strandline.compute.plan.sql.dialect import parse
 from strandline.controller.core import Core
 from strandline.controller.defining import definitions
-from strandline.controller.defining.apply import changed, is_replaced, set_anew
 from strandline.controller.defining.changing.columns import more_columns
+from strandline.controller.defining.changing.comparing import changed, is_replaced, set_anew
 from strandline.controller.defining.changing.order import in_order, mentions
 from strandline.controller.defining.changing.replacing import Replacement, drawn_up
-from strandline.controller.defining.definitions import drafted
 from strandline.controller.defining.project.files import in_file
 from strandline.controller.defining.project.settings import Defined, Project
-from strandline.controller.defining.relocating import relocated
+from strandline.controller.defining.relocating import relocated, seen_from
+from strandline.controller.defining.trying.mistakes import Mistake
+from strandline.controller.defining.trying.trial import Trial, tried
 from strandline.controller.language.statements import CreateView
-from strandline.controller.location.catalog import Catalog, needs
-from strandline.controller.location.items import SUBSCRIBED, Collected, IndexItem, Item, Materialization, View
+from strandline.controller.location.catalog import Catalog, needs, unknown
+from strandline.controller.location.items import (
+    SUBSCRIBED,
+    Collected,
+    IndexItem,
+    Item,
+    Materialization,
+    Source,
+    SourceTable,
+    View,
+)
 from strandline.controller.location.version import others
-from strandline.controller.planning import wanted_view
-from strandline.errors import DefinitionError
+from strandline.errors import DefinitionError, InvalidUsage
 from strandline.instance import live
 
 What = Literal["create", "replace", "alter", "recreate", "refused", "orphan"]
+ALL: Final = "all"
+"""Instead of names: drop all that the project defines otherwise, or no longer."""
 RATED_ROWS_MIN: Final = 1_000
 """A step that read fewer rows says nothing of how many it could read in a second."""
 
@@ -56,32 +66,129 @@ class Change:
     seconds: float | None = None
 
 
-async def planned(core: Core, project: Project, counted: Mapping[str, int]) -> tuple[Change, ...]:
-    """Return what applying ``project`` changes, in the order in which it does; ``counted``: live counters.
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What applying a project changes, in the order in which it does; the names of what is ``dropped`` for it.
 
-    Raises `DefinitionError` if views read each other in a circle.
+    ``trial``: the catalog as it is to be.
     """
-    catalog = relocated(project, core.catalog)
-    rate = _rate(counted)
-    found, joint = [], await core.assembly.planning(partial(together, core, project, core.catalog))
-    new = {defined.statement.name.lower() for defined in project.definitions} - catalog.items.keys()
-    for defined in in_order(project.definitions):
-        present = catalog.find(defined.statement.name)
-        change = await core.assembly.planning(partial(_change, core, catalog, present, defined, joint))
-        if change is not None:
-            computed = change.what in {"create", "replace", "recreate"}
-            rows = await _rows(core, catalog, defined, new) if computed else None
-            seconds = None if rows is None or rate is None else round(rows / rate, 1)
-            found.append(Change(change.what, change.kind, change.name, change.why, change.effect, rows, seconds))
-    return (*found, *_orphans(catalog, project))
+
+    changes: tuple[Change, ...]
+    dropped: AbstractSet[str]
+    trial: Trial
 
 
-def dropped(catalog: Catalog, changes: tuple[Change, ...]) -> list[Item]:
-    """Return what a plan drops where that is asked for, each before what it reads; with it, what reads it."""
-    roots = {change.name.lower() for change in changes if change.what in {"recreate", "orphan"}}
-    below = {name for root in sorted(roots) for name in catalog.downstream(root)}
-    names = below & others(catalog).keys()  # a successor goes with its view
-    order = TopologicalSorter({name: needs(catalog.items[name]) & names for name in sorted(names)})
+async def planned(core: Core, project: Project, counted: Mapping[str, int], drop: Collection[str] = ()) -> Plan:
+    """Return what applying ``project`` changes; ``counted``: live counters.
+
+    ``drop``: what is to be dropped besides what is recreated, by name or `ALL`.  What is wrong is refused: all of it
+    was tried (`trying/trial.py`).
+
+    Raises `InvalidUsage` if a name of ``drop`` is none of an item, or one of an item that needs no drop.
+    """
+    catalog, rate = relocated(project, core.catalog, adopts=core.config.take_over), _rate(counted)
+    project = seen_from(project, catalog.root)
+    defined = {each.statement.name.lower(): each for each in _ordered(project)}
+    joint = await core.assembly.planning(partial(together, core, project, core.catalog))
+    found = [
+        change
+        for name, each in defined.items()
+        if (change := await core.assembly.planning(partial(_change, core, catalog, catalog.find(name), each, joint)))
+    ]
+    found += _orphans(catalog, project)
+    gone = dropping(core.catalog, project, found, drop)
+    trial = await tried(core, project, gone)
+    wrong = {each.name.lower() for each in trial.mistakes if not each.kind}
+    changes = [_refused(each, catalog, defined) for each in trial.mistakes]
+    for change in found:
+        if change.what == "orphan":
+            changes.append(change)
+        elif change.name.lower() not in wrong:
+            changes.append(await _costing(core, catalog, defined, change, rate))
+    return Plan(tuple(changes), gone, trial)
+
+
+def _ordered(project: Project) -> Sequence[Defined]:
+    """Return definitions in the order in which they are made; as the files have them, if views read each other."""
+    try:
+        return in_order(project.definitions)
+    except DefinitionError:  # a mistake that the trial finds
+        return project.definitions
+
+
+def _refused(mistake: Mistake, catalog: Catalog, defined: Mapping[str, Defined]) -> Change:
+    """Return what is said of a definition, or a setting, that is wrong."""
+    name, kind = mistake.name.lower(), mistake.kind
+    if not kind:
+        present = catalog.items.get(name)
+        kind = _kind(defined[name]) if present is None else definitions.called(present)
+    return Change("refused", kind, mistake.name, str(mistake.error))
+
+
+def _kind(defined: Defined) -> str:
+    """Return what DROP calls what a definition creates."""
+    return _KINDS[type(defined.statement).__name__]
+
+
+async def _costing(
+    core: Core, catalog: Catalog, defined: Mapping[str, Defined], change: Change, rate: float | None
+) -> Change:
+    """Return a change with about how much is read for it, and how long that takes."""
+    if change.what == "recreate":
+        rows: int | None = await _lost(core, catalog, change.name)
+    elif change.what in {"create", "replace"}:
+        rows = await _rows(core, catalog, defined, change.name)
+    else:
+        rows = None
+    return replace(change, rows=rows, seconds=None if rows is None or rate is None else round(rows / rate, 1))
+
+
+def dropping(catalog: Catalog, project: Project, changes: Sequence[Change], drop: Collection[str]) -> AbstractSet[str]:
+    """Return the names, in lower case, of what is dropped for ``changes``, and for the names ``drop``.
+
+    What a definition recreates is among them, whether ``drop`` names it or not; and what reads any of it.
+    Raises as `planned`.
+    """
+    recreated = {each.name.lower() for each in changes if each.what == "recreate"}
+    orphans = {each.name.lower() for each in changes if each.what == "orphan"}
+    ours = {each.statement.name.lower() for each in project.definitions}
+    named = {name.lower() for name in drop if name != ALL} | (orphans if ALL in drop else set())
+    for name in sorted(named):
+        if name not in catalog.items:
+            raise InvalidUsage(f"--drop {name}: {unknown('item', name, others(catalog))}")
+        if name in ours - {each.name.lower() for each in changes if each.what in {"recreate", "refused"}}:
+            raise InvalidUsage(f"--drop {name}: {name!r} needs no drop; if it is to go, remove its definition first")
+    return {name for root in sorted(recreated | named) for name in catalog.downstream(root)}
+
+
+def unasked(catalog: Catalog, project: Project, changes: Sequence[Change], drop: Collection[str]) -> Iterator[str]:
+    """Yield what has to be dropped for ``changes``, and ``drop`` does not name: what differs, and what reads it.
+
+    What reads it and the project defines is created again, and need not be named.
+    """
+    named = {name.lower() for name in drop}
+    ours = {each.statement.name.lower() for each in project.definitions}
+    whys = {each.name.lower(): each.why for each in changes if each.what == "recreate"}
+    for name, why in whys.items():
+        if not named & {name, ALL}:
+            item = catalog.items[name].name
+            yield f"{item!r}: {why}; put the definition back, or drop it with all that it holds: --drop {item}"
+    roots = whys.keys() | (named & catalog.items.keys())
+    orphans = {each.name.lower() for each in changes if each.what == "orphan"} if ALL in named else set()
+    for root in sorted(roots | orphans):
+        for name in sorted(catalog.downstream(root) & others(catalog).keys() - ours - named - orphans):
+            if not name.startswith(SUBSCRIBED):
+                item = catalog.items[name].name
+                yield (
+                    f"{item!r} reads {catalog.items[root].name!r}, which is dropped, and the project does not define "
+                    f"it: --drop {item} drops it too"
+                )
+
+
+def dropped(catalog: Catalog, names: AbstractSet[str]) -> list[Item]:
+    """Return the items called ``names``, each before what it reads; without successors, which go with their views."""
+    there = names & others(catalog).keys()
+    order = TopologicalSorter({name: needs(catalog.items[name]) & there for name in sorted(there)})
     return [catalog.items[name] for name in reversed([*order.static_order()])]
 
 
@@ -103,8 +210,7 @@ def _change(
 ) -> Change | None:
     statement = defined.statement
     if present is None:
-        kind = "materialized view" if isinstance(statement, CreateView) else _KINDS[type(statement).__name__]
-        return _tried(core, Change("create", kind, statement.name, defined.file), defined, joint)
+        return Change("create", _kind(defined), statement.name, defined.file)
     kind = definitions.called(present)
     try:
         with in_file(defined.file):
@@ -130,23 +236,8 @@ def _change(
     return None
 
 
-def _tried(core: Core, change: Change, defined: Defined, joint: Replacement | None) -> Change:
-    """Return the creation of a view as refused, if all that it may read is there and it cannot be created."""
-    statement, catalog = defined.statement, core.catalog
-    if not isinstance(statement, CreateView):
-        return change
-    coming = {each.replaces for each in joint.successors} if joint is not None else set[str]()
-    try:
-        with in_file(defined.file), within(statement.start):
-            drafted(core, catalog, wanted_view(statement.name, statement.query))
-    except DefinitionError as error:
-        read = set(mentions(statement.query))
-        if read <= catalog.items.keys() - coming or parse(statement.query) is None:
-            return replace(change, what="refused", why=str(error))
-    return change
-
-
 _KINDS: Final[Mapping[str, str]] = {
+    "CreateView": "materialized view",
     "CreateTable": "table",
     "CreateSourceTable": "table",
     "CreateSource": "source",
@@ -185,28 +276,49 @@ def _recreated(catalog: Catalog, present: Item) -> str:
 
 
 def _orphans(catalog: Catalog, project: Project) -> Iterator[Change]:
-    """Yield what the project does not define."""
+    """Yield what the project has defined, and defines no longer; not what clients have made."""
     named = {each.statement.name.lower() for each in project.definitions}
-    for name, item in catalog.items.items():
-        if name in named or name.startswith(SUBSCRIBED) or (isinstance(item, View) and item.replaces):
-            continue  # a successor goes with its view
+    for name in catalog.defined:
+        if name in named or project.unread:  # what is unread may define it
+            continue
+        item = catalog.items[name]
         yield Change("orphan", definitions.called(item), item.name, "the project does not define it", "it goes on")
 
 
-async def _rows(core: Core, catalog: Catalog, defined: Defined, new: set[str]) -> int | None:
+async def _rows(core: Core, catalog: Catalog, defined: Mapping[str, Defined], name: str) -> int | None:
     """Return how many updates what a view reads holds now; None for what is no view, or reads what is not there yet."""
-    if not isinstance(defined.statement, CreateView):
+    statement = defined[name.lower()].statement
+    if not isinstance(statement, CreateView):
         return None
+    read = mentions(statement.query)
+    if any(each in defined and each not in catalog.items for each in read):
+        return None
+    return sum([await _held(core, catalog.items.get(each)) for each in read])
+
+
+async def _lost(core: Core, catalog: Catalog, name: str) -> int:
+    """Return how many updates are read for what is recreated, and for the views that are computed again with it."""
     rows = 0
-    for name in mentions(defined.statement.query):
-        item = catalog.items.get(name)
-        if item is None and name in new:
-            return None
-        if isinstance(item, Collected):
-            await core.client.look(item.shard)
-            state = core.client.known(item.shard)
-            rows += 0 if state is None else sum(batch.rows for batch in state.batches)
+    for each in sorted(catalog.downstream(name) & others(catalog).keys()):
+        match catalog.items[each]:
+            case View() as view:
+                rows += sum([await _held(core, catalog.items.get(read)) for read in view.imports])
+            case Source() | SourceTable() as fed:
+                rows += await _held(core, fed)
+            case Materialization() as pushed:
+                rows += sum([await _held(core, catalog.items[bound.collection]) for bound in pushed.bindings])
+            case _:
+                pass
     return rows
+
+
+async def _held(core: Core, item: Item | None) -> int:
+    """Return how many updates a collection holds now; 0 for what is none."""
+    if not isinstance(item, Collected):
+        return 0
+    await core.client.look(item.shard)
+    state = core.client.known(item.shard)
+    return 0 if state is None else sum(batch.rows for batch in state.batches)
 
 
 def _rate(counted: Mapping[str, int]) -> float | None:

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from strandline.algebra.schema import Column, Schema
-from strandline.controller.core import Core
 from strandline.controller.defining import sources
+from strandline.controller.defining.ground import Ground
 from strandline.controller.language.clauses import INCLUDE
 from strandline.controller.language.statements import Create, CreateSource, CreateSourceTable, CreateTable
 from strandline.controller.location import on_error
 from strandline.controller.location.items import Fed, Item, SharedSource, Source, SourceTable, Table, made_with
 
 
-def more_columns(core: Core, wanted: Create, present: Item) -> tuple[Column, ...]:
+def more_columns(core: Ground, wanted: Create, present: Item) -> tuple[Column, ...]:
     """Return the columns that a definition has besides those that are there; none if it differs otherwise."""
     match wanted, present:
         case CreateTable() | CreateSource() | CreateSourceTable(), Table() | Source() | SourceTable():
@@ -23,7 +23,7 @@ def more_columns(core: Core, wanted: Create, present: Item) -> tuple[Column, ...
 
 
 def gained(
-    core: Core, wanted: CreateTable | CreateSource | CreateSourceTable, present: Table | Fed
+    core: Ground, wanted: CreateTable | CreateSource | CreateSourceTable, present: Table | Fed
 ) -> tuple[Column, ...] | None:
     """Return the columns that a table or a source lacks of its definition; None if it differs otherwise.
 
@@ -45,7 +45,7 @@ def gained(
     return added if ours[: len(theirs)] == theirs and set(first) <= set(named) else None
 
 
-def _said(core: Core, wanted: CreateTable | CreateSource | CreateSourceTable) -> tuple[Schema, Mapping[str, str]]:
+def _said(core: Ground, wanted: CreateTable | CreateSource | CreateSourceTable) -> tuple[Schema, Mapping[str, str]]:
     """Return the columns that a definition says, and the options."""
     match wanted:
         case CreateTable():

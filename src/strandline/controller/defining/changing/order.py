@@ -19,6 +19,7 @@ from strandline.controller.language.statements import (
     CreateView,
 )
 from strandline.controller.location.catalog import Catalog
+from strandline.controller.location.items import connections_of
 from strandline.controller.location.version import successors
 from strandline.errors import DefinitionError
 
@@ -87,6 +88,21 @@ def read_by(defined: Defined) -> list[str]:
             return [each.collection.lower() for each in bindings]
         case _:
             return []
+
+
+def needed_by(defined: Defined) -> set[str]:
+    """Return the names of what an item cannot be without by its definition, in lower case."""
+    found, statement = {*read_by(defined)}, defined.statement
+    match statement:
+        case CreateSource(options=options):
+            found |= {name.lower() for name in connections_of(options).values()}
+        case CreateSourceTable(source=source):
+            found.add(source.lower())
+        case _:
+            pass
+    if isinstance(statement, CreateSource | CreateView | CreateMaterialization | CreateIndex):
+        found.add(statement.instance.lower())
+    return found - {""}
 
 
 def mentions(sql: str) -> list[str]:

@@ -19,10 +19,10 @@ import msgspec
 from strandline.algebra.excerpt import within
 from strandline.compute.plan.sql.dialect import words
 from strandline.controller.commanded import spec_of
-from strandline.controller.core import Core
 from strandline.controller.defining import definitions
 from strandline.controller.defining.changing import tables
 from strandline.controller.defining.changing.order import behind, mentions
+from strandline.controller.defining.ground import Ground
 from strandline.controller.language.statements import CreateView, Drop
 from strandline.controller.location.audits import audits_of
 from strandline.controller.location.catalog import Catalog, needs
@@ -57,7 +57,7 @@ class Replacement:
         return succeeded(self.put(self.before), {each.name.lower() for each in self.successors})
 
 
-async def replace_views(core: Core, statements: Sequence[CreateView]) -> None:
+async def replace_views(core: Ground, statements: Sequence[CreateView]) -> None:
     """CREATE OR REPLACE MATERIALIZED VIEW, of several views at once; what waits to be replaced already goes on.
 
     A view that is not there is created.  A query that a view has already takes back what was to replace it.
@@ -76,7 +76,7 @@ async def replace_views(core: Core, statements: Sequence[CreateView]) -> None:
             await definitions.create_view(core, each)
 
 
-async def drop(core: Core, statement: Drop) -> None:
+async def drop(core: Ground, statement: Drop) -> None:
     """DROP; of a successor: take back what was to replace a view.  Raises as `definitions.drop`."""
     item = core.catalog.find(statement.name)
     if not isinstance(item, View) or not item.replaces or statement.kind != "materialized view":
@@ -91,7 +91,7 @@ async def drop(core: Core, statement: Drop) -> None:
     await _put(core, await core.assembly.planning(lambda: draw(core, core.catalog, wanted, {})))
 
 
-async def _put(core: Core, made: Replacement) -> None:
+async def _put(core: Ground, made: Replacement) -> None:
     writing = core.require_writing()
     for each in made.made:
         writing.plans.put(each)
@@ -100,7 +100,7 @@ async def _put(core: Core, made: Replacement) -> None:
         await writing.reconcile()
 
 
-def drawn_up(core: Core, catalog: Catalog, statements: Sequence[CreateView]) -> Replacement:
+def drawn_up(core: Ground, catalog: Catalog, statements: Sequence[CreateView]) -> Replacement:
     """Return what replaces views of ``catalog`` once ``statements`` are added to what waits there.
 
     It is checked, but for the endpoints.  Raises as `replace_views`.
@@ -131,7 +131,7 @@ def pending(catalog: Catalog) -> dict[str, View]:
     return found
 
 
-def draw(core: Core, catalog: Catalog, wanted: Mapping[str, View], texts: Mapping[str, CreateView]) -> Replacement:
+def draw(core: Ground, catalog: Catalog, wanted: Mapping[str, View], texts: Mapping[str, CreateView]) -> Replacement:
     """Return the successors by which the views named in ``wanted`` are replaced by these, and what reads them follows.
 
     A successor that is there already and stays as it is goes on.  ``texts``: the statements that are new, by the name.
@@ -179,7 +179,7 @@ def meaning(sql: str) -> list[tuple[str, bool]]:
 class _Drawing:
     """Successors that are being drawn up: the catalog with them, and the plans of those that are new."""
 
-    core: Core
+    core: Ground
     catalog: Catalog
     successors: list[View]
     made: list[Definition]
@@ -278,7 +278,7 @@ def _alike(there: View, found: View) -> bool:
     return one == other
 
 
-async def _require_endpoints(core: Core, made: Replacement) -> None:
+async def _require_endpoints(core: Ground, made: Replacement) -> None:
     """Raise `DefinitionError` if an endpoint cannot hold the columns that a collection is to have."""
     after = made.after
     moved = set(made.moved)

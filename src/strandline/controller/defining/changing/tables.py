@@ -17,8 +17,8 @@ import msgspec
 from strandline.algebra.excerpt import within
 from strandline.algebra.schema import RESERVED, Column, Schema, quote
 from strandline.controller.commanded import spec_of
-from strandline.controller.core import Core
 from strandline.controller.defining import definitions, sources
+from strandline.controller.defining.ground import Ground
 from strandline.controller.language.altering import AddColumns, KeepHistory, Rename
 from strandline.controller.language.placed import Kept
 from strandline.controller.location.catalog import Catalog, unknown
@@ -38,7 +38,7 @@ from strandline.errors import DefinitionError
 from strandline.materialize.driver import require_all
 
 
-async def add_columns(core: Core, statement: AddColumns) -> None:
+async def add_columns(core: Ground, statement: AddColumns) -> None:
     """ALTER TABLE … ADD COLUMN, and ALTER SOURCE … ADD COLUMN.
 
     Raises `DefinitionError`, and changes nothing: there is no such table or source; it has a column of this name; a
@@ -51,7 +51,7 @@ async def add_columns(core: Core, statement: AddColumns) -> None:
         await widen(core, present, core.assembly.analyst.parse_ddl(statement.columns).columns, statement.columns)
 
 
-async def widen(core: Core, present: Table | Fed, added: Sequence[Column], written: str = "") -> None:
+async def widen(core: Ground, present: Table | Fed, added: Sequence[Column], written: str = "") -> None:
     """Give a table, or a source, more columns, behind those that it has.  Raises as `add_columns`.
 
     ``written``: as a statement has them, with their comments.
@@ -85,7 +85,7 @@ def _widened(catalog: Catalog, *, present: Table | Fed, schema: Schema, written:
     return after
 
 
-def _widening(core: Core, statement: AddColumns) -> Table | Fed:
+def _widening(core: Ground, statement: AddColumns) -> Table | Fed:
     """Return what gets columns."""
     present = core.catalog.find(statement.name)
     match statement.kind, present:
@@ -101,7 +101,7 @@ def _widening(core: Core, statement: AddColumns) -> Table | Fed:
             return core.catalog.one(statement.name, Source, "source")
 
 
-async def rename(core: Core, statement: Rename) -> None:
+async def rename(core: Ground, statement: Rename) -> None:
     """ALTER TABLE … RENAME TO.
 
     Raises `DefinitionError` if there is no such table, a source feeds it, something reads it (by its name), or the new
@@ -131,7 +131,7 @@ def _renamed(catalog: Catalog, before: str, table: Table) -> Catalog:
     return catalog.having(items | {table.name.lower(): table})
 
 
-async def keep_history(core: Core, statement: KeepHistory) -> None:
+async def keep_history(core: Ground, statement: KeepHistory) -> None:
     """ALTER TABLE … SET KEEP HISTORY FOR, or RESET KEEP HISTORY: of a table, of whatever kind.
 
     Raises `DefinitionError` if there is none of this name, or the interval is none.
@@ -143,7 +143,7 @@ async def keep_history(core: Core, statement: KeepHistory) -> None:
     await keep(core, present, statement)
 
 
-async def keep(core: Core, item: Collected, statement: Kept) -> None:
+async def keep(core: Ground, item: Collected, statement: Kept) -> None:
     """Keep the history of ``item``, which is there, for as long as ``statement`` says from now on."""
     name = item.name.lower()
 
@@ -158,7 +158,7 @@ async def keep(core: Core, item: Collected, statement: Kept) -> None:
         await core.catalogs.change(core.require_writing().epoch, changed)
 
 
-def _table(core: Core, name: str) -> Table:
+def _table(core: Ground, name: str) -> Table:
     present = core.catalog.find(name)
     if isinstance(present, SourceTable):
         raise DefinitionError(f"{present.name!r} is fed by source {present.source!r}, and keeps its name")
@@ -167,7 +167,7 @@ def _table(core: Core, name: str) -> Table:
     return present
 
 
-def _not_there(core: Core, name: str) -> DefinitionError:
+def _not_there(core: Ground, name: str) -> DefinitionError:
     present = core.catalog.find(name)
     if present is not None:
         return DefinitionError(f"{present.name!r} is a {kind_of(present)}, not a table")

@@ -20,6 +20,7 @@ Reading a project touches nothing but its files; `apply.py` makes an environment
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from types import UnionType
@@ -56,29 +57,45 @@ _YAML: Final = (".yml", ".yaml")
 _LEFT_ALONE: Final = (".md", ".txt")
 
 
-def load(root: Path) -> Project:
+def load(root: Path, *, whole: bool = True) -> Project:
     """Return the project in the directory ``root``.
+
+    ``whole``: False leaves out what cannot be understood, and says why (`Project.unread`).
 
     Raises:
         ConfigError: there is none, or its settings cannot be understood (the key is named).
-        DefinitionError: a file cannot be understood (it is named, with the position); two files define one name.
+        DefinitionError: ``whole``, and files cannot be understood (all are named, with the positions); or two files
+            define one name.
     """
-    root = root.absolute()
     project = settings(root)
+    root = project.root
     found: dict[str, str] = {}
+    unread: list[DefinitionError] = []
     definitions = []
-    for each in (*_instances(project), *_definitions(root)):
+    for each in (*_instances(project), *_definitions(root, unread)):
         name = each.statement.name.lower()
-        if name in found:
-            raise DefinitionError(f"{each.file}: {name!r} is defined in {found[name]} too")
-        found[name] = each.file
-        with in_file(each.file):
-            statement = resolved(project, each.statement)
-        assert isinstance(statement, Create), "to resolve a definition leaves its kind"
-        whole = _by_default(project, statement)
-        added = () if whole is statement else (on_error.OPTION,)
-        definitions.append(Defined(each.file, whole, each.statement, frozenset(added)))
-    return replace(project, definitions=tuple(definitions))
+        with _noted(unread):
+            if name in found:
+                raise DefinitionError(f"{each.file}: {name!r} is defined in {found[name]} too")
+            found[name] = each.file
+            with in_file(each.file):
+                statement = resolved(project, each.statement)
+            assert isinstance(statement, Create), "to resolve a definition leaves its kind"
+            given = _by_default(project, statement)
+            added = () if given is statement else (on_error.OPTION,)
+            definitions.append(Defined(each.file, given, each.statement, frozenset(added)))
+    if whole and unread:
+        raise unread[0] if len(unread) == 1 else DefinitionError("\n".join(map(str, unread)))
+    return replace(project, definitions=tuple(definitions), unread=tuple(unread))
+
+
+@contextmanager
+def _noted(unread: list[DefinitionError]) -> Iterator[None]:
+    """Take note of a file, or a statement, that cannot be understood."""
+    try:
+        yield
+    except DefinitionError as error:
+        unread.append(error)
 
 
 def resolved(project: Project, statement: statements.Statement, root: Path | None = None) -> statements.Statement:
@@ -159,38 +176,40 @@ def _instance(name: str, given: Mapping[str, str]) -> CreateInstance:
     return CreateInstance(name, replicas)
 
 
-def _definitions(root: Path) -> Iterator[Defined]:
+def _definitions(root: Path, unread: list[DefinitionError]) -> Iterator[Defined]:
     for directory, kind in DIRECTORIES.items():
         for path in sorted((root / directory).glob("*")):
             file = f"{directory}/{path.name}"
             if path.name.startswith(".") or path.suffix in _LEFT_ALONE:
                 continue
-            with in_file(file):
+            with _noted(unread), in_file(file):
                 if path.suffix == ".sql":
-                    yield from _from_sql(path, file, kind)
+                    yield from _from_sql(_read(path), file, kind, unread)
                 elif path.suffix in _YAML and directory in FORMS:
                     try:
-                        yield Defined(file, defined(directory, path.stem, _read(path)))
+                        found = defined(directory, path.stem, _read(path))
                     except ValueError as error:
                         raise DefinitionError(str(error)) from error
+                    yield Defined(file, found)
                 else:
                     allowed = ".sql and .yml" if directory in FORMS else ".sql"
                     raise DefinitionError(f"{directory}/ may hold only {allowed} files")
 
 
-def _from_sql(path: Path, file: str, kind: type | UnionType) -> Iterator[Defined]:
-    for text in statements.placed(_read(path)):
-        statement = statements.parse(text)
-        if isinstance(statement, kind):
-            assert isinstance(statement, Create), "directories hold definitions"
-            yield Defined(file, statement)
-        elif isinstance(statement, Create):
-            right = next(name for name, each in DIRECTORIES.items() if isinstance(statement, each))
-            raise DefinitionError(f"{statement.name!r} belongs in {right}/")
-        else:
-            raise DefinitionError(
-                "a project's files hold definitions (CREATE …); run other statements with `strandline sql`"
-            )
+def _from_sql(whole: str, file: str, kind: type | UnionType, unread: list[DefinitionError]) -> Iterator[Defined]:
+    for text in statements.placed(whole):
+        with _noted(unread), in_file(file):
+            statement = statements.parse(text)
+            if isinstance(statement, kind):
+                assert isinstance(statement, Create), "directories hold definitions"
+                yield Defined(file, statement)
+            elif isinstance(statement, Create):
+                right = next(name for name, each in DIRECTORIES.items() if isinstance(statement, each))
+                raise DefinitionError(f"{statement.name!r} belongs in {right}/", statement.at)
+            else:
+                raise DefinitionError(
+                    "a project's files hold definitions (CREATE …); run other statements with `strandline sql`"
+                )
 
 
 def _read(path: Path) -> str:

@@ -5,6 +5,7 @@ They are all that is needed to ask a location, so this module imports nothing th
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,7 +14,7 @@ from urllib.parse import urlparse
 
 import msgspec
 
-from strandline.controller.defining.project.yaml_text import Scalar, struct, texts, words
+from strandline.controller.defining.project.yaml_text import Scalar, places, struct, texts, words
 from strandline.controller.location.config import (
     CACHE_BYTES_DEFAULT,
     DEPLOYMENT_DEFAULT,
@@ -23,7 +24,7 @@ from strandline.controller.location.config import (
 )
 from strandline.controller.location.interval import refuse_no_interval
 from strandline.controller.location.paths import path_of
-from strandline.errors import ConfigError
+from strandline.errors import ConfigError, DefinitionError, Position
 from strandline.options import file_text, resolve_reference
 
 if TYPE_CHECKING:
@@ -57,10 +58,14 @@ class Defined:
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """What a materialization may go ``INTO`` by name: a driver, and the options that all its users share."""
+    """What a materialization may go ``INTO`` by name: a driver, and the options that all its users share.
+
+    ``at``: where each of these stands in the settings.
+    """
 
     driver: str
     options: Mapping[str, str]
+    at: Mapping[str, Position] = field(default_factory=dict, compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +73,8 @@ class Project:
     """A project as its files say.  ``location`` and ``consensus`` are what `strandline.open` takes, ``config`` too.
 
     ``consensus`` is not shown: where it is not a reference, it may contain a password.  ``instances``: the addresses of
-    replicas, by instance.  ``definitions`` are there once its files were read (`files.load`).
+    replicas, by instance.  ``definitions`` are there once its files were read (`files.load`), and ``unread`` says what
+    could not be understood of them.
     """
 
     root: Path
@@ -80,6 +86,7 @@ class Project:
     definitions: tuple[Defined, ...] = ()
     on_error: str = "fail"
     instances: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    unread: tuple[DefinitionError, ...] = ()
 
 
 class _Instance(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -126,14 +133,15 @@ def settings(root: Path) -> Project:
 
     That is enough to ask its location.  Raises `ConfigError` as `load`.
     """
-    root = root.absolute()
+    root = plain(root)
     path = root / SETTINGS_FILE
     if not path.is_file():
         raise ConfigError(
             f"there is no project in {str(root)!r}: {SETTINGS_FILE} is missing; make one with `strandline init`"
         )
     try:
-        said = struct(file_text(path), _Settings)
+        text = file_text(path)
+        said = struct(text, _Settings)
     except OSError as error:
         raise ConfigError(f"{SETTINGS_FILE} cannot be read: {error.strerror}") from error
     except ValueError as error:
@@ -150,12 +158,13 @@ def settings(root: Path) -> Project:
         "replica_token": _seen(root, said.replica_token),
         **_said(root, said),
     }
-    endpoints = {}
+    endpoints, at = {}, places(text)
     for name, given in said.endpoints.items():
         options = texts(given)
         if "driver" not in options:
             raise ConfigError(f"{SETTINGS_FILE}: endpoint {name!r} names no driver, such as duckdb")
-        endpoints[name.lower()] = Endpoint(options.pop("driver"), options)
+        own = {key.lower(): at[f".endpoints.{name}.{key}"] for key in given if f".endpoints.{name}.{key}" in at}
+        endpoints[name.lower()] = Endpoint(options.pop("driver"), options, own)
     return Project(
         root,
         _location(root, resolve_reference(said.location, base=root)),
@@ -226,7 +235,7 @@ def _location(root: Path, text: str) -> str:
     if kind.scheme and kind.scheme != "file":
         return text
     try:
-        return (root / (path_of(text) if kind.scheme else text)).as_uri()
+        return plain(root / (path_of(text) if kind.scheme else text)).as_uri()
     except ConfigError as error:
         raise ConfigError(f"{SETTINGS_FILE}: location: {error}") from None
 
@@ -237,7 +246,20 @@ def absolute(root: Path, options: Mapping[str, str]) -> dict[str, str]:
     for key, value in options.items():
         scheme, _, rest = value.partition(":")
         if scheme == "file" and not rest.startswith("//"):
-            seen[key] = f"file:{root / rest}"
+            seen[key] = f"file:{plain(root / rest)}"
         elif key in _PATHS and "://" not in value and scheme != "env":
-            seen[key] = str(root / value)
+            seen[key] = str(plain(root / value))
     return seen
+
+
+def plain(path: Path) -> Path:
+    """Return an absolute path without ``..``, as far as it leads to the same place (a link may lead elsewhere).
+
+    >>> str(plain(Path("/p/./a/../in//x")))
+    '/p/in/x'
+    """
+    path = path.absolute()
+    if ".." not in path.parts:
+        return path
+    shorter = os.path.normpath(path)
+    return Path(shorter) if os.path.realpath(shorter) == os.path.realpath(path) else path

@@ -13,12 +13,13 @@ materialization may say by which ``instance`` they are run.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Final
 
 import msgspec
 
 from strandline.algebra.schema import quote
-from strandline.controller.defining.project.yaml_text import Scalar, struct, texts
+from strandline.controller.defining.project.yaml_text import Scalar, places, struct, texts
 from strandline.controller.language.clauses import INCLUDE, INCLUDED
 from strandline.controller.language.statements import (
     Bind,
@@ -146,4 +147,13 @@ FORMS: Final[Mapping[str, type[_Connection | _Source | _SourceTable | _Materiali
 
 def defined(directory: str, stem: str, text: str) -> Create:
     """Return what the file ``stem`` of a directory defines.  Raises `ValueError`, one sentence."""
-    return struct(text, FORMS[directory]).statement(stem)
+    statement = struct(text, FORMS[directory]).statement(stem)
+    at = places(text)
+    options = {path.removeprefix(".options.").lower(): place for path, place in at.items() if ".options." in path}
+    keys = {path.removeprefix("."): place for path, place in at.items() if path.count(".") == 1}
+    if isinstance(statement, CreateMaterialization):
+        bound = [replace(bind, at=at.get(f".collections[{number}]")) for number, bind in enumerate(statement.bindings)]
+        statement = replace(statement, bindings=tuple(bound))
+    if isinstance(statement, CreateConnection | CreateSource | CreateSourceTable | CreateMaterialization):
+        return replace(statement, options_at=keys | options)
+    return statement

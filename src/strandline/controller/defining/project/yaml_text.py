@@ -10,6 +10,8 @@ from typing import Any, TypeAlias, TypeVar
 import msgspec
 import yaml
 
+from strandline.errors import Position
+
 Scalar: TypeAlias = str | int | float | bool
 T = TypeVar("T")
 
@@ -41,9 +43,42 @@ def struct(text: str, kind: type[T]) -> T:
         where = "" if mark is None else f" (at line {mark.line + 1}, column {mark.column + 1})"
         raise ValueError(f"this is not YAML: {error.problem}{where}") from error
     except msgspec.ValidationError as error:
-        raise ValueError(f"{error}{_meant(str(error), kind)}") from error
+        raise ValueError(f"{error}{_meant(str(error), kind)}{_where(str(error), places(text))}") from error
     except yaml.YAMLError as error:
         raise ValueError(str(error)) from error
+
+
+def places(text: str) -> dict[str, Position]:
+    r"""Return where each key of YAML stands, and each entry of a list, by its path.
+
+    >>> sorted(places("into: csv\ncollections: [{collection: s}]"))
+    ['.collections', '.collections[0]', '.collections[0].collection', '.into']
+    """
+    found: dict[str, Position] = {}
+    nodes = [("", yaml.compose(text, yaml.SafeLoader))]
+    while nodes:
+        path, node = nodes.pop()
+        if isinstance(node, yaml.MappingNode):
+            inner = [(f"{path}.{key.value}", key, value) for key, value in node.value]
+        elif isinstance(node, yaml.SequenceNode):
+            inner = [(f"{path}[{number}]", value, value) for number, value in enumerate(node.value)]
+        else:
+            inner = []
+        for name, at, value in inner:
+            found[name] = Position(at.start_mark.line + 1, at.start_mark.column + 1)
+            nodes.append((name, value))
+    return found
+
+
+def _where(error: str, at: Mapping[str, Position]) -> str:
+    """Return where that stands which an error of msgspec's is about, if its path is known.
+
+    >>> _where("Object contains unknown field `pth` - at `$.a`", {".a": Position(1, 1), ".a.pth": Position(2, 3)})
+    ' (at line 2, column 3)'
+    """
+    path, unknown = re.search(r"at `\$(.*)`", error), re.search(r"unknown field `(.*?)`", error)
+    found = (path[1] if path else "") + (f".{unknown[1]}" if unknown else "")
+    return f" (at {at[found]})" if found in at else ""
 
 
 def _meant(error: str, kind: type) -> str:

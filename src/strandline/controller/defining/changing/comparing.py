@@ -1,0 +1,167 @@
+"""Comparing: what a definition says otherwise than what is there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from strandline.controller.defining import definitions, sources
+from strandline.controller.defining.changing.columns import gained
+from strandline.controller.defining.changing.replacing import meaning, same_query
+from strandline.controller.defining.ground import Ground
+from strandline.controller.defining.project.settings import Defined
+from strandline.controller.defining.relocating import lasting
+from strandline.controller.language.indexes import CreateIndex
+from strandline.controller.language.instances import CreateInstance
+from strandline.controller.language.placed import Kept
+from strandline.controller.language.statements import (
+    Create,
+    CreateConnection,
+    CreateMaterialization,
+    CreateSource,
+    CreateSourceTable,
+    CreateTable,
+    CreateView,
+)
+from strandline.controller.location import on_error
+from strandline.controller.location.items import (
+    Assigned,
+    Collected,
+    Connection,
+    Fed,
+    IndexItem,
+    InstanceItem,
+    Item,
+    Materialization,
+    SharedSource,
+    Source,
+    SourceTable,
+    Table,
+    View,
+)
+from strandline.controller.location.version import successor
+
+
+def is_replaced(core: Ground, present: Item, defined: Defined) -> bool:
+    """Return whether a definition says another query, or another schedule, for a view that is there."""
+    statement = defined.statement
+    if not isinstance(statement, CreateView) or not isinstance(present, View):
+        return False
+    return not _other_instance(statement.instance, present) and bool(_other_query(core, statement, present))
+
+
+def set_anew(present: Item, statement: Create) -> Iterator[str]:
+    """Yield what `_keep` takes over of a definition, but for columns; of a connection no value is said."""
+    match present, statement:
+        case Connection(), CreateConnection():
+            if (present.system, present.options) != (statement.system, statement.options):
+                yield "other options"
+        case InstanceItem(), CreateInstance():
+            if present.replicas != statement.replicas:
+                yield "other replicas"
+        case ((Source() | SharedSource() | SourceTable()), (CreateSource() | CreateSourceTable())):
+            for name in on_error.ALTERABLE_OF_SOURCES:
+                if (now := statement.options.get(name)) != present.options.get(name):
+                    yield f"no {name}" if now is None else f"{name} {now!r}"
+    if isinstance(present, Collected) and isinstance(statement, Kept):
+        before, now = present.keep_history, statement.keep_history
+        if now != before:
+            yield "a history as the settings say" if now is None else f"KEEP HISTORY FOR {now!r}"
+    if isinstance(present, Table | Source | SourceTable) and isinstance(statement, Kept):
+        after = definitions.keeping(present, statement).comments
+        for name in sorted(present.comments.keys() | after.keys()):
+            if (text := after.get(name)) != present.comments.get(name):
+                yield f"no comment on {name}" if text is None else f"{name} COMMENT {text!r}"
+
+
+def changed(core: Ground, present: Item, defined: Defined) -> str:
+    """Return, as text for a message, what differs from the definition; empty if nothing does, or it may."""
+
+    def own(options: Mapping[str, str]) -> dict[str, str]:
+        return lasting(options, defined.by_default)
+
+    match defined.statement, present:
+        case CreateTable() as wanted, Table():
+            return _other_columns(core, wanted, present)
+        case (CreateConnection(), Connection()) | (CreateInstance(), InstanceItem()):
+            return ""
+        case CreateIndex() as wanted, IndexItem():
+            key = tuple(column.lower() for column in wanted.columns)
+            if (wanted.collection.lower(), key) != (present.collection, tuple(each.lower() for each in present.key)):
+                return f"the columns ({', '.join(present.key)}) of {present.collection!r}"
+            return _other_instance(wanted.instance, present)
+        case CreateSource() as wanted, Source() | SharedSource():
+            if moved := _other_instance(wanted.instance, present):
+                return moved
+            if wanted.connector != present.connector:
+                return f"another connector: {present.connector} → {wanted.connector}"
+            if other := _other_options(own(present.options), own(wanted.options)):
+                return other
+            schema = sources.schema_of(core, wanted)
+            if schema is None or isinstance(present, SharedSource):
+                return "" if schema is None and isinstance(present, SharedSource) else "columns, or without them"
+            return _other_columns(core, wanted, present)
+        case CreateSourceTable() as wanted, SourceTable():
+            if (wanted.source.lower(), wanted.reference) != (present.source, present.reference):
+                return f"the reference {present.reference!r} of source {present.source!r}"
+            if other := _other_options(lasting(present.options), lasting(wanted.options)):
+                return other
+            return _other_columns(core, wanted, present)
+        case CreateView() as view, View():
+            return _other_instance(view.instance, present) or _other_query(core, view, present)
+        case CreateMaterialization() as wanted, Materialization():
+            if moved := _other_instance(wanted.instance, present):
+                return moved
+            if wanted.endpoint != present.endpoint:
+                return f"another endpoint: {present.endpoint} → {wanted.endpoint}"
+            if other := _other_options(own(present.options), own(wanted.options)):
+                return other
+            return _other_bindings(present, wanted)
+    return f"another kind: it is {definitions.a(present)}"
+
+
+def _other_instance(wanted: str, present: Assigned) -> str:
+    if wanted.lower() == present.instance:
+        return ""
+    return f"instance {present.instance!r}" if present.instance else "no instance"
+
+
+def _other_query(core: Ground, wanted: CreateView, present: View) -> str:
+    """Return what differs from the query of a view, or of what is to replace it."""
+    following = core.catalog.find(successor(present.name))
+    there = following if isinstance(following, View) else present
+    if same_query(wanted, there):
+        return "fewer columns of " + ", ".join(sorted(there.narrowed)) if wanted.replaces and there.narrowed else ""
+    return "another query" if meaning(wanted.query) != meaning(there.sql) else f"REFRESH {there.refresh or 'ON COMMIT'}"
+
+
+def _other_columns(core: Ground, wanted: CreateTable | CreateSource | CreateSourceTable, present: Table | Fed) -> str:
+    if gained(core, wanted, present) is not None:
+        return ""
+    return f"the columns ({present.schema.ddl}) → ({' '.join(wanted.columns.split())})"
+
+
+def _other_bindings(present: Materialization, wanted: CreateMaterialization) -> str:
+    """A binding without a key has the key that was inferred."""
+    there = {bound.collection: bound for bound in present.bindings}
+    same = len(there) == len(wanted.bindings) and all(
+        (bound := there.get(bind.collection.lower())) is not None
+        and bound.table == bind.table
+        and (not bind.key or [c.lower() for c in bind.key] == [c.lower() for c in bound.key])
+        for bind in wanted.bindings
+    )
+    return "" if same else "other collections, tables or keys"
+
+
+def _other_options(before: Mapping[str, str], now: Mapping[str, str]) -> str:
+    """Return which options differ, and how; empty: none does.
+
+    >>> _other_options({"header": "false", "path": "/d"}, {"path": "/d", "delimiter": "|"})
+    "other options: delimiter not given → '|', header 'false' → not given"
+    """
+
+    def said(options: Mapping[str, str], name: str) -> str:
+        return repr(options[name]) if name in options else "not given"
+
+    differing = [name for name in sorted(before.keys() | now.keys()) if before.get(name) != now.get(name)]
+    texts = [f"{name} {said(before, name)} → {said(now, name)}" for name in differing]
+    return f"other options: {', '.join(texts)}" if texts else ""

@@ -1,0 +1,200 @@
+"""Making: all that a project defines, on a ground that may be an environment or a trial of one.
+
+What is missing is created: connections and instances, then sources and tables, then the tables of sources, then views,
+each after those that it reads, then indexes, then materializations.  What may change is taken over: a connection, which
+its sources use at once; the replicas of an instance; how long history is kept; how many errors a source may hold, and
+whether it gets columns by itself; more columns of a table or a source.  A view with another query is replaced: ticks
+compute the new one beside it (`changing/replacing.py`).  Anything else that is there already must be as the project
+says.  What the project does not mention is left alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from operator import methodcaller
+
+from strandline.controller.defining import instances, sources
+from strandline.controller.defining.changing import tables
+from strandline.controller.defining.changing.columns import more_columns
+from strandline.controller.defining.changing.comparing import changed, is_replaced
+from strandline.controller.defining.changing.order import in_order, read_by, sorted_out
+from strandline.controller.defining.changing.replacing import replace_views
+from strandline.controller.defining.creating import create
+from strandline.controller.defining.ground import Ground
+from strandline.controller.defining.project.settings import SETTINGS_FILE, Defined, Project
+from strandline.controller.defining.relocating import relocated, seen_from
+from strandline.controller.defining.trying.mistakes import Mistake, Mistakes
+from strandline.controller.language.instances import CreateInstance
+from strandline.controller.language.statements import (
+    Create,
+    CreateConnection,
+    CreateMaterialization,
+    CreateSource,
+    CreateSourceTable,
+    CreateTable,
+    CreateView,
+)
+from strandline.controller.location import on_error
+from strandline.controller.location.catalog import unknown
+from strandline.controller.location.items import (
+    Connection,
+    Fed,
+    InstanceItem,
+    Item,
+    SharedSource,
+    Source,
+    SourceTable,
+    Table,
+    View,
+)
+from strandline.controller.location.version import moves, successor
+from strandline.errors import DefinitionError
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """What became of a project's definitions, by name; see `apply.Applied`."""
+
+    created: tuple[str, ...]
+    kept: tuple[str, ...]
+    replaced: tuple[str, ...]
+    later: tuple[str, ...]
+
+
+async def make(core: Ground, project: Project, mistakes: Mistakes, dropped: Collection[str] = ()) -> Made:
+    """Create what ``project`` defines and ``core`` lacks; what is there keeps its history for as long as it says now.
+
+    What cannot be made is left out, with what needs it, and noted as one of ``mistakes``.  ``dropped``: the names of
+    what is dropped before.
+
+    Raises `DefinitionError` naming views that read each other in a circle.
+    """
+    _refuse_unknown_endpoints(core, project, mistakes)
+    epoch, adopts = core.require_writing().epoch, core.config.take_over
+    catalog = await core.catalogs.change(epoch, partial(relocated, project, adopts=adopts))
+    project = seen_from(project, catalog.root)
+    if dropped:
+        await core.catalogs.change(epoch, methodcaller("lacking", frozenset(dropped)))
+    wanted, there = [], []
+    for defined in in_order(project.definitions):
+        present = core.catalog.find(defined.statement.name)
+        if mistakes.waits(defined, core.catalog):
+            continue
+        if present is None or is_replaced(core, present, defined):
+            wanted.append(defined)
+            continue
+        with mistakes.noted(defined):
+            if change := changed(core, present, defined):
+                mistakes.differs(defined, change)
+            else:
+                there.append((present, defined))
+    for present, defined in there:
+        with mistakes.noted(defined):
+            await _keep(core, present, defined)
+    missing: list[Defined] = []
+    replaced: list[Defined] = []
+    for each in wanted:
+        (missing if core.catalog.find(each.statement.name) is None else replaced).append(each)
+    at_once, after = sorted_out(core.catalog, missing, replaced)
+    created = [each for each in at_once if await _created(core, each, mistakes)]
+    await _replace(core, replaced, mistakes)
+    later: list[str] = []
+    for each in after:
+        if any(name in later or moves(core.catalog.find(successor(name)), core.catalog) for name in read_by(each)):
+            later.append(each.statement.name.lower())
+        elif await _created(core, each, mistakes):
+            created.append(each)
+    await core.catalogs.change(
+        epoch, methodcaller("with_defined", [each.statement.name for each in project.definitions])
+    )
+    return Made(
+        tuple(each.statement.name for each in created),
+        tuple(present.name for present, _ in there),
+        tuple(each.statement.name for each in replaced if core.catalog.find(successor(each.statement.name))),
+        tuple(later),
+    )
+
+
+async def _created(core: Ground, defined: Defined, mistakes: Mistakes) -> bool:
+    if mistakes.waits(defined, core.catalog):
+        return False
+    with mistakes.noted(defined):
+        if isinstance(defined.statement, CreateSource):
+            _resolve(core, defined.statement)
+        await create(core, defined.statement)
+        return True
+    return False
+
+
+def _resolve(core: Ground, statement: CreateSource) -> None:
+    """Raise `ConfigError` if a source, or a connection of it, refers to a value that is not there."""
+    shared = SharedSource(statement.name, statement.connector, statement.options, remap="", progress="")
+    own = on_error.others(statement.name, sources.connected(core, core.catalog, shared), on_error.SourceOptions)
+    core.assembly.connectors.resolve(statement.name, statement.connector, own)
+
+
+async def _replace(core: Ground, replaced: Sequence[Defined], mistakes: Mistakes) -> None:
+    """Replace views, all of them together: each may read another one as it is to be."""
+    views = [each.statement for each in replaced if isinstance(each.statement, CreateView)]
+    try:
+        if views:
+            await replace_views(core, views)
+    except DefinitionError:  # which of them is it, and in which file?
+        for each in replaced:
+            with mistakes.noted(each):
+                assert isinstance(each.statement, CreateView), "only views are replaced"
+                await replace_views(core, (each.statement,))
+
+
+def _refuse_unknown_endpoints(core: Ground, project: Project, mistakes: Mistakes) -> None:
+    """Take note of each endpoint without a driver that there is, whether a materialization uses it or not."""
+    drivers = core.assembly.endpoints
+    if drivers is None:  # any may be
+        return
+    wrong = set()
+    for name, endpoint in project.endpoints.items():
+        if endpoint.driver not in drivers:
+            refusal = unknown("driver", endpoint.driver, drivers)
+            text = f"{SETTINGS_FILE}: endpoint {name!r}: {refusal}; there are {', '.join(drivers)}"
+            mistakes.found.append(Mistake(name, DefinitionError(text, endpoint.at.get("driver")), "endpoint"))
+            wrong.add(name)
+    for defined in project.definitions:
+        written = defined.written
+        if isinstance(written, CreateMaterialization) and written.endpoint in wrong:
+            mistakes.lose(defined)
+            continue
+        match defined.statement:
+            case CreateMaterialization(endpoint=name, at=at) if name not in drivers:
+                ours = ", ".join(project.endpoints) or "none"
+                hint = f"the project's endpoints are: {ours}; the drivers are: {', '.join(drivers)}"
+                refusal = unknown("endpoint", name, [*project.endpoints, *drivers])
+                with mistakes.noted(defined):
+                    raise DefinitionError(f"{refusal.message}; {hint}", at)
+
+
+async def _keep(core: Ground, present: Item, defined: Defined) -> None:
+    """Take over what may change of ``present``: what `changed` lets change."""
+    statement = defined.statement
+    match present, statement:
+        case Connection(), CreateConnection():
+            if (present.system, present.options) != (statement.system, statement.options):
+                await sources.create_connection(core, replace(statement, replaces=True))
+        case InstanceItem(), CreateInstance():
+            await instances.keep(core, present, statement)
+        case ((Source() | SharedSource() | SourceTable()), (CreateSource() | CreateSourceTable())):
+            await sources.keep(core, present, statement)
+            await _widen(core, present, statement)
+        case Table(), CreateTable():
+            await _widen(core, present, statement)
+            await tables.keep(core, core.catalog.one(present.name, Table, "table"), statement)
+        case View(), CreateView():
+            await tables.keep(core, present, statement)
+
+
+async def _widen(core: Ground, present: Item, statement: Create) -> None:
+    if more := more_columns(core, statement, present):
+        there = core.catalog.collection(present.name)
+        assert isinstance(there, Table | Fed), "nothing else gets columns"
+        await tables.widen(core, there, more)

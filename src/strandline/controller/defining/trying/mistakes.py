@@ -1,0 +1,105 @@
+"""Mistakes: what keeps definitions of a project from being made, each where it stands."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from strandline.controller.defining.changing.order import needed_by
+from strandline.controller.defining.project.settings import SETTINGS_FILE, Defined, Endpoint, Project
+from strandline.controller.language.statements import CreateMaterialization
+from strandline.controller.location.catalog import Catalog
+from strandline.errors import (
+    ConfigError,
+    DefinitionError,
+    NoExecutor,
+    Position,
+    SourceError,
+    StrandlineError,
+    Unavailable,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Mistake:
+    """One mistake: the ``error`` says the file; ``name``: the item's, as its definition says it.
+
+    ``kind``: of what the name is, if of no item: a file, an endpoint, or the project.  ``differs``: the mistake is that
+    something else is there, which would have to be dropped.
+    """
+
+    name: str
+    error: StrandlineError
+    kind: str = ""
+    differs: bool = False
+
+
+class Mistakes:
+    """What is found of a project; whatever needs something that could not be made is not tried."""
+
+    def __init__(self, project: Project) -> None:
+        self._project = project
+        self.found = [Mistake(error.message.partition(":")[0], error, "file") for error in project.unread]
+        self._lost: set[str] = set()
+        self._names = {each.statement.name.lower() for each in project.definitions}
+
+    @contextmanager
+    def noted(self, defined: Defined) -> Iterator[None]:
+        """Take note of what is wrong with a definition.  What stores raise is let through, and `NoExecutor`."""
+        try:
+            yield
+        except NoExecutor:
+            raise
+        except (DefinitionError, ConfigError, SourceError, Unavailable) as error:
+            self.found.append(Mistake(defined.statement.name, self._placed(error, defined)))
+            self.lose(defined)
+
+    def _placed(self, error: StrandlineError, defined: Defined) -> StrandlineError:
+        """Return an error that says in which file it is, and where there: at the option that it names first, if any."""
+        file, statement = defined.file, defined.statement
+        at = error.position if isinstance(error, DefinitionError) else statement.at
+        text = error.message if isinstance(error, DefinitionError) else str(error)
+        named = re.search(r"\boption '?(\w+)", text)
+        if named is not None:
+            places: Mapping[str, Position] = getattr(statement, "options_at", {})
+            endpoint = self._endpoint(defined)
+            if endpoint is not None and named[1] in endpoint.options:
+                file, places, at = SETTINGS_FILE, endpoint.at, None
+            at = places.get(named[1], at)
+        if isinstance(error, DefinitionError):
+            return DefinitionError(f"{file}: {text}", at)
+        return type(error)(f"{file}: {text}" + (f" (at {at})" if at else ""))
+
+    def _endpoint(self, defined: Defined) -> Endpoint | None:
+        """Return the endpoint that a materialization names, of which it has options that its own file does not say."""
+        written = defined.written
+        return self._project.endpoints.get(written.endpoint) if isinstance(written, CreateMaterialization) else None
+
+    def differs(self, defined: Defined, change: str) -> None:
+        """Take note that an item is there otherwise; ``change``: what differs.  It stays, so what needs it is tried."""
+        name = defined.statement.name
+        said = f"{defined.file}: {name!r} was created with {change}; drop it first, or put the definition back"
+        self.found.append(Mistake(name, DefinitionError(said), differs=True))
+
+    def lose(self, defined: Defined) -> None:
+        """Take what needs this definition for wrong with it: that is no mistake of its own."""
+        self._lost.add(defined.statement.name.lower())
+
+    def waits(self, defined: Defined, catalog: Catalog) -> bool:
+        """Return whether a definition was lost, or needs one that was, and is not in ``catalog`` from before."""
+        if defined.statement.name.lower() in self._lost:
+            return True
+        missing = needed_by(defined) - catalog.items.keys()
+        if missing & self._lost or (self._project.unread and missing - self._names):  # what is unread may define it
+            self.lose(defined)
+            return True
+        return False
+
+
+def together(mistakes: Sequence[Mistake]) -> StrandlineError:
+    """Return all mistakes, of which there is one at least, as one error."""
+    if len(mistakes) == 1:
+        return mistakes[0].error
+    return DefinitionError("\n".join(str(each.error) for each in mistakes))
