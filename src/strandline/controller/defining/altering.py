@@ -16,6 +16,8 @@ from strandline.controller.core import Core
 from strandline.controller.defining import instances, sources
 from strandline.controller.defining.changing import tables
 from strandline.controller.defining.ground import Ground
+from strandline.controller.defining.project.settings import Defined
+from strandline.controller.defining.relocating import options_of
 from strandline.controller.defining.triggers import require_trigger
 from strandline.controller.language.altering import (
     AddColumns,
@@ -23,13 +25,15 @@ from strandline.controller.language.altering import (
     AlterMaterialization,
     AlterSource,
     KeepHistory,
+    Of,
     Rename,
     SetOptions,
 )
+from strandline.controller.language.statements import CreateMaterialization, CreateSource, CreateSourceTable
 from strandline.controller.location import on_error
 from strandline.controller.location.audits import audited
 from strandline.controller.location.catalog import Catalog
-from strandline.controller.location.items import Materialization, SharedSource, Source, SourceTable, Table
+from strandline.controller.location.items import Item, Materialization, SharedSource, Source, SourceTable, Table
 from strandline.errors import DefinitionError
 from strandline.materialize.driver import require_all
 
@@ -51,6 +55,40 @@ async def alter(core: Ground, statement: Alter) -> None:
             await tables.keep_history(core, statement)
         case _:
             await instances.alter(core, statement)
+
+
+def alterable(core: Ground, item: Item) -> tuple[str, ...]:
+    """Return the options of an item that may change while it is there, by ALTER or by its definition in a project."""
+    match item:
+        case Materialization():
+            return ALTERABLE
+        case Source() | SharedSource():
+            return (*on_error.ALTERABLE_OF_SOURCES, *core.assembly.connectors.alterable(item.connector))
+        case SourceTable():
+            return on_error.ALTERABLE_OF_SOURCES
+    return ()
+
+
+def set_anew(core: Ground, item: Item, defined: Defined) -> dict[str, str | None]:
+    """Return the options of an item that may change and that its definition says otherwise; None: it says nothing.
+
+    What the project's defaults gave it when it was created stays.
+    """
+    wanted = options_of(defined.statement)
+    names = frozenset(alterable(core, item)) - defined.by_default
+    return {name: wanted.get(name) for name in sorted(names) if wanted.get(name) != options_of(item).get(name)}
+
+
+async def keep_options(core: Ground, item: Item, defined: Defined) -> None:
+    """Alter what `set_anew` finds.  Raises as ALTER does."""
+    if not (options := set_anew(core, item, defined)):
+        return
+    match defined.statement:
+        case CreateMaterialization(at=at):
+            await alter_materialization(core, AlterMaterialization(item.name, options, at=at))
+        case CreateSource(at=at) | CreateSourceTable(at=at):
+            kind: Of = "TABLE" if isinstance(item, SourceTable) else "SOURCE"
+            await alter_source(core, AlterSource(item.name, options, kind=kind, at=at))
 
 
 async def alter_materialization(core: Ground, statement: AlterMaterialization) -> None:
@@ -84,8 +122,7 @@ async def alter_source(core: Ground, statement: AlterSource) -> None:
     writing = core.require_writing()
     with within(statement.at):
         made = _altered_source(core.catalog, statement)
-    own = () if isinstance(made, SourceTable) else core.assembly.connectors.alterable(made.connector)
-    _require_alterable(statement, (*on_error.ALTERABLE_OF_SOURCES, *own), f"the {statement.kind.lower()}")
+    _require_alterable(statement, alterable(core, made), f"the {statement.kind.lower()}")
     if not isinstance(made, SourceTable):
         with within(statement.at):
             sources.check_again(core, core.catalog.with_item(made), made.name)

@@ -21,7 +21,6 @@ import msgspec
 
 from strandline.controller.defining.project.files import load, resolved
 from strandline.controller.defining.project.settings import Project, absolute, shares_location
-from strandline.controller.location import on_error
 from strandline.controller.location.catalog import Catalog
 from strandline.controller.location.items import Connection, Item, Materialization, SharedSource, Source
 from strandline.errors import ConfigError, DefinitionError
@@ -44,9 +43,13 @@ def relocated(project: Project, catalog: Catalog, *, adopts: bool = False) -> Ca
         present = catalog.find(defined.statement.name)
         if isinstance(present, Source | SharedSource | Connection | Materialization):
             was, defaults = resolved(project, defined.written, Path(before)), defined.by_default
-            if lasting(present.options, defaults) == lasting(options_of(was)):
-                moved = {**present.options, **lasting(options_of(defined.statement), defaults)}
-                after = after.with_item(msgspec.structs.replace(present, options=moved))
+            now = options_of(defined.statement)
+            as_seen = {
+                name: now[name]
+                for name, text in options_of(was).items()
+                if name not in defaults and present.options.get(name) == text
+            }
+            after = after.with_item(msgspec.structs.replace(present, options={**present.options, **as_seen}))
     return after
 
 
@@ -107,11 +110,7 @@ def options_of(statement: object) -> Mapping[str, str]:
     return options
 
 
-def lasting(options: Mapping[str, str], by_default: AbstractSet[str] = frozenset()) -> dict[str, str]:
-    """Return the options that cannot change while an item is there, without those that a default gave.
-
-    Paths are absolute already, and are spelled in one way.
-    """
-    changing = by_default | {*on_error.ALTERABLE_OF_SOURCES}
+def lasting(options: Mapping[str, str], changing: AbstractSet[str]) -> dict[str, str]:
+    """Return options without those that may change.  Paths are absolute already, and are spelled in one way."""
     found = {name: text for name, text in options.items() if name not in changing}
     return found | absolute(Path("/"), {name: text for name, text in found.items() if text.startswith(("/", "file:/"))})

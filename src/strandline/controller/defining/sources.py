@@ -222,18 +222,12 @@ async def require_wider(core: Ground, present: Fed, after: Catalog) -> None:
 
 async def keep(
     core: Ground,
-    item: Source | SharedSource | SourceTable,
+    item: Source | SourceTable,
     statement: statements.CreateSource | statements.CreateSourceTable,
 ) -> None:
-    """Take over how long the history of ``item``, which is there, is kept, and its options that may change."""
-    wanted = item if isinstance(item, SharedSource) else keeping(item, statement)
-    others = {name: text for name, text in item.options.items() if name not in on_error.ALTERABLE_OF_SOURCES}
-    now = {name: text for name, text in statement.options.items() if name in on_error.ALTERABLE_OF_SOURCES}
-    wanted = msgspec.structs.replace(wanted, options={**others, **now})
-    if wanted == item:
+    """Take over how long the history of ``item``, which is there, is kept, and its comments."""
+    if (wanted := keeping(item, statement)) == item:
         return
-    with _at_option(statement):
-        on_error.others(item.name, now, on_error.SourceOptions)
     await core.catalogs.change(core.require_writing().epoch, lambda catalog: catalog.with_item(wanted))
 
 

@@ -229,7 +229,7 @@ def _change(
             if more := more_columns(core, statement, present):
                 named = ", ".join(f"{column.name} {column.type}" for column in more)
                 return Change("alter", kind, present.name, f"it gets {named}", "NULL in the rows that are there")
-            if anew := ", ".join(set_anew(present, statement)):
+            if anew := ", ".join(set_anew(core, present, defined)):
                 return Change("alter", kind, present.name, f"it gets {anew}", "nothing is computed anew")
     except DefinitionError as error:
         return Change("refused", kind, present.name, str(error))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from strandline.controller.defining import definitions, sources
+from strandline.controller.defining import altering, definitions, sources
 from strandline.controller.defining.changing.columns import gained
 from strandline.controller.defining.changing.replacing import meaning, same_query
 from strandline.controller.defining.ground import Ground
@@ -14,7 +14,6 @@ from strandline.controller.language.indexes import CreateIndex
 from strandline.controller.language.instances import CreateInstance
 from strandline.controller.language.placed import Kept
 from strandline.controller.language.statements import (
-    Create,
     CreateConnection,
     CreateMaterialization,
     CreateSource,
@@ -22,7 +21,6 @@ from strandline.controller.language.statements import (
     CreateTable,
     CreateView,
 )
-from strandline.controller.location import on_error
 from strandline.controller.location.items import (
     Assigned,
     Collected,
@@ -49,8 +47,9 @@ def is_replaced(core: Ground, present: Item, defined: Defined) -> bool:
     return not _other_instance(statement.instance, present) and bool(_other_query(core, statement, present))
 
 
-def set_anew(present: Item, statement: Create) -> Iterator[str]:
+def set_anew(core: Ground, present: Item, defined: Defined) -> Iterator[str]:
     """Yield what `_keep` takes over of a definition, but for columns; of a connection no value is said."""
+    statement = defined.statement
     match present, statement:
         case Connection(), CreateConnection():
             if (present.system, present.options) != (statement.system, statement.options):
@@ -58,10 +57,8 @@ def set_anew(present: Item, statement: Create) -> Iterator[str]:
         case InstanceItem(), CreateInstance():
             if present.replicas != statement.replicas:
                 yield "other replicas"
-        case ((Source() | SharedSource() | SourceTable()), (CreateSource() | CreateSourceTable())):
-            for name in on_error.ALTERABLE_OF_SOURCES:
-                if (now := statement.options.get(name)) != present.options.get(name):
-                    yield f"no {name}" if now is None else f"{name} {now!r}"
+    for name, text in altering.set_anew(core, present, defined).items():
+        yield f"no {name}" if text is None else f"{name} {text!r}"
     if isinstance(present, Collected) and isinstance(statement, Kept):
         before, now = present.keep_history, statement.keep_history
         if now != before:
@@ -77,7 +74,7 @@ def changed(core: Ground, present: Item, defined: Defined) -> str:
     """Return, as text for a message, what differs from the definition; empty if nothing does, or it may."""
 
     def own(options: Mapping[str, str]) -> dict[str, str]:
-        return lasting(options, defined.by_default)
+        return lasting(options, defined.by_default.union(altering.alterable(core, present)))
 
     match defined.statement, present:
         case CreateTable() as wanted, Table():
@@ -103,7 +100,7 @@ def changed(core: Ground, present: Item, defined: Defined) -> str:
         case CreateSourceTable() as wanted, SourceTable():
             if (wanted.source.lower(), wanted.reference) != (present.source, present.reference):
                 return f"the reference {present.reference!r} of source {present.source!r}"
-            if other := _other_options(lasting(present.options), lasting(wanted.options)):
+            if other := _other_options(own(present.options), own(wanted.options)):
                 return other
             return _other_columns(core, wanted, present)
         case CreateView() as view, View():

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from operator import methodcaller
 
-from strandline.controller.defining import instances, sources
+from strandline.controller.defining import altering, instances, sources
 from strandline.controller.defining.changing import tables
 from strandline.controller.defining.changing.columns import more_columns
 from strandline.controller.defining.changing.comparing import changed, is_replaced
@@ -43,6 +43,7 @@ from strandline.controller.location.items import (
     Fed,
     InstanceItem,
     Item,
+    Materialization,
     SharedSource,
     Source,
     SourceTable,
@@ -184,8 +185,12 @@ async def _keep(core: Ground, present: Item, defined: Defined) -> None:
         case InstanceItem(), CreateInstance():
             await instances.keep(core, present, statement)
         case ((Source() | SharedSource() | SourceTable()), (CreateSource() | CreateSourceTable())):
-            await sources.keep(core, present, statement)
+            await altering.keep_options(core, present, defined)
+            if not isinstance(present, SharedSource):
+                await sources.keep(core, core.catalog.one(present.name, type(present), "source"), statement)
             await _widen(core, present, statement)
+        case Materialization(), CreateMaterialization():
+            await altering.keep_options(core, present, defined)
         case Table(), CreateTable():
             await _widen(core, present, statement)
             await tables.keep(core, core.catalog.one(present.name, Table, "table"), statement)
