@@ -100,7 +100,7 @@ def test_a_view_whose_file_goes_is_kept_and_that_is_said_once(place: Place) -> N
     assert event == "not applied"
     assert what == (
         "views/v.sql: 'v' is defined here no longer, and is kept up to date all the same: "
-        "drop it with `strandline apply --drop`, or put the definition back"
+        "drop it with `strandline apply --drop v`, or put the definition back"
     )
     assert "v" in place.core.catalog.items
     assert place.looked() == []

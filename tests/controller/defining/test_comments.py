@@ -38,11 +38,11 @@ def test_a_project_that_says_something_else_changes_the_comment_alone() -> None:
     """Damage: a comment is never the one of the file again; or a table is made anew for it."""
     process = Location().run({"t": TEXT})
     other = project({"t": "CREATE TABLE t (ID INT, n INT COMMENT 'how many')"})
-    changes = run_sync(planned(process.core, other, {}))
+    changes = run_sync(planned(process.core, other, {})).changes
     assert [(each.what, each.why) for each in changes] == [("alter", "it gets no comment on id, n COMMENT 'how many'")]
     run_sync(apply(process.core, other))
     assert described(process.core) == [("id", "int", None), ("n", "int", "how many")]
-    assert run_sync(planned(process.core, other, {})) == ()
+    assert run_sync(planned(process.core, other, {})).changes == ()
 
 
 def test_columns_that_come_later_bring_their_comments_and_leave_the_others() -> None:

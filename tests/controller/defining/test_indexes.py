@@ -102,7 +102,7 @@ def test_a_project_has_indexes_in_a_directory_of_their_own(core: Core, tmp_path:
     for text in ("CREATE INDEX a ON items (grp)", "CREATE INDEX a ON totals (n)", "CREATE INDEX a ON totals (grp, n)"):
         with pytest.raises(DefinitionError, match=r"indexes/all.sql: 'a' was created with the columns \(grp\)"):
             applied(indexes=text)
-    with pytest.raises(DefinitionError, match="'a' was created with no instance"):
+    with pytest.raises(DefinitionError, match="there is no instance 'x'"):
         applied(indexes="CREATE INDEX a ON totals (grp) IN INSTANCE x")
     with pytest.raises(DefinitionError, match="belongs in views/"):
         applied(indexes=TOTALS)
@@ -119,6 +119,7 @@ def test_status_says_how_an_index_answers(core: Core) -> None:
             "instance": None,
             "in_memory": True,
             "peeks": {"memory": 0, "scanned": 0},
+            "waiting": None,
             "problem": None,
         }
     }

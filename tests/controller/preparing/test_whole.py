@@ -84,6 +84,36 @@ def settled(catalog: Catalog) -> Mapping[str, object]:
     return dict(catalog.items)
 
 
+IN_PLACE: Final[Mapping[str, tuple[Edit, str, str]]] = {
+    "a source": (("sources/s.sql", "header =", "retain = 'false', header ="), "s", "retain 'false'"),
+    "a materialization": (
+        ("materializations/m.yml", "into: out", "into: out\noptions:\n  every: 10 minutes"),
+        "m",
+        "every '10 minutes'",
+    ),
+}
+
+
+@pytest.mark.parametrize("what", IN_PLACE)
+def test_an_option_that_can_be_altered_is_altered_in_place(deployed: Deployed, what: str) -> None:
+    """Damage: a source whose files may go from now on is read again, or an endpoint's tables are filled anew."""
+    edit, name, gets = IN_PLACE[what]
+    before = settled(deployed.catalog)
+    deployed.edit(*edit)
+    (change,) = deployed.plan()["changes"]
+    assert (change["what"], change["name"], change["why"]) == ("alter", name, f"it gets {gets}")
+    done = deployed.deploy()
+    assert (done["refused"], done["created"], done["dropped"]) == ([], [], [])
+    option, value = gets.replace("'", "").split(" ", 1)
+    now = settled(deployed.catalog)
+    assert now[name].options == before[name].options | {option: value}
+    assert {other for other in now if now[other] != before[other]} == {name}
+    assert deployed.plan()["changes"] == []
+    deployed.edit(edit[0], edit[2], edit[1])
+    deployed.deploy()
+    assert settled(deployed.catalog) == before
+
+
 @pytest.mark.parametrize("mistake", MISTAKES)
 def test_a_mistake_in_a_definition_that_is_there_is_in_the_plan_and_destroys_nothing(
     deployed: Deployed, mistake: str

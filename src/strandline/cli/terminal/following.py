@@ -7,6 +7,7 @@ be applied is logged once for each change, with what to do: a definition that di
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Final, Protocol, TypeAlias
@@ -103,7 +104,7 @@ def _left(before: Project, now: Project) -> Iterator[str]:
             reads = f" ({', '.join(readers)} read{'s' if len(readers) == 1 else ''} it)" if readers else ""
             yield (
                 f"{each.file}: {each.statement.name!r} is defined here no longer, and is kept up to date all the same"
-                f"{reads}: drop it with `strandline apply --drop`, or put the definition back"
+                f"{reads}: drop it with `strandline apply --drop {shlex.quote(name)}`, or put the definition back"
             )
     if (before.config, before.location, before.consensus, before.tick_ms) != (
         now.config,
