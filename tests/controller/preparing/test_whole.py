@@ -285,6 +285,30 @@ def ended(root: Path, at: int, *, after: bool) -> tuple[str, int]:
     return "nothing" if nothing else "all", count
 
 
+def test_a_connection_that_refers_to_what_is_not_there_is_a_mistake(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Damage: a variable is forgotten, and all sources of a connection stand still."""
+    Kinds({"one": Upstream()}).install(monkeypatch.setitem)
+    deployed = Deployed(
+        tmp_path,
+        {
+            "strandline.yml": "location: data",
+            "connections/here.sql": "CREATE CONNECTION here TO lists (server = one)",
+            "sources/s.sql": "CREATE SOURCE s (partition STRING, offset BIGINT, value BIGINT) "
+            "FROM list (connection = here)",
+        },
+    )
+    before = settled(deployed.catalog)
+    deployed.edit("connections/here.sql", "= one", "= one, password = 'env:NOWHERE_TO_BE_FOUND'")
+    (why,) = deployed.deploy()["refused"]
+    assert re.search("connections/here.sql: .*variable 'NOWHERE_TO_BE_FOUND', which is not set", why), why
+    assert settled(deployed.catalog) == before
+    monkeypatch.setenv("NOWHERE_TO_BE_FOUND", "hush")
+    assert deployed.deploy()["refused"] == []
+    assert settled(deployed.catalog) != before
+
+
 @pytest.mark.parametrize("after", [False, True])
 @pytest.mark.parametrize("steps", [5, pytest.param(500, marks=pytest.mark.slow)])
 def test_wherever_the_process_ends_all_of_a_project_is_applied_or_nothing(

@@ -123,17 +123,17 @@ async def _created(core: Ground, defined: Defined, mistakes: Mistakes) -> bool:
         return False
     with mistakes.noted(defined):
         if isinstance(defined.statement, CreateSource):
-            _resolve(core, defined.statement)
+            statement = defined.statement
+            _resolve(core, SharedSource(statement.name, statement.connector, statement.options, remap="", progress=""))
         await create(core, defined.statement)
         return True
     return False
 
 
-def _resolve(core: Ground, statement: CreateSource) -> None:
+def _resolve(core: Ground, source: Source | SharedSource) -> None:
     """Raise `ConfigError` if a source, or a connection of it, refers to a value that is not there."""
-    shared = SharedSource(statement.name, statement.connector, statement.options, remap="", progress="")
-    own = on_error.others(statement.name, sources.connected(core, core.catalog, shared), on_error.SourceOptions)
-    core.assembly.connectors.resolve(statement.name, statement.connector, own)
+    own = on_error.others(source.name, sources.connected(core, core.catalog, source), on_error.SourceOptions)
+    core.assembly.connectors.resolve(source.name, source.connector, own)
 
 
 async def _replace(core: Ground, replaced: Sequence[Defined], mistakes: Mistakes) -> None:
@@ -182,6 +182,9 @@ async def _keep(core: Ground, present: Item, defined: Defined) -> None:
         case Connection(), CreateConnection():
             if (present.system, present.options) != (statement.system, statement.options):
                 await sources.create_connection(core, replace(statement, replaces=True))
+                for name in core.catalog.dependents(statement.name):
+                    if isinstance(source := core.catalog.find(name), Source | SharedSource):
+                        _resolve(core, source)
         case InstanceItem(), CreateInstance():
             await instances.keep(core, present, statement)
         case ((Source() | SharedSource() | SourceTable()), (CreateSource() | CreateSourceTable())):
