@@ -101,7 +101,7 @@ def scenes(project: Shop, watched: Terminal) -> Iterator[list[str]]:
     busy += [r"^pages +idle +[0-5]\.\d s +0 rows/s +2 ", *(rf"^{name} .* rows$" for name in ("by_digit", "per_page"))]
     yield watched.until(holds(*busy, "gc runs"))
     project.write(AWAY)
-    yield watched.until(holds(*busy, "^problem: digits", "^notice: visits", "^digits +failed +0 rows/s"))
+    yield watched.until(holds(*busy, "^problem: digits", "^waiting: visits", "^digits +failed +0 rows/s"))
     project.kill()
     yield watched.until(holds(r"has\s+ended", *(rf"^{name} .*  {OLD}" for name in (*RATES, "pages"))))
 
