@@ -77,7 +77,8 @@ def ticked(process: subprocess.Popen[str]) -> None:
     assert process.stdout is not None
     assert process.stderr is not None
     for line in process.stdout:
-        if json.loads(line).get("problems") == {}:
+        told = json.loads(line)
+        if told.get("problems") == {} and told["waiting"] == {}:
             return
     raise AssertionError(process.stderr.read())
 
