@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import tempfile
 import time
+from decimal import Decimal
 from pathlib import Path
 from typing import Final
 
@@ -59,7 +60,8 @@ def _run(root: Path, options: str) -> None:
     with strandline.open(project.location, config=config) as env:
         env.apply(project)
         env.insert(
-            "products", [{"id": 1, "name": "tea", "price": "4.50"}, {"id": 2, "name": "coffee", "price": "6.00"}]
+            "products",
+            [{"id": 1, "name": "tea", "price": Decimal("4.50")}, {"id": 2, "name": "coffee", "price": Decimal("6.00")}],
         )
         for name, count in (("few", 3), ("many", MANY), ("again", 3)):
             orders = root / "incoming" / f"{name}.csv"
