@@ -262,7 +262,7 @@ class Writing:
 
     @property
     def location(self) -> str:
-        """The mark of the location, as replicas are told it; empty: it has none."""
+        """The mark of the location, which replicas compare with theirs; empty: it has none."""
         return self.running.hello.location
 
     def now(self) -> int:

@@ -185,7 +185,7 @@ def test_a_change_that_needs_a_drop_stops_all_others_until_it_is_named(deployed:
 
 
 def test_a_recreation_says_what_differs_and_what_it_costs(deployed: Deployed) -> None:
-    """Damage: nobody knows that a changed letter costs hours of reading."""
+    """Damage: no plan says that a changed letter costs hours of reading."""
     deployed.edit(*CHANGES["an endpoint"])
     (change,) = deployed.plan()["changes"]
     root = deployed.root

@@ -476,7 +476,7 @@ def _view(cursor: Cursor, quiet: bool, replaces: bool) -> CreateView:
 
 def _materialization(cursor: Cursor, quiet: bool) -> CreateMaterialization:
     at, name = cursor.position, cursor.only_name()
-    instance, instance_at = clauses.instance(cursor)
+    instance = clauses.instance(cursor)
     cursor.take("INTO")
     endpoint, given = cursor.name().lower(), clauses.behind_word(cursor)
     cursor.refuse("CREATE MATERIALIZATION", unsupported.MATERIALIZATION_CLAUSES)
@@ -485,9 +485,7 @@ def _materialization(cursor: Cursor, quiet: bool) -> CreateMaterialization:
     while cursor.accept(","):
         bindings.append(_binding(cursor))
     cursor.refuse("CREATE MATERIALIZATION", unsupported.MATERIALIZATION_CLAUSES)
-    return CreateMaterialization(
-        name, endpoint, given.options, tuple(bindings), quiet, instance, instance_at, given.at, at=at
-    )
+    return CreateMaterialization(name, endpoint, given.options, tuple(bindings), quiet, *instance, given.at, at=at)
 
 
 def _binding(cursor: Cursor) -> Bind:
@@ -503,9 +501,8 @@ def _drop(cursor: Cursor) -> Drop:
         if cursor.accept(*words):
             quiet = cursor.accept("IF", "EXISTS")
             at, name = cursor.position, cursor.only_name()
-            for clause in ("CASCADE", "PURGE", "RESTRICT"):
-                if cursor.peek() == clause:
-                    raise cursor.unsupported(f"DROP … {clause}", "")
+            if (clause := cursor.peek()) in {"CASCADE", "PURGE", "RESTRICT"}:
+                raise cursor.unsupported(f"DROP … {clause}", "")
             return Drop(" ".join(words).lower(), name, quiet, at=at)
     raise _other_kind(cursor, "DROP")
 

@@ -82,7 +82,7 @@ async def planned(core: Core, project: Project, counted: Mapping[str, int], drop
     """Return what applying ``project`` changes; ``counted``: live counters.
 
     ``drop``: what is to be dropped besides what is recreated, by name or `ALL`.  What is wrong is refused: all of it
-    was tried (`trying/trial.py`).
+    was tried (`controller/defining/trying/trial.py`).
 
     Raises `InvalidUsage` if a name of ``drop`` is none of an item, or one of an item that needs no drop.
     """
