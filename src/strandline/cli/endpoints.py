@@ -21,7 +21,8 @@ from strandline.materialize.driver import Driver, DriverKind
 from strandline.materialize.wire.options import CODEC_VARIABLE, codec
 from strandline.store.system import SystemClock
 from strandline.wiring.loop import RunningTask
-from strandline.wiring.registry import DRIVERS, described, named, opened, page
+from strandline.wiring.page import page
+from strandline.wiring.registry import DRIVERS, described, named, opened
 
 NUMBER: Final = "{n}"
 """In an option: another number for each endpoint of `driver_check`."""

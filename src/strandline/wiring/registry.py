@@ -5,26 +5,24 @@ A reader or a driver is an entry in its own file, which is imported when it is c
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from strandline.algebra.schema import Schema, quote
-from strandline.controller.location.on_error import MaterializationOptions, SourceOptions
 from strandline.errors import ConfigError, DefinitionError, SourceError, Unavailable
 from strandline.extras import require
 from strandline.instance.commands import Output, RunIngestion
 from strandline.materialize.driver import Driver, DriverKind
-from strandline.options import lines, resolve_reference, understood
+from strandline.options import resolve_reference, understood
 from strandline.persist.client import PersistClient
 from strandline.plane.engine import Engine
 from strandline.sources.kinds import ConnectionKind, Discovered
 from strandline.sources.reader import FileDecoder, MessageDecoder, ReaderKind, SourceReader, Surroundings
 from strandline.store.clock import Clock
 from strandline.wiring.kinds import Kinds
-from strandline.wiring.locations import KINDS as LOCATIONS
 
 if TYPE_CHECKING:
     from strandline.materialize.drivers.webhook.trigger import WebhookTrigger
@@ -311,44 +309,3 @@ def trigger(url: str) -> WebhookTrigger:
         return WebhookTrigger(resolved)
     except ValueError:
         raise DefinitionError("option 'trigger' must be a URL, as https://example.org/hook, or refer to one") from None
-
-
-def page() -> str:
-    """Return every option of every source, endpoint and store, as the Markdown of docs/options.md."""
-    parts = [
-        _HEAD,
-        "## Sources\n\nEvery source takes these:\n",
-        *lines(SourceOptions),
-        *(part for kind in READERS.values() for part in _reader_lines(kind)),
-        *(
-            part
-            for kind in CONNECTIONS.values()
-            for part in (f"\n## Connections `TO {kind.name}`\n", *lines(kind.options))
-        ),
-        "\n## Materializations\n\nEvery materialization takes these:\n",
-        *lines(MaterializationOptions),
-    ]
-    for driver_kind in DRIVERS.values():
-        parts += [f"\n### `INTO {driver_kind.name}` ({driver_kind.documentation_url})\n", *lines(driver_kind.options)]
-        parts += ["\nOf each table:\n", *lines(driver_kind.resource)]
-    for location in dict.fromkeys(LOCATIONS.values()):
-        if location.options is not None:
-            parts += [f"\n## `storage` of a location `{location.form}`\n", *lines(location.options)]
-    return "\n".join(parts)
-
-
-def _reader_lines(kind: ReaderKind[Any]) -> Iterator[str]:
-    yield f"\n### `USING {kind.name}`\n"
-    for option, connection in kind.connections.items():
-        yield f"`{option}` names a connection `TO {connection.name}`, which gives that one's options.\n"
-    if kind.tables:
-        yield "It has tables: the source has no columns, and `CREATE TABLE … FROM SOURCE` makes a collection of each.\n"
-    yield from lines(kind.options)
-
-
-_HEAD: Final = """# Options
-
-`strandline options` prints this page, from what readers, drivers and stores declare; a test compares. An option is a
-text. Where its meaning says so, it may be a reference to the place of the real value: `env:NAME` or `file:PATH`. A
-secret must be one.
-"""

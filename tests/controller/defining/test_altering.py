@@ -15,7 +15,7 @@ from strandline.controller.asking.status import status
 from strandline.controller.asking.verification import verify_endpoint
 from strandline.controller.core import Core
 from strandline.controller.defining import definitions
-from strandline.controller.defining.altering import ALTERABLE, alter_materialization
+from strandline.controller.defining.altering import alter_materialization
 from strandline.controller.language.altering import AlterMaterialization
 from strandline.controller.language.statements import Bind, CreateMaterialization, parse
 from strandline.controller.location import on_error
@@ -184,4 +184,4 @@ def test_what_cannot_be_altered_is_refused_with_its_place(
 
 def test_what_can_be_altered_is_no_option_of_an_endpoint() -> None:
     """Damage: an endpoint changes under the rows that it was given."""
-    assert set(ALTERABLE) < on_error.names(on_error.MaterializationOptions)
+    assert set(on_error.ALTERABLE) < on_error.names(on_error.MaterializationOptions)

@@ -6,7 +6,6 @@ They do not say what a collection or an endpoint holds.  The next tick ends the 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Final
 
 import msgspec
 
@@ -15,9 +14,9 @@ from strandline.controller.commanded import spec_of
 from strandline.controller.core import Core
 from strandline.controller.defining import instances, sources
 from strandline.controller.defining.changing import tables
+from strandline.controller.defining.changing.comparing import alterable, options_anew
 from strandline.controller.defining.ground import Ground
 from strandline.controller.defining.project.settings import Defined
-from strandline.controller.defining.relocating import options_of
 from strandline.controller.defining.triggers import require_trigger
 from strandline.controller.language.altering import (
     AddColumns,
@@ -37,8 +36,6 @@ from strandline.controller.location.items import Item, Materialization, SharedSo
 from strandline.errors import DefinitionError
 from strandline.materialize.driver import require_all
 
-ALTERABLE: Final = ("every", "on_error", "splits", "trigger", "within")
-
 
 async def alter(core: Ground, statement: Alter) -> None:
     """Do an ALTER.  Raises `DefinitionError` with a position where it is refused; then nothing was changed."""
@@ -57,31 +54,9 @@ async def alter(core: Ground, statement: Alter) -> None:
             await instances.alter(core, statement)
 
 
-def alterable(core: Ground, item: Item) -> tuple[str, ...]:
-    """Return the options of an item that may change while it is there, by ALTER or by its definition in a project."""
-    match item:
-        case Materialization():
-            return ALTERABLE
-        case Source() | SharedSource():
-            return (*on_error.ALTERABLE_OF_SOURCES, *core.assembly.connectors.alterable(item.connector))
-        case SourceTable():
-            return on_error.ALTERABLE_OF_SOURCES
-    return ()
-
-
-def set_anew(core: Ground, item: Item, defined: Defined) -> dict[str, str | None]:
-    """Return the options of an item that may change and that its definition says otherwise; None: it says nothing.
-
-    What the project's defaults gave it when it was created stays.
-    """
-    wanted = options_of(defined.statement)
-    names = frozenset(alterable(core, item)) - defined.by_default
-    return {name: wanted.get(name) for name in sorted(names) if wanted.get(name) != options_of(item).get(name)}
-
-
 async def keep_options(core: Ground, item: Item, defined: Defined) -> None:
-    """Alter what `set_anew` finds.  Raises as ALTER does."""
-    if not (options := set_anew(core, item, defined)):
+    """Alter what `options_anew` finds.  Raises as ALTER does."""
+    if not (options := options_anew(core, item, defined)):
         return
     match defined.statement:
         case CreateMaterialization(at=at):
@@ -98,7 +73,7 @@ async def alter_materialization(core: Ground, statement: AlterMaterialization) -
     endpoint refuses it.
     """
     writing = core.require_writing()
-    _require_alterable(statement, ALTERABLE, "the materialization")
+    _require_alterable(statement, on_error.ALTERABLE, "the materialization")
     with within(statement.at):
         made = _altered(core.catalog, statement)
         require_trigger(core, made.name, made.common_options.trigger)

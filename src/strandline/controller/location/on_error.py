@@ -29,7 +29,9 @@ OPTION: Final = "on_error"
 ERRORS_MAX: Final = "errors_max"
 EVOLVE: Final = "evolve"
 ALTERABLE_OF_SOURCES: Final = (ERRORS_MAX, EVOLVE)
-"""What may change of a source while it is there."""
+"""What may change of a source while it is there, whatever its connector."""
+ALTERABLE: Final = ("every", OPTION, "splits", "trigger", "within")
+"""What may change of a materialization."""
 
 
 def _window(text: str) -> str:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from strandline.controller.defining import altering, definitions, sources
+from strandline.controller.defining import definitions, sources
 from strandline.controller.defining.changing.columns import gained
 from strandline.controller.defining.changing.replacing import meaning, same_query
 from strandline.controller.defining.ground import Ground
 from strandline.controller.defining.project.settings import Defined
-from strandline.controller.defining.relocating import lasting
+from strandline.controller.defining.relocating import lasting, options_of
 from strandline.controller.language.indexes import CreateIndex
 from strandline.controller.language.instances import CreateInstance
 from strandline.controller.language.placed import Kept
@@ -21,6 +21,7 @@ from strandline.controller.language.statements import (
     CreateTable,
     CreateView,
 )
+from strandline.controller.location import on_error
 from strandline.controller.location.items import (
     Assigned,
     Collected,
@@ -47,6 +48,28 @@ def is_replaced(core: Ground, present: Item, defined: Defined) -> bool:
     return not _other_instance(statement.instance, present) and bool(_other_query(core, statement, present))
 
 
+def alterable(core: Ground, item: Item) -> tuple[str, ...]:
+    """Return the options of an item that may change while it is there, by ALTER or by its definition in a project."""
+    match item:
+        case Materialization():
+            return on_error.ALTERABLE
+        case Source() | SharedSource():
+            return (*on_error.ALTERABLE_OF_SOURCES, *core.assembly.connectors.alterable(item.connector))
+        case SourceTable():
+            return on_error.ALTERABLE_OF_SOURCES
+    return ()
+
+
+def options_anew(core: Ground, item: Item, defined: Defined) -> dict[str, str | None]:
+    """Return the options of an item that may change and that its definition says otherwise; None: it says nothing.
+
+    What the project's defaults gave it when it was created stays.
+    """
+    wanted = options_of(defined.statement)
+    names = frozenset(alterable(core, item)) - defined.by_default
+    return {name: wanted.get(name) for name in sorted(names) if wanted.get(name) != options_of(item).get(name)}
+
+
 def set_anew(core: Ground, present: Item, defined: Defined) -> Iterator[str]:
     """Yield what `_keep` takes over of a definition, but for columns; of a connection no value is said."""
     statement = defined.statement
@@ -57,7 +80,7 @@ def set_anew(core: Ground, present: Item, defined: Defined) -> Iterator[str]:
         case InstanceItem(), CreateInstance():
             if present.replicas != statement.replicas:
                 yield "other replicas"
-    for name, text in altering.set_anew(core, present, defined).items():
+    for name, text in options_anew(core, present, defined).items():
         yield f"no {name}" if text is None else f"{name} {text!r}"
     if isinstance(present, Collected) and isinstance(statement, Kept):
         before, now = present.keep_history, statement.keep_history
@@ -74,7 +97,7 @@ def changed(core: Ground, present: Item, defined: Defined) -> str:
     """Return, as text for a message, what differs from the definition; empty if nothing does, or it may."""
 
     def own(options: Mapping[str, str]) -> dict[str, str]:
-        return lasting(options, defined.by_default.union(altering.alterable(core, present)))
+        return lasting(options, defined.by_default.union(alterable(core, present)))
 
     match defined.statement, present:
         case CreateTable() as wanted, Table():

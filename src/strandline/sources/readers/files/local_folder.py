@@ -6,12 +6,18 @@ grain, and what happens twice in one grain shows once: a directory is read again
 seen with a time.
 
 What a listing cannot show is a file that is written in place; that is what a probe looks at files for.
+
+A file leaves: it is deleted, or moved to an archive.  A move within a file system is one step.  Into another it is a
+copy that gets its name when it is durable, and then the removal: a crash between leaves the file in both places, and
+the next move puts it in its own place again.
 """
 
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
+import shutil
 import stat
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -22,7 +28,6 @@ import google_crc32c
 
 from strandline.sources.readers.files.folder import END_BYTES, Checked, Ends, Listing, Stamp
 from strandline.sources.readers.files.glob import Glob, States
-from strandline.sources.readers.files.leaving import leave
 from strandline.store.clock import Clock
 
 T = TypeVar("T")
@@ -34,6 +39,7 @@ CHECK_WHOLE_BYTES_MAX: Final = 64 << 20
 """A file up to this size is summed whole; of a larger one only both ends, so that this costs no pass over it."""
 CHECK_END_BYTES: Final = 4 << 20
 _CHUNK_BYTES: Final = 1 << 20
+_COPYING: Final = ".copying"
 assert 2 * CHECK_END_BYTES <= CHECK_WHOLE_BYTES_MAX
 assert CHECK_END_BYTES % _CHUNK_BYTES == 0
 
@@ -190,3 +196,43 @@ def _stamp(path: Path) -> Stamp | None:
     except (FileNotFoundError, NotADirectoryError):
         return None
     return Stamp(found.st_size, found.st_mtime_ns, found.st_ino) if stat.S_ISREG(found.st_mode) else None
+
+
+def leave(root: Path, names: Iterable[str], archive: Path | None) -> dict[str, OSError | None]:
+    """Delete the files ``names`` of ``root``, or move them to ``archive``; return what went wrong, by name."""
+    found: dict[str, OSError | None] = {}
+    for name in names:
+        try:
+            if archive is None:
+                (root / name).unlink(missing_ok=True)
+            else:
+                _move(root / name, archive / name)
+            found[name] = None
+        except OSError as error:
+            found[name] = error
+    return found
+
+
+def _move(source: Path, target: Path) -> None:
+    target.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        source.replace(target)
+    except FileNotFoundError:
+        return  # it was moved before
+    except OSError as error:
+        if error.errno != errno.EXDEV:
+            raise
+        copy = target.with_name(target.name + _COPYING)
+        shutil.copy2(source, copy)
+        _sync(copy)
+        copy.replace(target)
+        _sync(target.parent)
+        source.unlink(missing_ok=True)
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
