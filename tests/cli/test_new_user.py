@@ -191,7 +191,7 @@ def test_status_and_query_answer_on_a_full_disk_and_run_says_why_it_does_not(pla
 
 def test_a_plan_before_the_first_run_lists_what_it_would_make_and_makes_nothing(place):
     """Damage: a plan before the first run is refused."""
-    place.write(ORDERS)
+    place.write(ORDERS | {"in/1.csv": "id,name"})
     told = place.run("plan")
     assert told.status == 0
     assert told.out.splitlines() == [
