@@ -78,7 +78,9 @@ WRONG = (
         ("run", "--once"),
         files=(("connections/c.sql", "CREATE CONNECTION c TO POSTGRES (host = 'h', password = 'hunter2')"),),
     ),
-    Wrong("a changed definition", ("run", "--once"), files=(("tables/t.sql", "CREATE TABLE t (id STRING, name STRING)"),)),
+    Wrong(
+        "a changed definition", ("run", "--once"), files=(("tables/t.sql", "CREATE TABLE t (id STRING, name STRING)"),)
+    ),
     Wrong("a second writer", ("run", "--once"), does="held"),
     Wrong("a file where the location should be", ("run", "--once"), does="in_the_way"),
     Wrong("a location that was deleted", ("status",), does="deleted"),

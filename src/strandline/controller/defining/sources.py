@@ -46,7 +46,7 @@ async def create_connection(core: Ground, statement: statements.CreateConnection
     present = core.catalog.find(statement.name)
     if not (statement.replaces and isinstance(present, Connection)) and taken(core, statement, Connection):
         return
-    with _at_option(statement):
+    with at_option(statement):
         refuse_secrets("connection", statement.name, statement.options)
         core.assembly.connectors.check_connection(statement.name, statement.system, statement.options)
     made = Connection(statement.name, statement.system, statement.options)
@@ -131,12 +131,12 @@ async def create_source(core: Ground, statement: statements.CreateSource) -> Non
     if taken(core, statement, KINDS["source"]):
         return
     fresh, instance = core.assembly.ids.fresh, instance_of(core.catalog, statement)
-    with _at_option(statement):
+    with at_option(statement):
         refuse_secrets("source", statement.name, statement.options)
         shared = SharedSource(statement.name, statement.connector, statement.options, remap="", progress="")
         own = on_error.others(statement.name, connected(core, core.catalog, shared), on_error.SourceOptions)
     schema = schema_of(core, statement)
-    with _at_option(statement):
+    with at_option(statement):
         core.assembly.connectors.check(statement.name, statement.connector, own, schema, _others(core.catalog, shared))
         if not instance:  # an instance's replicas may be on machines that have what this one lacks
             await core.assembly.connectors.ask(statement.name, statement.connector, own)
@@ -172,7 +172,7 @@ async def create_source_table(core: Ground, statement: statements.CreateSourceTa
         for other in core.catalog.fed_by(statement.source):
             if called(source.connector, other.reference) == called(source.connector, statement.reference):
                 raise DefinitionError(f"table {other.name!r} is {other.reference!r} of {source.name!r} already")
-    with _at_option(statement):
+    with at_option(statement):
         if left := on_error.others(statement.name, statement.options, on_error.SourceOptions):
             known = ", ".join(("reference", *sorted(on_error.names(on_error.SourceOptions))))
             raise DefinitionError(f"option {min(left)!r} is not known; a table of a source takes {known}")
@@ -186,7 +186,7 @@ async def create_source_table(core: Ground, statement: statements.CreateSourceTa
         statement.reference,
         statement.options,
     )
-    with _at_option(statement):
+    with at_option(statement):
         await require_readable(core, table, schema)
     await add(core, keeping(table, statement))
 
@@ -299,7 +299,7 @@ def _included(schema: Schema, options: Mapping[str, str]) -> Iterator[Column]:
 
 
 @contextmanager
-def _at_option(statement: Configured) -> Iterator[None]:
+def at_option(statement: Configured) -> Iterator[None]:
     """Place an error where the option stands that it names first; else at the name of what is defined."""
     try:
         yield

@@ -124,7 +124,9 @@ async def _created(core: Ground, defined: Defined, mistakes: Mistakes) -> bool:
     with mistakes.noted(defined):
         if isinstance(defined.statement, CreateSource):
             statement = defined.statement
-            _resolve(core, SharedSource(statement.name, statement.connector, statement.options, remap="", progress=""))
+            shared = SharedSource(statement.name, statement.connector, statement.options, remap="", progress="")
+            with sources.at_option(statement):
+                _resolve(core, shared)
         await create(core, defined.statement)
         return True
     return False
