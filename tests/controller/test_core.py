@@ -359,6 +359,13 @@ class Connected:
     def check(self, *_: object) -> None:
         """Accept everything."""
 
+    def resolve(self, *_: object) -> None:
+        """See `Connectors.resolve`: nothing is referred to."""
+
+    def alterable(self, *_: object) -> tuple[str, ...]:
+        """See `Connectors.alterable`: nothing is."""
+        return ()
+
     async def ask(self, *_: object) -> None:
         """The upstream is there."""
 

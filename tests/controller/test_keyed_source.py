@@ -45,6 +45,13 @@ class Log:
     def check(self, *_: Any) -> None:
         """Accept it."""
 
+    def resolve(self, *_: object) -> None:
+        """See `Connectors.resolve`: nothing is referred to."""
+
+    def alterable(self, *_: object) -> tuple[str, ...]:
+        """See `Connectors.alterable`: nothing is."""
+        return ()
+
     async def ask(self, *_: Any) -> None:
         """The upstream is there."""
 

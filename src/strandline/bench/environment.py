@@ -161,6 +161,13 @@ class _Tides:
     def check(self, *_: object) -> None:
         """See `Connectors.check`: it is as it should be."""
 
+    def resolve(self, *_: object) -> None:
+        """See `Connectors.resolve`: nothing is referred to."""
+
+    def alterable(self, *_: object) -> tuple[str, ...]:
+        """See `Connectors.alterable`: nothing is."""
+        return ()
+
     async def ask(self, *_: object) -> None:
         """See `Connectors.ask`: it is there."""
 

@@ -27,6 +27,13 @@ class Lists:
     upstream: Upstream
     shared: bool
 
+    def resolve(self, *_: object) -> None:
+        """See `Connectors.resolve`: nothing is referred to."""
+
+    def alterable(self, *_: object) -> tuple[str, ...]:
+        """See `Connectors.alterable`: nothing is."""
+        return ()
+
     def counts(self, *_: object) -> str:
         """What offsets count."""
         return "rows"

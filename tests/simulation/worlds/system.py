@@ -138,6 +138,13 @@ class Connectors:
             upstream, lambda resume: run_sync(world.observer.may_forget(source.outputs[0].collection.shard, resume))
         )
 
+    def resolve(self, *_: object) -> None:
+        """See `Connectors.resolve`: nothing is referred to."""
+
+    def alterable(self, *_: object) -> tuple[str, ...]:
+        """See `Connectors.alterable`: nothing is."""
+        return ()
+
     async def ask(self, name: str, connector: str, options: object) -> None:
         """See `Connectors.ask`: the upstream is there."""
 
