@@ -359,7 +359,7 @@ def test_a_project_s_create_or_replace_has_all_columns_read_once_they_have_come(
     site.say({"k": 1, "v": 1, "note": "x"})
     site.tick(process)
     assert process.core.catalog.one("every", View, "view").schema.names == ("k", "v")
-    changes = run_sync(planned(process.core, promoted.project(texts), {}))
+    changes = run_sync(planned(process.core, promoted.project(texts), {})).changes
     assert [(each.what, each.name, each.why) for each in changes] == [("replace", "every", "fewer columns of s")]
     run_sync(apply(process.core, promoted.project(texts)))
     for _ in range(3):

@@ -87,7 +87,7 @@ WITH_INSTANCE = (
     b'"dropped":[],"left":[],"writes":5,"unfenced":false,"promoted":""}'
 )
 """A catalog as the first version wrote it that knows instances."""
-SINCE_THEN = b',"root":"","replaced":0,"ended":[]}'
+SINCE_THEN = b',"root":"","replaced":0,"ended":[],"defined":[]}'
 """What later versions write behind that."""
 OF_VIEWS_SINCE = b'"audits":0,"apart":"","narrowed":{},"begins":0,"fence":0,"query_from":0}'
 """What later versions write of a view."""
