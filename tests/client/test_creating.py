@@ -138,7 +138,7 @@ def test_other_calls_are_answered_at_each_question_of_a_project(
             case "plan":
                 assert {"v", "x"} <= {each["name"] for each in env.deploy(project)["changes"]}
             case "apply" | "drop" | "replace":
-                assert not env.deploy(project, apply=True, drop=["all"] if how == "drop" else ())["refused"]
+                assert not env.deploy(project, apply=True, drop=["all", "gone"] if how == "drop" else ())["refused"]
         assert questions
         if how in {"apply", "drop"}:
             env.execute("INSERT INTO u VALUES (2, 'two')")
