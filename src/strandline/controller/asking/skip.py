@@ -93,7 +93,7 @@ async def _skip_file(core: Core, name: str, file: str, *, apply: bool) -> dict[s
     writing = core.require_writing()
     wanted = command(source, core.catalog, writing.plans, core.config)
     assert isinstance(wanted, RunIngestion), "that is what runs for a source"
-    epoch = core.catalog.writes if writing.running.elsewhere(source.name.lower()) else writing.epoch
+    epoch = writing.reads_under(source.name.lower())
     was = await core.assembly.connectors.pass_over(wanted, file, core.client, epoch)
     return {"source": source.name, "file": file, "was": was, "applied": True}
 

@@ -11,7 +11,6 @@ another spelling, or another checkout.  Then the project's definitions are compa
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -20,7 +19,7 @@ from typing import Any
 import msgspec
 
 from strandline.controller.defining.project.files import load, resolved
-from strandline.controller.defining.project.settings import Project, absolute, shares_location
+from strandline.controller.defining.project.settings import Project, shares_location
 from strandline.controller.location.catalog import Catalog
 from strandline.controller.location.items import Connection, Item, Materialization, SharedSource, Source
 from strandline.errors import ConfigError, DefinitionError
@@ -108,9 +107,3 @@ def options_of(statement: object) -> Mapping[str, str]:
     """Return the options of a definition; none if its kind has no options."""
     options: Mapping[str, str] = getattr(statement, "options", {})
     return options
-
-
-def lasting(options: Mapping[str, str], changing: AbstractSet[str]) -> dict[str, str]:
-    """Return options without those that may change.  Paths are absolute already, and are spelled in one way."""
-    found = {name: text for name, text in options.items() if name not in changing}
-    return found | absolute(Path("/"), {name: text for name, text in found.items() if text.startswith(("/", "file:/"))})

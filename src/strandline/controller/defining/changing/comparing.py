@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 
 from strandline.controller.defining import definitions, sources
 from strandline.controller.defining.changing.columns import gained
 from strandline.controller.defining.changing.replacing import meaning, same_query
 from strandline.controller.defining.ground import Ground
-from strandline.controller.defining.project.settings import Defined
-from strandline.controller.defining.relocating import lasting, options_of
+from strandline.controller.defining.project.settings import Defined, absolute
+from strandline.controller.defining.relocating import options_of
 from strandline.controller.language.indexes import CreateIndex
 from strandline.controller.language.instances import CreateInstance
 from strandline.controller.language.placed import Kept
@@ -95,9 +96,13 @@ def set_anew(core: Ground, present: Item, defined: Defined) -> Iterator[str]:
 
 def changed(core: Ground, present: Item, defined: Defined) -> str:
     """Return, as text for a message, what differs from the definition; empty if nothing does, or it may."""
+    changing = defined.by_default.union(alterable(core, present))
 
     def own(options: Mapping[str, str]) -> dict[str, str]:
-        return lasting(options, defined.by_default.union(alterable(core, present)))
+        """Paths are absolute already; here they are spelled in one way."""
+        found = {name: text for name, text in options.items() if name not in changing}
+        paths = {name: text for name, text in found.items() if text.startswith(("/", "file:/"))}
+        return found | absolute(Path("/"), paths)
 
     match defined.statement, present:
         case CreateTable() as wanted, Table():
