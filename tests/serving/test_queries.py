@@ -311,6 +311,9 @@ def test_a_verification_is_ended_as_a_query_is(
     monkeypatch.setattr(verification, "verify", endless)
     with asked(served, spark, lambda: remote.verify("totals")) as (call, number):
         assert [each["text"] for each in queries(served)] == ["verify totals"]
+        remote.insert("sales", [{"city": "Hvar", "n": 1}])
+        assert remote.query("SELECT n FROM totals WHERE city = 'Hvar'").collect() == [{"n": 1}], "ticks go on"
+        remote.delete("sales", [{"city": "Hvar", "n": 1}])
         assert remote.cancel_query(number)
         with pytest.raises(InvalidUsage, match="the query was cancelled"):
             call.result(60)

@@ -451,7 +451,11 @@ class Environment:
                     f"{name!r} is a materialization: it is compared at the time that its endpoint has reached, and "
                     "filled again by env.backfill or `strandline backfill`"
                 )
-            return self._asking.verified(name, partial(verification.verify_endpoint, self._core, name))
+            compare = partial(verification.verify_endpoint, self._core, name)
+            try:
+                return self._asking.verified(name, compare)
+            except Unavailable:  # one transaction after the other was committed
+                return self._asking.verified(name, compare, alone=True)
         found = self._verified(name, as_of)
         if found.ok or not repair:
             return found

@@ -80,12 +80,20 @@ class Asking:
         with core.queries.asked(question.text, ending) as query:
             return self._access.wait(collect(query), ending)
 
-    def verified(self, name: str, make: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        """Make a call that computes what ``name`` should hold; it is listed as a query is, and ends as one."""
-        ending = present()
-        with self._access.core.queries.asked(f"verify {name}", ending):
+    def verified(self, name: str, make: Callable[[], Coroutine[Any, Any, T]], *, alone: bool = False) -> T:
+        """Make a call that computes what ``name`` should hold; it is listed as a query is, and ends as one.
+
+        It goes on beside all other calls; ``alone``: none is made meanwhile, and no tick.
+        """
+        core, ending = self._access.core, present()
+
+        async def compare() -> T:
+            await core.look()
             at_stage(COMPUTES)
-            return self._access.computed(make, cancel=ending)
+            return await make()
+
+        with core.queries.asked(f"verify {name}", ending):
+            return self._access.computed(compare, cancel=ending) if alone else self._access.wait(compare(), ending)
 
     def _limit(self, seconds: float | None) -> float | None:
         """Return how many seconds a query has, of which its caller gives it ``seconds``; None: there is no limit."""

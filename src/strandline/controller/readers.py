@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
+from contextlib import AsyncExitStack, suppress
 
+from strandline.algebra.schema import Schema
 from strandline.controller.location.catalog import CatalogStore
 from strandline.controller.location.config import Config, Mode
 from strandline.controller.location.items import Collected, begins_of
@@ -67,6 +68,27 @@ class Readers:
         """
         reader = await self._leased(self._catalogs.current.collection(name))
         self._following.append(reader)
+        return reader
+
+    async def lasting(self, name: str, until: AsyncExitStack) -> ReadHandle:
+        """Return a reading handle that reads ``until`` its end what it can read now, where this mode may hold anything.
+
+        Raises as `of`.
+        """
+        if self._mode is Mode.INDEPENDENT:
+            return await self.of(name)
+        reader = await self.following(name)
+        until.push_async_callback(self.unfollow, reader)
+        return reader
+
+    async def lasting_state(self, shard: str, schema: Schema, name: str, until: AsyncExitStack) -> ReadHandle | None:
+        """Return the same for the state of a stage, called ``name`` in messages; None if there is none yet."""
+        if self._mode is Mode.INDEPENDENT:
+            return await self._client.reader(shard, schema, name)
+        reader = await self._client.leased_reader(shard, schema, name)
+        if reader is not None:
+            self._following.append(reader)
+            until.push_async_callback(self.unfollow, reader)
         return reader
 
     async def unfollow(self, reader: ReadHandle) -> None:

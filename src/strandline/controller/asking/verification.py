@@ -1,9 +1,12 @@
-"""Verify a view beside plain Spark's answer, its state beside its inputs' contents, an endpoint beside its view."""
+"""Verify a view beside plain Spark's answer, its state beside its inputs' contents, an endpoint beside its view.
+
+A verification goes on beside ticks: what it compares stays readable until its end.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from contextlib import aclosing
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import AsyncExitStack, aclosing
 from dataclasses import dataclass
 from functools import partial
 from typing import Final
@@ -99,7 +102,7 @@ class Sample:
 async def verify(core: Core, name: str, as_of: int | None, sample: Sample | None = None) -> Verification:
     """Compare a view with its definite meaning, answered anew by plain Spark at one time: both ways, as multisets.
 
-    ``sample``: compare these rows only.
+    ``sample``: compare these rows only; such a check is short, and holds nothing.
 
     Raises:
         AsOfError: the view or an input cannot be read at ``as_of``, or the view was of another query then.
@@ -117,23 +120,27 @@ async def verify(core: Core, name: str, as_of: int | None, sample: Sample | None
         raise InvalidUsage(
             f"{view.name!r} is a {type(view).__name__.lower()}; only views are computed, so only they are verified"
         )
-    reader = await core.readers.of(name)
-    handles = {name: await _seen_by(view, name, core) for name in view.reads}
-    time = as_of if as_of is not None else await latest(core, [reader])
-    if time < view.query_from:
-        raise AsOfError(f"{view.name!r} was of another query at {time}: it can be verified from {view.query_from} on")
-    # A view is only ever ahead of its inputs because another writer wrote to it: then what is known of them has to do.
-    known = time if as_of is not None or not handles else min(time, await complete(handles.values()))
-    known = shown_at(view, reader.state, known)
-    stored = await snapshot(core, reader, time, Hold())
-    checked = partial(_checked, core, view, sample, stored, time=time)
-    meant = await _meant(core, view, handles, known, time)
-    if meant is not None:
-        try:
-            return await checked(meant)
-        except (EvaluationError, Unsettled):
-            pass  # Spark fails on some row: whether the answer depends on this row is decided stage by stage
-    return await checked(await _afresh(core, view, handles, known))
+    async with AsyncExitStack() as until:
+        lasting = core.readers.of if sample is not None else partial(core.readers.lasting, until=until)
+        reader = await lasting(name)
+        handles = {each: await _seen_by(view, each, lasting) for each in view.reads}
+        time = as_of if as_of is not None else await latest(core, [reader])
+        if time < view.query_from:
+            raise AsOfError(
+                f"{view.name!r} was of another query at {time}: it can be verified from {view.query_from} on"
+            )
+        # A view is only ever ahead of its inputs because another writer wrote to it: then what is known has to do.
+        known = time if as_of is not None or not handles else min(time, await complete(handles.values()))
+        known = shown_at(view, reader.state, known)
+        stored = await snapshot(core, reader, time, Hold())
+        checked = partial(_checked, core, view, sample, stored, time=time)
+        meant = await _meant(core, view, handles, known, time)
+        if meant is not None:
+            try:
+                return await checked(meant)
+            except (EvaluationError, Unsettled):
+                pass  # Spark fails on some row: whether the answer depends on this row is decided stage by stage
+        return await checked(await _afresh(core, view, handles, known))
 
 
 async def _checked(
@@ -155,9 +162,9 @@ async def _defined(core: Core, view: View) -> tuple[PlannedView, tuple[Stage, ..
     return await core.assembly.planning(partial(define, *given, narrowed=view.narrowed))
 
 
-async def _seen_by(view: View, name: str, core: Core) -> ReadHandle:
+async def _seen_by(view: View, name: str, opened: Callable[[str], Awaitable[ReadHandle]]) -> ReadHandle:
     """Return the handle of what the query of a view calls ``name``, with the columns that it sees of it."""
-    handle = await core.readers.of(view.reads[name])
+    handle = await opened(view.reads[name])
     return handle.seeing(seen(handle.schema, view.narrowed.get(name)))
 
 
@@ -198,12 +205,18 @@ async def verify_state(core: Core, name: str) -> list[Verification]:
     """
     view = core.catalog.collection(name)
     assert isinstance(view, View), f"{name!r} is not a view"
-    handles = {each: await core.readers.of(item) for each, item in view.reads.items()}
+    async with AsyncExitStack() as until:
+        return await _states(core, view, until)
+
+
+async def _states(core: Core, view: View, until: AsyncExitStack) -> list[Verification]:
+    """Compare the states of a view; what they are compared with is readable ``until`` its end."""
     _, stages = await core.assembly.planning(partial(replanned, view, core.catalog, core.assembly.analyst))
-    found = []
+    handles = {each: await core.readers.lasting(item, until) for each, item in view.reads.items()}
+    found: list[Verification] = []
     for stage in stages[:-1]:
-        shard = view.stages.get(stage.name)
-        reader = None if shard is None else await core.client.reader(shard, stage.schema, f"{view.name}/{stage.name}")
+        label, shard = f"{view.name}/{stage.name}", view.stages.get(stage.name)
+        reader = None if shard is None else await core.readers.lasting_state(shard, stage.schema, label, until)
         if reader is None:
             break  # another version defined the view: what this one would keep is not there yet
         handles[stage.name] = reader
@@ -238,14 +251,17 @@ async def _table(core: Core, item: Materialization, binding: Binding) -> Verific
         )
     clock = core.assembly.clock
     deadline = Deadline(clock, COMMITTING_S)
-    while isinstance(found := await _table_now(core, item, binding), str):
+    while True:
+        async with AsyncExitStack() as until:
+            found = await _table_now(core, item, binding, until)
+        if isinstance(found, Verification):
+            return found
         if deadline.left_s() <= 0:
             raise Unavailable(f"{binding.resource!r} cannot be compared just now: {found}; ask again in a moment")
         await clock.sleep(AGAIN_S)
-    return found
 
 
-async def _table_now(core: Core, item: Materialization, binding: Binding) -> Verification | str:
+async def _table_now(core: Core, item: Materialization, binding: Binding, until: AsyncExitStack) -> Verification | str:
     """Compare one table; if it differs, and that may be no mistake, return why."""
     keys = spec_of(item, core.catalog).state_keys
     splits = await task_progress(core, item)
@@ -255,7 +271,7 @@ async def _table_now(core: Core, item: Materialization, binding: Binding) -> Ver
         position = max(position, here)
     if not position:
         raise AsOfError(f"materialization {item.name!r} has committed nothing yet")
-    reader = await core.readers.of(binding.collection)
+    reader = await core.readers.lasting(binding.collection, until)
     acknowledged = min(each.acknowledged.time(keys) for each in splits)
     committing = f"a transaction of materialization {item.name!r} is being committed"
     at = max(0, acknowledged - 1)
