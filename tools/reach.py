@@ -96,10 +96,14 @@ def load(path: Path) -> Reach:
 
 
 def marked(source: str, path: str) -> str:
-    r"""Return a module that does the same and marks each block that it enters.
+    r"""Return a module that does the same and marks each block that it enters; a program that stands alone marks none.
 
     >>> print(marked("def f(x):\n    return x", "m"))
-    from block_marks import mark as mark_block
+    try:
+        from block_marks import mark as mark_block
+    except ImportError:
+        mark_block = str
+    <BLANKLINE>
     def f(x):
         mark_block('m:f#0')
         return x
@@ -111,7 +115,8 @@ def marked(source: str, path: str) -> str:
         (call,) = ast.parse(f"mark_block({f'{path}:{key}'!r})").body
         body.insert(1 if documented else 0, call)
     at = next((n for n, each in enumerate(tree.body) if not _leading(each)), len(tree.body))
-    tree.body[at:at] = ast.parse(f"from {MARKS} import mark as mark_block").body
+    importing = f"try:\n    from {MARKS} import mark as mark_block\nexcept ImportError:\n    mark_block = str"
+    tree.body[at:at] = ast.parse(importing).body
     return ast.unparse(ast.fix_missing_locations(tree))
 
 
