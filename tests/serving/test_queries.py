@@ -23,6 +23,7 @@ from tests.serving.conftest import ticking
 
 import strandline
 from compiled import COMPILED
+from strandline.bench.served.runaway import ENDLESS, SHAPES, tasks
 from strandline.client import Cancel
 from strandline.controller.asking import verification
 from strandline.controller.core import Core
@@ -31,30 +32,9 @@ from strandline.serving import RemoteEnvironment, Serving
 
 pytestmark = pytest.mark.spark
 
-ENDLESS: Final = "SELECT count(*) AS n FROM range(0, 1000000000000000, 1, 2) WHERE hash(id) = hash(id + 1)"
 RESTED: Final[list[float]] = []
 LOOKS_MAX: Final = 2_400
 """How often a test looks, 20 times a second, before it gives up."""
-SHAPES: Final = {
-    "scan": ENDLESS,
-    "cross join": "SELECT count(*) AS n FROM range(1000000) a CROSS JOIN range(1000000) b WHERE hash(a.id, b.id) = 7",
-    "cross join of three": "SELECT sum(a.id) AS n FROM range(100000) a, range(100000) b, range(100000) c",
-    "one-sided join": "SELECT count(b.id) n FROM range(1000000) a LEFT JOIN range(1000000) b ON hash(a.id, b.id) = 7",
-    "full join": "SELECT count(*) AS n FROM range(300000) a FULL JOIN range(300000) b ON a.id * b.id = 7",
-    "join by few keys": "SELECT count(*) AS n FROM range(3000000) a JOIN range(3000000) b ON a.id % 3 = b.id % 3",
-    "NOT IN": "SELECT count(*) AS n FROM range(900000) WHERE id + 0.5 NOT IN (SELECT id FROM range(900000))",
-    "EXISTS": "SELECT count(*) n FROM range(900000) a WHERE EXISTS (SELECT 1 FROM range(900000) b WHERE a.id < -b.id)",
-    "regex": "SELECT count(*) AS n FROM range(1000000000) WHERE repeat(CAST(id AS STRING), 9) RLIKE '(1+2+3*)+4$'",
-    "long expression": f"SELECT sum({' + '.join(f'hash(id, {n})' for n in range(60))}) AS n FROM range(100000000000)",
-    "window": "SELECT max(r) n FROM (SELECT rank() OVER (PARTITION BY id % 3 ORDER BY -id) r FROM range(1000000000))",
-    "distinct": "SELECT count(DISTINCT hash(id)) AS n FROM range(100000000000)",
-    "groups": "SELECT count(*) AS n FROM (SELECT hash(id), count(*) FROM range(100000000000) GROUP BY 1)",
-    "explode": "SELECT count(*) AS n FROM range(100000000) LATERAL VIEW explode(sequence(0, 9999)) t AS x",
-    "texts": "SELECT max(length(sha2(repeat(CAST(id AS STRING), 500), 512))) AS n FROM range(1000000000)",
-    "union": f"SELECT sum(n) AS n FROM ({ENDLESS} UNION ALL {ENDLESS})",
-    "subquery": f"SELECT id + ({ENDLESS}) AS n FROM range(3)",
-    "everything": "SELECT id, id * 2 AS twice FROM range(0, 1000000000000, 1, 1000000)",
-}
 
 
 def wait_until(found: Callable[[], bool], what: str) -> None:
@@ -69,12 +49,6 @@ def wait_until(found: Callable[[], bool], what: str) -> None:
 def queries(served: Serving, stage: str | None = None) -> list[dict[str, Any]]:
     """Return the queries that are answered, of those at this stage."""
     return [each for each in served.desk.env.queries() if stage in {None, each["stage"]}]
-
-
-def tasks(spark: Any) -> int:
-    """Return how many tasks are carried out here now, be they cancelled or not: each has a thread, named by it."""
-    threads = spark.sparkContext._jvm.java.lang.Thread.getAllStackTraces().keySet()
-    return sum(str(each.getName()).startswith("Executor task launch worker for task") for each in threads)
 
 
 @contextmanager

@@ -261,6 +261,49 @@ def create(
 
 
 @app.command()
+def keys(
+    context: typer.Context,
+    rows: Annotated[int, typer.Option(metavar="N", min=1, help="How many short keys a tick brings.")] = 100_000,
+    ticks: Annotated[int, typer.Option(metavar="N", min=1, help="How many ticks with and without, in turn.")] = 3,
+    length: Annotated[
+        list[int] | None, typer.Option(metavar="BYTES", min=1, help="Of the long key; once for each (default: five).")
+    ] = None,
+    directory: DirectoryOption = None,
+    json: JsonOption = True,
+) -> None:
+    """Measure a tick over many short keys beside one with a long key more."""
+    from strandline.bench.served.keys import LENGTHS, measure_keys
+
+    def measure(session: SparkSession, place: Path) -> dict[str, Any]:
+        return measure_keys(session, place / "location", rows=rows, ticks=ticks, lengths=length or LENGTHS)
+
+    _bench(context, "keys", directory, measure, json=json)
+
+
+@app.command()
+def queries(
+    context: typer.Context,
+    asks: Annotated[int, typer.Option(metavar="N", min=20, help="How often the small query is asked each time.")] = 100,
+    shape: Annotated[
+        list[str] | None, typer.Option(metavar="NAME", help="Of the runaway query; once for each (default: all).")
+    ] = None,
+    directory: DirectoryOption = None,
+    json: JsonOption = True,
+) -> None:
+    """Measure small queries alone and beside a runaway one of each shape, and how soon it has gone once cancelled."""
+    from strandline.bench.served.runaway import SHAPES, measure_queries
+
+    for each in shape or ():
+        if each not in SHAPES:
+            raise typer.BadParameter(f"there is no shape {each!r}: choose among {', '.join(SHAPES)}")
+
+    def measure(session: SparkSession, place: Path) -> dict[str, Any]:
+        return measure_queries(session, place / "location", asks=asks, shapes=shape or tuple(SHAPES))
+
+    _bench(context, "queries", directory, measure, json=json)
+
+
+@app.command()
 def failover(
     context: typer.Context,
     rate: RateOption = 200,

@@ -1,4 +1,4 @@
-"""A verification goes on beside ticks: it holds nobody up, and what it compares stays readable until its end."""
+"""A verification goes on beside ticks: no other call waits for it, and what it compares stays readable so long."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def test_an_endpoint_is_compared_while_others_change_what_it_holds(env: Environm
 
 
 def test_what_a_verification_held_is_given_back(env: Environment) -> None:
-    """Damage: history that nobody reads is kept until a lease is over."""
+    """Damage: history that no reader needs is kept until a lease is over."""
     env.execute("CREATE MATERIALIZED VIEW totals AS SELECT k, sum(n) AS total FROM orders GROUP BY k")
     env.tick()
 

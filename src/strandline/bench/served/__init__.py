@@ -1,3 +1,3 @@
-"""Benchmarks of a running environment that clients write to and read from, each in a process of its own."""
+"""Benchmarks of a running environment that programs write to and read from: clients, queries, CREATE, long keys."""
 
-__all__ = ["creating", "serving"]
+__all__ = ["creating", "keys", "runaway", "serving"]
