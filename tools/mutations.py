@@ -38,6 +38,8 @@ OPERATORS: Final[dict[type[ast.operator], type[ast.operator]]] = {
     ast.LShift: ast.RShift,
     ast.RShift: ast.LShift,
 }
+UNSWAPPED: Final = frozenset({"isinstance", "max", "min"})
+"""Functions whose arguments stay in their order: it means nothing, or the call always fails."""
 CALLED: Final = {"min": "max", "max": "min", "any": "all", "all": "any", "sorted": "list", "reversed": "list"}
 _PAIRS: Final = (("lower", "upper"), ("left", "right"), ("old", "new"), ("before", "after"), ("first", "last"))
 TWINS: Final = dict(_PAIRS) | {right: left for left, right in _PAIRS}
@@ -274,7 +276,7 @@ class _Finder(ast.NodeVisitor):
         if name in CALLED and node.args:
             keywords = [] if CALLED[name] == "list" else node.keywords
             self._put("call", node, ast.Call(ast.Name(CALLED[name], ast.Load()), node.args, keywords))
-        if len(node.args) > 1 and all(isinstance(each, SIMPLE) for each in node.args[:2]) and name != "isinstance":
+        if len(node.args) > 1 and all(isinstance(each, SIMPLE) for each in node.args[:2]) and name not in UNSWAPPED:
             swapped = [node.args[1], node.args[0], *node.args[2:]]
             self._put("arguments swapped", node, ast.Call(node.func, swapped, node.keywords))
         self.generic_visit(node)

@@ -306,14 +306,14 @@ def _seeds(possible: range) -> list[int]:
     return [int(seed) for seed in chosen.split(",")] if chosen else list(possible)
 
 
-@pytest.mark.drawn(3)
+@pytest.mark.drawn(6)
 @pytest.mark.parametrize("first", QUICK)
 def test_random_views_are_what_plain_spark_says_after_every_tick(first: int, place: Place) -> None:
     """Else some combination of plain SQL gives a wrong answer in silence, or stops every view."""
     follow(place, first, _seeds(range(first, first + VIEWS)))
 
 
-@pytest.mark.drawn(3)
+@pytest.mark.drawn(6)
 @pytest.mark.parametrize("first", FAILING_QUICK)
 def test_random_views_over_rows_that_fail_are_right_or_have_errors_and_heal(first: int, place: Place) -> None:
     """Else a row that some expression has no value for hides, invents or stops answers, or outlives itself."""

@@ -11,9 +11,9 @@ from worlds.histories import made, must_break
 
 pytestmark = pytest.mark.skipif(ASKED_FOR, reason="certain histories were asked for, and nothing else")
 
-HISTORIES = 120
+HISTORIES = 60
 """Those that are the same each time."""
-NEW_HISTORIES = 120
+NEW_HISTORIES = 60
 """So many new ones come with them."""
 LONG_HISTORIES = 20_000
 SEEDS_MAX = 1_500

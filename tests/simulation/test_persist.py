@@ -17,7 +17,7 @@ from worlds.campaign import POSSIBLE, RUNS, SEED, Campaign, mixed, seeds, wage
 from worlds.cast import populate
 from worlds.persist import STEPS_MAX, play
 
-HISTORIES = 1_000
+HISTORIES = 500
 """Those that are the same each time; as many new ones come with them."""
 LONG_BASE = 1_000_000
 LONG_HISTORIES = 150_000

@@ -17,11 +17,11 @@ from worlds.pushed_endpoints import PATTERNS
 
 pytestmark = pytest.mark.skipif(ASKED_FOR, reason="certain histories were asked for, and nothing else")
 
-SPLIT_HISTORIES = 150
+SPLIT_HISTORIES = 75
 """Those that are the same each time; as many new ones come with them."""
-HISTORIES = 900
+HISTORIES = 450
 """Those that are the same each time."""
-NEW_HISTORIES = 900
+NEW_HISTORIES = 450
 """So many new ones come with them."""
 LONG_HISTORIES = 100_000
 SEEDS_MAX = 3_000

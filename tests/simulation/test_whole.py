@@ -17,9 +17,9 @@ from worlds.outside import AT_ONCE
 from worlds.system import STEPS_MAX
 from worlds.whole import play
 
-HISTORIES: Final = 500
+HISTORIES: Final = 250
 """Those that are the same each time."""
-NEW_HISTORIES: Final = 300
+NEW_HISTORIES: Final = 150
 """So many new ones come with them."""
 WATCHED_HISTORIES: Final = 50
 """The same of those that are watched."""

@@ -11,9 +11,9 @@ from worlds.wrong import play
 
 pytestmark = pytest.mark.skipif(ASKED_FOR, reason="certain histories were asked for, and nothing else")
 
-HISTORIES = 40
+HISTORIES = 20
 """Those that are the same each time."""
-NEW_HISTORIES = 30
+NEW_HISTORIES = 15
 """So many new ones come with them."""
 LONG_HISTORIES = 5_000
 SEEDS_MAX = 600
