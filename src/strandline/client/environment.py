@@ -451,11 +451,7 @@ class Environment:
                     f"{name!r} is a materialization: it is compared at the time that its endpoint has reached, and "
                     "filled again by env.backfill or `strandline backfill`"
                 )
-            compare = partial(verification.verify_endpoint, self._core, name)
-            try:
-                return self._asking.verified(name, compare)
-            except Unavailable:  # one transaction after the other was committed
-                return self._asking.verified(name, compare, alone=True)
+            return self._asking.endpoint_verified(name)
         found = self._verified(name, as_of)
         if found.ok or not repair:
             return found

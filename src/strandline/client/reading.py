@@ -15,10 +15,11 @@ from strandline.client.access import Access, T
 from strandline.client.cancelling import Cancel, present
 from strandline.client.showing import shown
 from strandline.controller.asking import reads
+from strandline.controller.asking.verification import Verification, verify_endpoint
 from strandline.controller.holding import Hold
 from strandline.controller.language import arguments, statements
 from strandline.controller.language.showing import Show
-from strandline.errors import InvalidUsage
+from strandline.errors import InvalidUsage, Unavailable
 from strandline.frontier.antichain import Frontier
 from strandline.persist.handles.contents import Rows
 from strandline.persist.handles.definite import read_definitely
@@ -94,6 +95,14 @@ class Asking:
 
         with core.queries.asked(f"verify {name}", ending):
             return self._access.computed(compare, cancel=ending) if alone else self._access.wait(compare(), ending)
+
+    def endpoint_verified(self, name: str) -> Verification:
+        """See `verified`: compare a materialization; alone, if one transaction is committed after the other."""
+        compare = partial(verify_endpoint, self._access.core, name)
+        try:
+            return self.verified(name, compare)
+        except Unavailable:
+            return self.verified(name, compare, alone=True)
 
     def _limit(self, seconds: float | None) -> float | None:
         """Return how many seconds a query has, of which its caller gives it ``seconds``; None: there is no limit."""
