@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from datetime import date
 from decimal import Decimal
 from typing import Any
 
@@ -174,8 +175,8 @@ def test_rows_are_taken_from_what_people_have_them_in(env: Environment, spark: S
     frame = pd.DataFrame({"id": [1.0, None], "s": ["a", None], "d": pd.to_datetime(["2020-01-01", None]).date})
     given = {
         "pandas": frame[frame["s"] == "a"],
-        "Arrow": pa.table({"ID": [1], "s": ["a"], "d": ["2020-01-01"]}).cast(
-            pa.schema({"ID": pa.int64(), "s": pa.large_string(), "d": pa.string()})
+        "Arrow": pa.table({"ID": [1], "s": ["a"], "d": [date(2020, 1, 1)]}).cast(
+            pa.schema({"ID": pa.int64(), "s": pa.large_string(), "d": pa.date64()})
         ),
         "a record batch": pa.RecordBatch.from_pydict({"id": [Decimal(1)], "s": ["a"], "d": [None]}),
         "Spark": spark.sql("SELECT 1 AS id, 'a' AS s, DATE'2020-01-01' AS d"),
