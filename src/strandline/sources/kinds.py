@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Generic, Protocol, TypeVar, runtime_checkable
+from typing import Any, Final, Generic, Protocol, TypeVar, runtime_checkable
 
 from strandline.algebra.schema import RESERVED, Column, Schema
 from strandline.frontier.gauge import Offsets
+from strandline.problem import Way
 
+ANEW: Final = Way("define it anew, with all that reads it", "strandline source anew {item:shell} --apply")
+"""What ends a problem of a source, or of a table of one, that has lost what it was to read next."""
 O = TypeVar("O")  # noqa: E741 - a dataclass of options
 
 

@@ -193,11 +193,12 @@ class MessageDecoder(Protocol):
 class Surroundings:
     """What a reader is opened with besides its options.
 
-    ``name``: the source's. ``schemas``: of the rows that it returns, by table. ``engine`` makes rows of Arrow,
-    ``decoder`` of files, ``messages`` of messages. ``progress`` opens the record shard that is its own, under
-    ``epoch``. ``evolving``: the tables that get the columns that upstream gets (`gained`). ``altering``: how the
-    statement begins that adds columns to a table, as ``ALTER TABLE `t```. ``later``: the columns that each table has
-    got since it was created: what is older upstream has none of them.
+    ``name``: the source's. ``collections``: what each table feeds, as it is called here. ``schemas``: of the rows
+    that it returns, by table. ``engine`` makes rows of Arrow, ``decoder`` of files, ``messages`` of messages.
+    ``progress`` opens the record shard that is its own, under ``epoch``. ``evolving``: the tables that get the
+    columns that upstream gets (`gained`). ``altering``: how the statement begins that adds columns to a table, as
+    ``ALTER TABLE `t```. ``later``: the columns that each table has got since it was created: what is older upstream
+    has none of them.
     """
 
     clock: Clock
@@ -211,6 +212,7 @@ class Surroundings:
     altering: Mapping[str, str] = field(default_factory=dict)
     later: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     name: str = ""
+    collections: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def schema(self) -> Schema:

@@ -226,8 +226,9 @@ class Readers:
         evolving = frozenset(output.table for output in source.outputs if output.evolves)
         altering = {output.table: _altering(output) for output in source.outputs}
         later = {output.table: output.later for output in source.outputs}
+        called = {output.table: output.collection.name for output in source.outputs}
         here = self.clock, schemas, self.engine, self.decoder, self.messages
-        return Surroundings(*here, epoch, progress, evolving, altering, later, source.name)
+        return Surroundings(*here, epoch, progress, evolving, altering, later, source.name, called)
 
 
 async def _asked(

@@ -128,7 +128,9 @@ class WebhookReader:
 
 async def _open(options: WebhookOptions, given: Surroundings) -> WebhookReader:
     shard = await given.progress()
-    inbox = await Inbox.open(given.clock, shard, given.epoch, room=options.max_waiting, remember_ms=options.remember)
+    inbox = await Inbox.open(
+        given.clock, shard, given.epoch, room=options.max_waiting, remember_ms=options.remember, name=given.name
+    )
     return WebhookReader(inbox, WebhookServer(inbox, options), given.messages, given.schema, options)
 
 

@@ -15,6 +15,7 @@ from typing import Any, Final, LiteralString, cast
 from psycopg import sql
 
 from strandline.errors import SourceError, Unavailable
+from strandline.problem import Problem, Stopped, Way
 from strandline.sources.readers.postgres.pgoutput import Identity, lsn_number
 from strandline.sources.readers.postgres.server import (
     Name,
@@ -27,6 +28,12 @@ from strandline.sources.readers.postgres.server import (
     UpstreamTable,
 )
 
+OLD: Final = Problem(
+    "postgres-server-old",
+    "{place} has version {version}: a source needs {least} or later",
+    Stopped.SOURCE,
+    (Way("upgrade the server, or correct the source's connection"),),
+)
 _PUBLISHED: Final = """
     pg_publication AS pub
         JOIN (SELECT * FROM pg_publication_tables WHERE pubname = {publication} {only}) AS p ON p.pubname = pub.pubname
@@ -188,7 +195,7 @@ def in_order(snapshot: str) -> str:
 def check_version(version: int, place: str) -> None:
     """Raise `SourceError` if a server is too old to be asked."""
     if version < VERSION_MIN:
-        raise SourceError(f"{place} has version {version // 10_000}: a source needs {VERSION_MIN // 10_000} or later")
+        raise SourceError(OLD.said(place=place, version=version // 10_000, least=VERSION_MIN // 10_000))
 
 
 def standing_query(slot: str, publication: str, only: Collection[Name], version: int) -> sql.Composed:
