@@ -1,7 +1,7 @@
 """Problems: what may stop an item, declared where it is met, with whom it stops and what ends it.
 
 A problem is said to people by its declaration alone (`Problem.said`).  So the way out that a sentence names, the one
-in the table of all problems (docs/problems.md) and the one that a test follows are the same text.
+in the table of all problems (docs/reference/problems.md) and the one that a test follows are the same text.
 
 Three kinds, as `strandline.states` has them: a *problem* stops somebody until its way out is taken; a *wait* ends by
 itself, so its cause begins with `errors.WAITS`; a *notice* stops nobody.
@@ -21,7 +21,7 @@ class Stopped(Enum):
 
     SOURCE = "the source", "What came before stays readable, in its views too; nothing newer comes."
     TABLE = "the table of the source", "What came before stays readable; other tables of the source go on."
-    VIEW = "the view", "Its rows up to the last complete time, and so do the views over it."
+    VIEW = "the view", "Its rows up to the last complete time, in the views over it too."
     ENDPOINT = "the materialization", "The endpoint keeps the rows of the last transaction."
     WRITES = "tables", "What was committed; no write is complete meanwhile."
     NOBODY = "nobody", "All that is there."

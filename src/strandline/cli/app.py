@@ -438,6 +438,20 @@ def sync(
     endpoints.sync(_opener(context), project, name, timeout, Output(json))
 
 
+@app.command("anew")
+def anew(
+    context: typer.Context,
+    name: Annotated[str, typer.Argument(help="A source, a table of one, a view, an index or a materialization.")],
+    apply: ApplyOption = False,
+    project: ProjectOption = HERE,
+    json: JsonOption = False,
+) -> None:
+    """Define an item again, with all that reads it, and make it from the start: a source that has lost its place."""
+    from strandline.cli import sources
+
+    sources.anew(_opener(context), project, name, Output(json), apply=apply)
+
+
 @source_app.command("skip")
 def source_skip(
     context: typer.Context,

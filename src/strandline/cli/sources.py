@@ -1,4 +1,4 @@
-"""`strandline source skip` and `strandline source retry`: the commands for sources."""
+"""`strandline source skip`, `strandline source retry` and `strandline anew`: what brings sources on again."""
 
 from __future__ import annotations
 
@@ -29,6 +29,18 @@ def skip_file(opener: Opener, root: Path, name: str, file: str, output: Output, 
         output.result(found, f"{found['source']} goes on without {file!r} ({found['was']}): {stays}")
     else:
         output.result(found, f"nothing is changed; with --apply, {found['source']} goes on without {file!r}: {stays}")
+
+
+def anew(opener: Opener, root: Path, name: str, output: Output, *, apply: bool) -> None:
+    """Print the statements that define an item again, with all that reads it; with ``apply`` do them."""
+    project = opener.place(root)
+    with opener.changing(project) if apply else opener.reading(project, output.note) as env:
+        found = env.anew(name, apply=apply)
+    script = "".join(f"{each};\n" for each in found["statements"])
+    if apply:
+        output.result(found, f"{', '.join(found['items'])}: defined again; the next tick makes {found['name']} anew")
+    else:
+        output.result(found, f"{script}\nnothing is changed; with --apply, what has these names is defined again so")
 
 
 def retry(opener: Opener, root: Path, name: str, output: Output) -> Exit:

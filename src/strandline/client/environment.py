@@ -36,6 +36,7 @@ from strandline.controller.defining.creating import create, foreseen_statement
 from strandline.controller.defining.explaining import explain_view
 from strandline.controller.defining.project.files import load
 from strandline.controller.defining.project.settings import Project
+from strandline.controller.defining.trying.anew import anew
 from strandline.controller.holding import Hold
 from strandline.controller.language import arguments, statements
 from strandline.controller.language.altering import Alter
@@ -545,11 +546,12 @@ class Environment:
         time, name = arguments.maybe_time(as_of, "as_of"), arguments.text(source, "the source's name")
         return self._run(skip(self._core, name, time, file=file, apply=apply))
 
-    def retry(self, source: str) -> dict[str, Any]:
-        """Open a source anew and tick: one that stands still asks its upstream at once.
+    def anew(self, name: str, *, apply: bool = False) -> dict[str, Any]:
+        """Return the statements that define an item again, with all that reads it; ``apply``: do all in one write."""
+        return self._run(anew(self._core, arguments.text(name, "the item's name"), apply=apply))
 
-        Returns the source's name and its ``problem`` after that; None: it goes on.
-        """
+    def retry(self, source: str) -> dict[str, Any]:
+        """Open a source anew, tick, and return its name and its ``problem`` after that; None: it goes on."""
         name = self._run(sources.retry(self._core, arguments.text(source, "the source's name")))
         self.tick(timeout=RETRY_S)
         return {"source": name, "problem": self._core.health.problems().get(name.lower())}

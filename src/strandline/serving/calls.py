@@ -45,6 +45,7 @@ PLAIN: Final = (
     "progress",
     "backfill",
     "deploy",
+    "anew",
     "skip",
     "retry",
     "inspect",

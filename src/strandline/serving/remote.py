@@ -320,6 +320,10 @@ class RemoteEnvironment:
         """See `Environment.backfill`."""
         return dict(self.call("backfill", name=name, collection=collection, apply=apply))
 
+    def anew(self, name: str, *, apply: bool = False) -> dict[str, Any]:
+        """See `Environment.anew`."""
+        return dict(self.call("anew", name=name, apply=apply))
+
     def skip(self, source: str, as_of: int | None = None, *, file: str = "", apply: bool = False) -> dict[str, Any]:
         """See `Environment.skip`."""
         return dict(self.call("skip", source=source, as_of=as_of, file=file, apply=apply))

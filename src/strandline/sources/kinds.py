@@ -11,8 +11,10 @@ from strandline.algebra.schema import RESERVED, Column, Schema
 from strandline.frontier.gauge import Offsets
 from strandline.problem import Way
 
-ANEW: Final = Way("define it anew, with all that reads it", "strandline source anew {item:shell} --apply")
+ANEW: Final = Way("define it anew, with all that reads it", "strandline anew {item:shell} --apply")
 """What ends a problem of a source, or of a table of one, that has lost what it was to read next."""
+ELSEWHERE: Final = Way("if it is elsewhere, drop the source, and create it with the right options")
+"""What ends a problem of a source whose options lead to nothing; they cannot be altered."""
 O = TypeVar("O")  # noqa: E741 - a dataclass of options
 
 

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeAlias, TypeVar
 
 from strandline.algebra.formats import DatedFile, FileFormat
 from strandline.algebra.schema import Column, Schema, ddl_of
@@ -30,6 +30,7 @@ from strandline.frontier.gauge import Offsets
 from strandline.persist.handles.contents import Rows
 from strandline.persist.handles.records import RecordShard
 from strandline.plane.staging import Staging
+from strandline.problem import Problem, Stopped, Way
 from strandline.sources.kinds import ConnectionKind, Discovery
 from strandline.sources.reclock import Slice
 from strandline.store.clock import Clock
@@ -64,6 +65,14 @@ Records: TypeAlias = Plain | TakenBack | Keyed
 """What the records of a table are; `sources.envelopes` makes updates of them."""
 Progress: TypeAlias = Callable[[], Awaitable[RecordShard]]
 """Opens a reader's own shard, which holds its notes."""
+
+
+COLUMNS_UNREAD: Final = Problem(
+    "columns-unread",
+    "upstream has columns that are not read: {columns}",
+    Stopped.NOBODY,
+    (Way("to read them from now on", "{altering} ADD COLUMNS ({columns})"),),
+)
 
 
 class ColumnsAdded(SourceError):
@@ -229,8 +238,7 @@ class Surroundings:
             return ""
         if table in self.evolving:
             raise ColumnsAdded(table, columns)
-        statement = f"{self.altering[table]} ADD COLUMNS ({ddl_of(columns)})"
-        return f"upstream has columns that are not read: {ddl_of(columns)}; to read them from now on: {statement}"
+        return COLUMNS_UNREAD.said(columns=ddl_of(columns), altering=self.altering[table])
 
 
 def unknown_of(schema: Schema, found: Sequence[Column]) -> tuple[Column, ...]:

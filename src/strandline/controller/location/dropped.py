@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import Final
 
 from strandline.compute.tick import SideBySide
 from strandline.controller.location import on_error
@@ -28,6 +29,7 @@ from strandline.instance.connections import Connectors
 from strandline.instance.tasks import end_task
 from strandline.persist.client import PersistClient
 from strandline.persist.together.transactions import Transactions
+from strandline.problem import Problem, Stopped, Way
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +84,20 @@ async def release(
     return found
 
 
+LOG_LEFT: Final = Problem(
+    "dropped-endpoint-open",
+    "its materialization was dropped, and it is not taken over yet: {why}",
+    Stopped.NOBODY,
+    (Way("bring back what does not answer: each tick tries again"),),
+)
+SHARD_LEFT: Final = Problem(
+    "dropped-shard-open",
+    "it was dropped and cannot be deleted yet: {why}",
+    Stopped.NOBODY,
+    (Way("bring back what does not answer: each tick tries again"),),
+)
+
+
 async def end(logs: Iterable[str], client: PersistClient) -> tuple[frozenset[str], dict[str, str]]:
     """Take the logs of dropped materializations over; return which are, and what stands in the way of each other."""
     ended, problems = set(), {}
@@ -89,7 +105,7 @@ async def end(logs: Iterable[str], client: PersistClient) -> tuple[frozenset[str
         try:
             await end_task(log, client)
         except StrandlineError as error:
-            problems[log] = f"its materialization was dropped, and it is not taken over yet: {error}"
+            problems[log] = LOG_LEFT.said(why=error)
         else:
             ended.add(log)
     return frozenset(ended), problems
@@ -110,7 +126,7 @@ async def close(
         except FencedError:
             raise
         except StrandlineError as error:
-            problems[shard] = f"it was dropped and cannot be deleted yet: {error}"
+            problems[shard] = SHARD_LEFT.said(why=error)
         else:
             closed.add(shard)
     return frozenset(closed), problems

@@ -11,6 +11,7 @@ from contextlib import closing
 import pyarrow as pa
 
 from strandline.errors import CorruptionError, DefinitionError
+from strandline.materialize.driver import FOREIGN_ROWS, ROWS_MISSING, SWALLOWED
 from strandline.materialize.drivers.sql.connection import Connection, Take
 from strandline.materialize.drivers.sql.dialect import Pairs
 from strandline.materialize.drivers.sql.target import GONE, PRESENT, Pending, Target, null_patterns
@@ -50,10 +51,7 @@ def load(connection: Connection, target: Target, keys: pa.Table, take: Take) -> 
 def refuse_rows(connection: Connection, target: Target) -> None:
     """Raise `DefinitionError` if the table, which this task has never filled, has rows."""
     if connection.query(compose("SELECT 1 FROM {t} LIMIT 1", t=target.table)):
-        raise DefinitionError(
-            f"table {target.binding.resource!r} holds rows that this materialization did not write: "
-            "drop the table, or choose another name"
-        )
+        raise DefinitionError(FOREIGN_ROWS.said(table=f"table {target.binding.resource!r}"))
 
 
 def empty(connection: Connection, target: Target, held: KeyRange) -> None:
@@ -95,10 +93,9 @@ def store(connection: Connection, target: Target, pending: Pending) -> None:
     if pending.present:
         changed = sum(_take_away(connection, target, pairs) for pairs in every)
         if changed != pending.present:
-            raise CorruptionError(
-                f"table {target.binding.resource!r}: of {pending.present} rows to replace or delete {changed} were "
-                "there: another program changed the table; `strandline backfill` fills it again"
-            )
+            about = {"wanted": pending.present, "found": changed, "item": target.binding.task}
+            name, filled = f"table {target.binding.resource!r}", target.binding.collection
+            raise CorruptionError(ROWS_MISSING.said(table=name, collection=filled, **about))
     if target.deleted is not None:  # what was deleted once is inserted anew
         for pairs in every:
             new = compose("NOT r.{p} AND t.{d}", p=PRESENT, d=target.deleted)
@@ -108,10 +105,7 @@ def store(connection: Connection, target: Target, pending: Pending) -> None:
 
 def _require_all(target: Target, rows: int, taken: int) -> None:
     if taken != rows:
-        raise CorruptionError(
-            f"table {target.binding.resource!r}: of {rows} rows to insert {taken} were stored: another program's "
-            "trigger keeps the others out; drop it"
-        )
+        raise CorruptionError(SWALLOWED.said(table=target.binding.resource, rows=rows, taken=taken))
 
 
 def _merged(connection: Connection, target: Target, every: list[Pairs], rows: int) -> bool:

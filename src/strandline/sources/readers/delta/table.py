@@ -27,7 +27,7 @@ from deltalake.fs import DeltaStorageHandler
 
 from strandline.errors import SourceError, Unavailable, first_line
 from strandline.problem import Problem, Stopped, Way
-from strandline.sources.kinds import ANEW
+from strandline.sources.kinds import ANEW, ELSEWHERE
 from strandline.sources.readers.delta.columns import Columns, constant, physical_names
 from strandline.sources.readers.delta.log import CHANGE, Commit, DataFile, Effect, Metadata, Protocol, parse
 from strandline.sources.readers.delta.options import DeltaOptions
@@ -59,7 +59,7 @@ ABSENT: Final = Problem(
     "delta-table-absent",
     "{table} does not exist",
     Stopped.SOURCE,
-    (Way("create it, or correct the source's path"),),
+    (Way("create it"), ELSEWHERE),
 )
 UNREADABLE: Final = Problem(
     "delta-table-unreadable",

@@ -48,6 +48,7 @@ from strandline.errors import SourceError, Unavailable
 from strandline.frontier.gauge import Offsets
 from strandline.persist.handles.contents import Rows
 from strandline.problem import Problem, Stopped, Way
+from strandline.sources.kinds import ELSEWHERE
 from strandline.sources.reader import FileDecoder, Plain, Records, TakenBack
 from strandline.sources.readers.files.columns import NewColumns
 from strandline.sources.readers.files.complete import Completeness
@@ -102,7 +103,7 @@ ABSENT: Final = Problem(
     "directory-absent",
     "directory {directory!r} does not exist",
     Stopped.SOURCE,
-    (Way("create it, or correct the source's path"),),
+    (Way("create it"), ELSEWHERE),
 )
 STAYS: Final = Problem(
     "file-stays",

@@ -32,7 +32,7 @@ from strandline.connections.iceberg import CatalogKind, catalog_of
 from strandline.connections.iceberg_answers import failed, unavailable
 from strandline.errors import SourceError, first_line
 from strandline.problem import Problem, Stopped, Way
-from strandline.sources.kinds import ANEW
+from strandline.sources.kinds import ANEW, ELSEWHERE
 from strandline.sources.readers.iceberg.options import IcebergOptions
 from strandline.store.secret import revealed
 
@@ -48,7 +48,7 @@ NO_BRANCH: Final = Problem(
     "iceberg-branch-absent",
     "{table} has no branch {branch!r}; it has {there}",
     Stopped.SOURCE,
-    (Way("create the branch, or correct the source's options"),),
+    (Way("create the branch"), ELSEWHERE),
 )
 CHANGED: Final = Problem(
     "iceberg-columns-changed", "{table} cannot be read: {why}", Stopped.SOURCE, (Way("undo that change"), ANEW)
@@ -69,13 +69,13 @@ ABSENT: Final = Problem(
     "iceberg-table-absent",
     "{table} does not exist{among}",
     Stopped.SOURCE,
-    (Way("create it, or correct the source's options"),),
+    (Way("create it"), ELSEWHERE),
 )
 NO_HINT: Final = Problem(
     "iceberg-metadata-absent",
     "{table} does not exist, or no metadata/version-hint.text says which metadata is the newest ({why})",
     Stopped.SOURCE,
-    (Way("correct the path, or name the catalog"),),
+    (Way("create it"), ELSEWHERE),
 )
 UNREADABLE: Final = Problem(
     "iceberg-table-unreadable",

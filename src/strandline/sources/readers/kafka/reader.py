@@ -38,7 +38,7 @@ from strandline.frontier.gauge import Offsets
 from strandline.persist.handles.contents import Rows
 from strandline.plane.staging import Staging
 from strandline.problem import Problem, Stopped, Way
-from strandline.sources.kinds import ANEW
+from strandline.sources.kinds import ANEW, ELSEWHERE
 from strandline.sources.reader import Keyed, MessageDecoder, Plain, Records
 from strandline.sources.readers.kafka.awaited import AwaitedSchemas
 from strandline.sources.readers.kafka.beginnings import Beginnings
@@ -64,7 +64,7 @@ NO_TOPIC: Final = Problem(
     "topic-absent",
     "topic {topic!r} does not exist at {servers}",
     Stopped.SOURCE,
-    (Way("create it, or correct the source's topic"),),
+    (Way("create it"), ELSEWHERE),
 )
 OTHER_TOPIC: Final = Problem(
     "topic-made-anew",
@@ -85,6 +85,18 @@ FORGOTTEN: Final = Problem(
     "those from {low} on only; they were deleted before they were read (retention, or an operator deleted records)",
     Stopped.SOURCE,
     (ANEW,),
+)
+NO_CONNECTOR: Final = Problem(
+    "kafka-connector-missed",
+    "this process has read {messages} messages in one step, because Spark has no Kafka connector",
+    Stopped.NOBODY,
+    (Way("configure `kafka_jars` to let Spark read so much"),),
+)
+MORE_PARTITIONS: Final = Problem(
+    "topic-has-more-partitions",
+    "topic {topic!r} has got partitions since the source began: {partitions}; of the messages that a key has in two "
+    "partitions at one tick the one in the higher partition counts",
+    Stopped.NOBODY,
 )
 LOST: Final = Problem(
     "messages-lost",
@@ -229,14 +241,10 @@ class KafkaReader:
         """Say that Spark's connector was missed, if it was, and that keys may have moved to another partition."""
         found = []
         if self._long:  # it takes this process' time
-            missed = f"this process has read {self._long} messages in one step, because Spark has no Kafka connector"
-            found.append(f"{missed}: configure `kafka_jars` to let Spark read so much")
+            found.append(NO_CONNECTOR.said(messages=self._long))
         if self._added and self._form.shape.keyed:
             added = ", ".join(map(str, sorted(self._added)))
-            found.append(
-                f"topic {self._options.topic!r} has got partitions since the source began: {added}; of the messages "
-                "that a key has in two partitions at one tick the one in the higher partition counts"
-            )
+            found.append(MORE_PARTITIONS.said(topic=self._options.topic, partitions=added))
         return *found, *filter(None, [self._gained("", [*self._new.values()])])
 
     async def close(self) -> None:
