@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,16 +20,25 @@ def skip(opener: Opener, root: Path, name: str, as_of: int | None, output: Outpu
     output.result(found, "\n".join(_lines(found)))
 
 
-def skip_file(opener: Opener, root: Path, name: str, file: str, output: Output, *, apply: bool) -> None:
-    """Say what it is that a source goes on without a file; with ``apply`` have it do so."""
+def skip_files(
+    opener: Opener, root: Path, name: str, files: Sequence[str], output: Output, *, apply: bool, withdraw: bool
+) -> None:
+    """Say what it is that a source goes on without files; with ``apply`` have it do so."""
     project = opener.place(root)
     with opener.changing(project) if apply else opener.reading(project, output.note) as env:
-        found = env.skip(name, file=file, apply=apply)
-    stays = "what is durable of it stays, and nothing more of it is read"
-    if apply:
-        output.result(found, f"{found['source']} goes on without {file!r} ({found['was']}): {stays}")
-    else:
-        output.result(found, f"nothing is changed; with --apply, {found['source']} goes on without {file!r}: {stays}")
+        if withdraw:
+            done = [env.withdraw(name, files, apply=apply)]
+        else:
+            done = [env.skip(name, file=file, apply=apply) for file in files]
+    found = done[0] | {"files": [*files], "was": [was for each in done for was in each["was"] or ()]}
+    without = f"{found['source']} goes on without {', '.join(map(repr, files))}"
+    stays = "its rows are withdrawn" if withdraw else "what is durable of it stays"
+    rest = f"{stays}, and nothing more of it is read"
+    if not apply:
+        output.result(found, f"nothing is changed; with --apply, {without}: {rest}")
+        return
+    rows = f"; {found['withdrawn']} row(s) were withdrawn" if withdraw else ""
+    output.result(found, f"{without} ({'; '.join(found['was'])}): {rest}{rows}")
 
 
 def anew(opener: Opener, root: Path, name: str, output: Output, *, apply: bool) -> None:

@@ -26,7 +26,7 @@ from strandline.controller.asking import backfill, housekeeping, reads, status, 
 from strandline.controller.asking.peeking import peek
 from strandline.controller.asking.progress import progress
 from strandline.controller.asking.selfcheck import SelfCheck
-from strandline.controller.asking.skip import skip
+from strandline.controller.asking.skip import skip, without
 from strandline.controller.asking.verification import Verification
 from strandline.controller.asking.wrong_replicas import WrongReplicas
 from strandline.controller.defining import altering, sources
@@ -546,6 +546,10 @@ class Environment:
         time, name = arguments.maybe_time(as_of, "as_of"), arguments.text(source, "the source's name")
         return self._run(skip(self._core, name, time, file=file, apply=apply))
 
+    def withdraw(self, source: str, files: Sequence[str], *, apply: bool = False) -> dict[str, Any]:
+        """Have a source go on without files, and withdraw their rows; without ``apply`` only say so."""
+        return self._run(without(self._core, arguments.text(source, "the source's name"), files, apply=apply))
+
     def anew(self, name: str, *, apply: bool = False) -> dict[str, Any]:
         """Return the statements that define an item again, with all that reads it; ``apply``: do all in one write."""
         return self._run(anew(self._core, arguments.text(name, "the item's name"), apply=apply))
@@ -557,10 +561,7 @@ class Environment:
         return {"source": name, "problem": self._core.health.problems().get(name.lower())}
 
     def release(self) -> str | None:
-        """Release a location whose holder died, and return that holder; None if there is none.
-
-        Raises `ConfigError` if it is alive.
-        """
+        """Release a location whose holder died; return it, None if there is none.  Raises `ConfigError` if it lives."""
         return self._run(housekeeping.release(self._core))
 
     def written_by(self) -> str | None:

@@ -47,6 +47,7 @@ PLAIN: Final = (
     "deploy",
     "anew",
     "skip",
+    "withdraw",
     "retry",
     "inspect",
     "fsck",

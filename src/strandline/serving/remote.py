@@ -328,6 +328,10 @@ class RemoteEnvironment:
         """See `Environment.skip`."""
         return dict(self.call("skip", source=source, as_of=as_of, file=file, apply=apply))
 
+    def withdraw(self, source: str, files: Sequence[str], *, apply: bool = False) -> dict[str, Any]:
+        """See `Environment.withdraw`."""
+        return dict(self.call("withdraw", source=source, files=list(files), apply=apply))
+
     def deploy(self, directory: str | Path, *, apply: bool = False, drop: Sequence[str] = ()) -> dict[str, Any]:
         """See `Environment.deploy`; ``directory`` is one of the machine that serves."""
         return dict(self.call("deploy", directory=str(Path(directory).absolute()), apply=apply, drop=list(drop)))

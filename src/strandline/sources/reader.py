@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from strandline.algebra.messages import MessageFormat, TopicRanges
 
 O = TypeVar("O")  # noqa: E741 - a dataclass of options
+O_contra = TypeVar("O_contra", contravariant=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -273,6 +274,14 @@ def any_table(options: object, reference: str, schema: Schema) -> None:
     """Accept every table: whether upstream has it is found out when it is read."""
 
 
+class PassOver(Protocol[O_contra]):
+    """See `ReaderKind.pass_over`."""
+
+    async def __call__(self, options: O_contra, given: Surroundings, name: str, /, *, withdrawn: bool) -> str:
+        """Note it."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class ReaderKind(Generic[O]):
     """A reader that CREATE SOURCE can name: its connector's name, its options, and how it is opened.
@@ -300,9 +309,10 @@ class ReaderKind(Generic[O]):
     a source with these options needs; the caller requires them before it opens, releases or asks upstream.
 
     ``alterable``: the options that say how a source goes on and not what it holds, so that they may change while it is
-    there.  ``pass_over`` notes durably that the source goes on without one of its files, by its name: what is
-    durable of it stays, and nothing more of it is read.  It returns what the file was, is idempotent, and raises
-    `DefinitionError` if the source has taken no such file.  None: a source of this kind reads no files.
+    there.  ``pass_over`` notes durably that the source goes on without one of its files, by its name: nothing more of
+    it is read; ``withdrawn``: and its rows are withdrawn.  It returns what the file was, is idempotent, and raises
+    `DefinitionError` if the source has taken no such file.  ``kept`` returns the names of such files whose rows are not
+    withdrawn.  None: a source of this kind reads no files.
     """
 
     name: str
@@ -323,4 +333,5 @@ class ReaderKind(Generic[O]):
     shared: Callable[[O], bool] = one_at_a_time
     needs: Callable[[O], Sequence[str]] = no_extras
     alterable: tuple[str, ...] = ()
-    pass_over: Callable[[O, Surroundings, str], Awaitable[str]] | None = None
+    pass_over: PassOver[O] | None = None
+    kept: Callable[[O, Surroundings], Awaitable[Sequence[str]]] | None = None
