@@ -70,8 +70,11 @@ class Unchecked(Environment):
 class Site:
     """A location in memory, an environment of it, and a neighbour: table ``t`` with the view ``beside``."""
 
-    def __init__(self, root: Path, decoder: Any = None, doubles: Mapping[str, Open] | None = None) -> None:
-        self.root = root
+    def __init__(
+        self, root: Path, decoder: Any = None, doubles: Mapping[str, Open] | None = None, upstream: Any = None
+    ) -> None:
+        """``upstream``: what a test harms, if it is no file below ``root``."""
+        self.root, self.upstream = root, upstream
         self.clock = HandClock(NOW_MS)
         self._blob, self._consensus = MemoryBlob(), MemoryConsensus()
         self._decoder, self._doubles = decoder, doubles or {}
@@ -235,9 +238,8 @@ def take(case: Case, way: Way, site: Site, monkeypatch: pytest.MonkeyPatch) -> N
         if says(text, case.problem):
             break
     assert says(text, case.problem), text
-    if way.what in case.mends:
-        case.mends[way.what](site)
-    else:
+    case.mends.get(way.what, lambda _: None)(site)
+    if way.command and not way.foreign:
         follow(site, command(text, way), monkeypatch)
     site.clean()
     case.then(site)

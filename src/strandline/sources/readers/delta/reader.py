@@ -34,7 +34,7 @@ from strandline.persist.handles.contents import Rows
 from strandline.persist.handles.records import RecordShard
 from strandline.plane.staging import Staging
 from strandline.problem import Problem, Stopped, Way
-from strandline.sources.kinds import ANEW
+from strandline.sources.kinds import ANEW, REDEFINED
 from strandline.sources.reader import FileDecoder, Records, TakenBack
 from strandline.sources.readers.delta.columns import Columns, columns_of, physical_names, refusal
 from strandline.sources.readers.delta.log import COMES, GOES, Commit, DataFile, Effect, Metadata, Protocol, effects
@@ -61,7 +61,7 @@ BACK: Final = Problem(
     (Way("bring the table to where it was"), ANEW),
 )
 CHANGED: Final = Problem(
-    "delta-columns-changed", "{table} cannot be read at version {version}: {why}", Stopped.SOURCE, (ANEW,)
+    "delta-columns-changed", "{table} cannot be read at version {version}: {why}", Stopped.SOURCE, REDEFINED
 )
 
 

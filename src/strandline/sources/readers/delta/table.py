@@ -47,7 +47,12 @@ FORGOTTEN: Final = Problem(
     Stopped.SOURCE,
     (ANEW,),
 )
-DAMAGED: Final = Problem("delta-table-damaged", "{table}: {why}", Stopped.SOURCE, (_MEND, ANEW))
+DAMAGED: Final = Problem(
+    "delta-table-damaged",
+    "{table}: {why}",
+    Stopped.SOURCE,
+    (_MEND, Way("once its newest version can be read, define it anew", "strandline anew {item:shell} --apply")),
+)
 VACUUMED: Final = Problem(
     "delta-file-gone",
     "{table}: file {file!r} of version {version} is gone (vacuumed) before it was durable here; let removed files last "

@@ -32,7 +32,7 @@ from strandline.connections.iceberg import CatalogKind, catalog_of
 from strandline.connections.iceberg_answers import failed, unavailable
 from strandline.errors import SourceError, first_line
 from strandline.problem import Problem, Stopped, Way
-from strandline.sources.kinds import ANEW, ELSEWHERE
+from strandline.sources.kinds import ANEW, ELSEWHERE, REDEFINED
 from strandline.sources.readers.iceberg.options import IcebergOptions
 from strandline.store.secret import revealed
 
@@ -50,9 +50,7 @@ NO_BRANCH: Final = Problem(
     Stopped.SOURCE,
     (Way("create the branch"), ELSEWHERE),
 )
-CHANGED: Final = Problem(
-    "iceberg-columns-changed", "{table} cannot be read: {why}", Stopped.SOURCE, (Way("undo that change"), ANEW)
-)
+CHANGED: Final = Problem("iceberg-columns-changed", "{table} cannot be read: {why}", Stopped.SOURCE, REDEFINED)
 GONE: Final = Problem(
     "iceberg-file-gone",
     "{table}: file {file!r} is gone before it was durable here; let snapshots expire later",
@@ -63,7 +61,10 @@ DAMAGED: Final = Problem(
     "iceberg-file-damaged",
     "{table}: file {file!r} cannot be read: {why}",
     Stopped.SOURCE,
-    (Way("restore it"), ANEW),
+    (
+        Way("restore it"),
+        Way("once its newest snapshot can be read, define it anew", "strandline anew {item:shell} --apply"),
+    ),
 )
 ABSENT: Final = Problem(
     "iceberg-table-absent",

@@ -189,7 +189,9 @@ class Reading:
                 positions.append(None)
                 continue
             if was.name not in at:
-                raise Stops(f"column {was.name!r} is gone upstream")
+                raise Stops(
+                    f"column {was.name!r} is gone upstream; first add it there, or create the table here without it"
+                )
             now = relation.columns[at[was.name]]
             if not _reads_alike(was, now.type_oid, now.modifier):
                 raise Stops(
