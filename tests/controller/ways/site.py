@@ -6,6 +6,7 @@ import re
 import shlex
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import contextmanager
+from copy import deepcopy
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -109,6 +110,15 @@ class Site:
         self.env.close()
         self.open()
 
+    def saved(self) -> Any:
+        """Return a copy of the location's stores."""
+        return deepcopy((self._blob, self._consensus)), self._written
+
+    def restore(self, saved: Any) -> None:
+        """Have the location be what was saved, and open it."""
+        (self._blob, self._consensus), self._written = saved
+        self.open()
+
     def execute(self, *statements: str) -> None:
         """Execute statements."""
         for each in statements:
@@ -186,6 +196,8 @@ def follow(site: Site, text: str, monkeypatch: pytest.MonkeyPatch) -> None:
         def place(self, root: Path) -> Path:
             """Return what `changing` is given."""
             return root
+
+        project = place
 
         @contextmanager
         def changing(self, _: object) -> Any:

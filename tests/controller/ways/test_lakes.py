@@ -183,7 +183,13 @@ DELTA: Final = [
         {delta.CHANGED.ways[0].what: column_again, delta.CHANGED.ways[1].what: narrow("delta")},
     ),
     Case(delta_table.FORGOTTEN, "l", begin, log_forgotten, then=ids(1, 2, 3, 4)),
-    Case(delta_table.VACUUMED, "l", begin, unread(gone), {delta_table.VACUUMED.ways[0].what: restore}),
+    Case(
+        delta_table.VACUUMED,
+        "l",
+        begin,
+        unread(gone),
+        {delta_table.VACUUMED.ways[0].what: restore, delta_table.VACUUMED.ways[1].what: without_it},
+    ),
     Case(
         delta_table.DAMAGED,
         "l",
@@ -200,11 +206,131 @@ DELTA: Final = [
         ids(1),
     ),
 ]
-CASES: Final = DELTA
 
 
-@pytest.mark.parametrize(("case", "way"), ways_of(DELTA))
-def test_a_source_of_a_delta_table_goes_on_by_what_its_problem_advises(
+# --- Iceberg ---------------------------------------------------------------------------------------------------------
+STORED: Final = Stored(NestedField(1, "id", LongType()), NestedField(2, "kind", StringType()))
+
+
+def ice(site: Site) -> IcebergLake:
+    """Return the Iceberg table of a site."""
+    return IcebergLake(site.root / "table")
+
+
+def frozen(site: Site) -> None:
+    """Define the source of a table with one row, and a view over it."""
+    ice(site).create(table([1]), schema=STORED)
+    site.execute(f"CREATE SOURCE l ({COLUMNS}) FROM iceberg (path '{site.root}/table')", VIEW)
+
+
+def append(*numbers: int) -> Callable[[Site], None]:
+    """Return what appends rows."""
+    return lambda site: ice(site).stored().append(table(numbers))
+
+
+def set_back(site: Site) -> None:
+    """Set the branch back to its first snapshot, once another was read."""
+    append(2)(site)
+    site.clean()
+    first = next(each for each in ice(site).stored().snapshots() if each.sequence_number == 1)
+    ice(site).stored().manage_snapshots().rollback_to_snapshot(first.snapshot_id).commit()
+
+
+def refrozen(site: Site) -> None:
+    """Drop the table, and make another one."""
+    shutil.rmtree(site.root / "table")
+    ice(site).create(table([7]), schema=STORED)
+
+
+def expired(site: Site) -> None:
+    """Expire the snapshot that was read, while nobody looks."""
+    site.env.close()
+    append(2)(site)
+    append(3)(site)
+    first = next(each for each in ice(site).stored().snapshots() if each.sequence_number == 1)
+    ice(site).stored().maintenance.expire_snapshots().by_id(first.snapshot_id).commit()
+    site.open()
+
+
+def unfrozen(harm: Callable[[Site], None]) -> Callable[[Site], None]:
+    """Return what harms the file of a snapshot that is bound and not read."""
+
+    def harmed(site: Site) -> None:
+        before = {*(site.root / "table/data").glob("*.parquet")}
+        append(2)(site)
+        save(site)
+        reader = site.readers["l"]
+        read = reader.read
+
+        async def late(*arguments: Any, **named: Any) -> Any:
+            reader.read = read
+            for path in {*(site.root / "table/data").glob("*.parquet")} - before:
+                site.upstream = path
+                harm(site)
+            return await read(*arguments, **named)
+
+        reader.read = late
+
+    return harmed
+
+
+def column_gone(site: Site) -> None:
+    """Drop a declared column."""
+    with ice(site).stored().update_schema() as update:
+        update.delete_column("kind")
+
+
+def column_back(site: Site) -> None:
+    """Add a column of that name."""
+    with ice(site).stored().update_schema() as update:
+        update.add_column("kind", StringType())
+
+
+def moved_ice(site: Site) -> None:
+    """Make the table where it is to be, and define the source there."""
+    IcebergLake(site.root / "other").create(table([9]), schema=STORED)
+    site.execute(*NARROW, f"CREATE SOURCE l ({COLUMNS}) FROM iceberg (path '{site.root}/other')", VIEW)
+
+
+ICEBERG: Final = [
+    Case(iceberg.BACK, "l", frozen, set_back, {iceberg.BACK.ways[0].what: append(3)}, ids(1, 3)),
+    Case(iceberg.ANOTHER, "l", frozen, refrozen, then=ids(7)),
+    Case(iceberg.EXPIRED, "l", frozen, expired, then=ids(1, 2, 3)),
+    Case(
+        iceberg_table.GONE,
+        "l",
+        frozen,
+        unfrozen(gone),
+        {iceberg_table.GONE.ways[0].what: restore, iceberg_table.GONE.ways[1].what: refrozen},
+    ),
+    Case(
+        iceberg_table.DAMAGED,
+        "l",
+        frozen,
+        unfrozen(damaged),
+        {iceberg_table.DAMAGED.ways[0].what: restore, iceberg_table.DAMAGED.ways[1].what: refrozen},
+    ),
+    Case(
+        iceberg_table.CHANGED,
+        "l",
+        frozen,
+        column_gone,
+        {iceberg_table.CHANGED.ways[0].what: column_back, iceberg_table.CHANGED.ways[1].what: narrow("iceberg")},
+        ids(1),
+    ),
+    Case(
+        iceberg_table.NO_HINT,
+        "l",
+        frozen,
+        away,
+        {iceberg_table.NO_HINT.ways[0].what: restore, iceberg_table.NO_HINT.ways[1].what: moved_ice},
+    ),
+]
+CASES: Final = DELTA + ICEBERG
+
+
+@pytest.mark.parametrize(("case", "way"), ways_of(CASES))
+def test_a_source_of_a_lake_goes_on_by_what_its_problem_advises(
     case: Case, way: Way, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Damage: a table whose log was cleaned up costs all above it, by hand; or neighbours stand, too."""

@@ -43,7 +43,7 @@ def test_what_upstream_lacks_is_said_with_what_to_run(place):
             await (await place.reader()).snapshot("public.t")
         place.schemas = {"public.t": SCHEMA}
         place.database.run("ALTER PUBLICATION p SET (publish = 'insert')")
-        async with refused("leaves out each delete, update: run ALTER PUBLICATION p SET"):
+        async with refused("leaves out each delete, update; change that there: ALTER PUBLICATION p SET"):
             await (await place.reader()).snapshot("public.t")
         place.database.run("ALTER PUBLICATION p SET (publish = 'insert, update, delete')")
         reader = await place.reader()
@@ -89,7 +89,7 @@ def test_a_role_without_the_rights_learns_what_it_needs(place):
 
     async def body():
         place.more = {"user": "plain"}
-        async with refused("the role needs REPLICATION"):
+        async with refused("give the role REPLICATION"):
             await (await place.reader()).upstream_frontier()
         place.more = {"user": "reads"}
         reader = await place.reader()

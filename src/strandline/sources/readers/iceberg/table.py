@@ -140,7 +140,10 @@ class StoredTable:
         Raises `SourceError` if there is no such table, or this reader does not understand it.
         """
         with self._asked():
-            self._table = self._newest()
+            try:
+                self._table = self._newest()
+            except FileNotFoundError as error:
+                raise SourceError(NO_HINT.said(table=self.name, why=first_line(error))) from error
         version = self._table.metadata.format_version
         if version < FORMAT_MIN:
             raise SourceError(OLD.said(table=self.name, version=version, least=FORMAT_MIN))
@@ -243,7 +246,7 @@ class StoredTable:
         table = self._loaded
         names = list(columns.names.values())
         try:
-            with self._asked():
+            with self._asked(file.file_path):
                 scan = ArrowScan(table.metadata, table.io, table.schema().select(*names), AlwaysTrue())
                 for batch in scan.to_record_batches([portion.task]):
                     rows = pa.Table.from_batches([batch])
@@ -251,8 +254,6 @@ class StoredTable:
                     for name in sorted(columns.lacking):
                         found = found.append_column(name, pa.nulls(found.num_rows))
                     yield found
-        except FileNotFoundError:
-            raise SourceError(GONE.said(table=self.name, file=file.file_path, item=self.item)) from None
         except pa.ArrowException as error:
             about = {"table": self.name, "file": file.file_path, "why": first_line(error)}
             raise SourceError(DAMAGED.said(**about, item=self.item)) from error
@@ -282,16 +283,14 @@ class StoredTable:
         return catalog_of(self._options).load_table(self._options.table)
 
     @contextmanager
-    def _asked(self) -> Iterator[None]:
-        """Say what an answer that is none means; `FileNotFoundError` of a data file is left to the caller."""
+    def _asked(self, file: str = "") -> Iterator[None]:
+        """Say what an answer that is none means; ``file``: what is read, if it is a data file."""
         try:
             yield
         except (NoSuchTableError, NoSuchIcebergTableError, NoSuchNamespaceError) as error:
             raise SourceError(ABSENT.said(table=self.name, among=self._among())) from error
         except FileNotFoundError as error:
-            if self._table is not None:
-                raise
-            raise SourceError(NO_HINT.said(table=self.name, why=first_line(error))) from error
+            raise SourceError(GONE.said(table=self.name, file=file or first_line(error), item=self.item)) from error
         except (NotInstalledError, ValidationError, NotImplementedError) as error:
             raise SourceError(UNREADABLE.said(table=self.name, why=first_line(error))) from error
         except pa.ArrowException:

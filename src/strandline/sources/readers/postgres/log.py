@@ -46,8 +46,8 @@ CHUNK_ROWS: Final = 10_000
 CHUNK_BYTES: Final = 4 * 1024 * 1024
 """So many bytes of messages, of all tables, are decoded and not a chunk yet; so a chunk has about as many at most."""
 TRUNCATED: Final = (
-    "all its rows were removed by TRUNCATE, which does not say which they were; drop the table here and create it "
-    "anew (a publication WITH (publish = 'insert, update, delete') does not send TRUNCATE)"
+    "all its rows were removed by TRUNCATE, which does not say which they were (a publication WITH (publish = 'insert, "
+    "update, delete') does not send TRUNCATE)"
 )
 
 

@@ -34,6 +34,21 @@ OLD: Final = Problem(
     Stopped.SOURCE,
     (Way("upgrade the server, or correct the source's connection"),),
 )
+DENIED: Final = Problem(
+    "postgres-denied",
+    "{place}: {what}: {why}",
+    Stopped.SOURCE,
+    (Way("give the role REPLICATION, and SELECT on the tables, and BYPASSRLS if they have row security"),),
+)
+NOT_THERE: Final = Problem(
+    "postgres-not-there", "{place}: {what}: {why}", Stopped.SOURCE, (Way("create there what it names"),)
+)
+MISSED: Final = Problem(
+    "postgres-changes-missed",
+    "{place}: {what}: {why}, or did not for a while: what changed meanwhile cannot be read",
+    Stopped.SOURCE,
+    (Way("define the source anew, as `strandline anew` does"),),
+)
 _PUBLISHED: Final = """
     pg_publication AS pub
         JOIN (SELECT * FROM pg_publication_tables WHERE pubname = {publication} {only}) AS p ON p.pubname = pub.pubname
@@ -304,17 +319,11 @@ def refused(place: str, what: str, state: str, why: str) -> SourceError | Unavai
     """
     match state:
         case "42501":
-            return SourceError(
-                f"{place}: {what}: {why}; the role needs REPLICATION, and SELECT on the tables, and BYPASSRLS if they "
-                "have row security"
-            )
+            return SourceError(DENIED.said(place=place, what=what, why=why))
         case "42P01" | "3F000":
-            return SourceError(f"{place}: {what}: {why}")
+            return SourceError(NOT_THERE.said(place=place, what=what, why=why))
         case "42704":
-            return SourceError(
-                f"{place}: {what}: {why}, or did not for a while: what changed meanwhile cannot be read; drop "
-                "the source and its tables here, and create them anew"
-            )
+            return SourceError(MISSED.said(place=place, what=what, why=why))
         case "55006":
             return SlotInUse(f"{place}: {what}: another session has the slot: {why}")
         case "55P03":
