@@ -60,6 +60,13 @@ class Sources(Readers):
         if connector not in self.doubles:
             await Readers.ask(self, name, connector, options)
 
+    async def ask_table(self, name: str, connector: str, *asked: Any) -> None:
+        """See `Connectors.ask_table`."""
+
+    async def release(self, source: RunIngestion, *asked: Any) -> str:
+        """See `Connectors.release`: nothing is kept."""
+        return ""
+
 
 class Unchecked(Environment):
     """An environment whose views do not check themselves: Spark answers them."""

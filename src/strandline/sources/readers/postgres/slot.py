@@ -89,7 +89,8 @@ SLOT_OTHER: Final = Problem(
 )
 SLOT_LOST: Final = Problem(
     "postgres-slot-lost",
-    "replication slot {slot!r} is lost: {why}",
+    "replication slot {slot!r} is lost: {why}; if it has that name by the source's options, first run there: SELECT "
+    "pg_drop_replication_slot('{slot}')",
     Stopped.SOURCE,
     (ANEW,),
 )
