@@ -150,12 +150,12 @@ class Site:
                 return
         raise AssertionError(status["problems"] | status["waiting"])
 
-    def rows(self, name: str) -> list[Any]:
-        """Return the rows of a collection."""
+    def rows(self, name: str, time: int | None = None) -> list[Any]:
+        """Return the rows of a collection at ``time``, or at the latest one."""
 
         async def read() -> list[Any]:
             reader = await self.core.readers.of(name)
-            at = await reads.latest(self.core, [reader])
+            at = await reads.latest(self.core, [reader]) if time is None else time
             found = await self.core.engine.multiset(await reads.snapshot(self.core, reader, at, Hold()))
             names = reader.schema.names
             return sorted(tuple(row[each] for each in names) for row in listed(found).rows)
@@ -190,15 +190,15 @@ def command(text: str, way: Way) -> str:
     return found["command"]
 
 
-def follow(site: Site, text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def follow(env: Environment, text: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Do what a command says, word for word."""
     if not text.startswith("strandline "):
         for each in text.split("; "):
-            site.execute(each)
+            env.execute(each)
         return
 
     class Opener:
-        """The environment of the site, for the command line."""
+        """The environment, for the command line."""
 
         def place(self, root: Path) -> Path:
             """Return what `changing` is given."""
@@ -209,7 +209,7 @@ def follow(site: Site, text: str, monkeypatch: pytest.MonkeyPatch) -> None:
         @contextmanager
         def changing(self, _: object) -> Any:
             """Give the environment."""
-            yield site.env
+            yield env
 
     monkeypatch.setattr(cli, "_opener", lambda _: Opener())
     done = CliRunner().invoke(cli.app, shlex.split(text)[1:])
@@ -259,7 +259,7 @@ def take(case: Case, way: Way, site: Site, monkeypatch: pytest.MonkeyPatch) -> N
     assert says(text, case.problem), text
     case.mends.get(way.what, lambda _: None)(site)
     if way.command and not way.foreign:
-        follow(site, command(text, way), monkeypatch)
+        follow(site.env, command(text, way), monkeypatch)
     site.clean()
     case.then(site)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import sqlite3
 from collections.abc import Callable
 from contextlib import closing
@@ -12,7 +11,6 @@ from typing import Any, Final
 import pytest
 from tests.controller.ways.site import Case, Site, take, ways_of
 
-from strandline.instance.running.announcing import REFUSED
 from strandline.instance.running.feeds import ERRORS
 from strandline.materialize.driver import (
     FOREIGN_ROWS,
@@ -37,11 +35,10 @@ def sql(site: Site, *statements: str) -> list[Any]:
         return [connection.execute(each).fetchall() for each in statements][-1]
 
 
-def into(site: Site, name: str = OUT, table: str = "o", options: str = "") -> None:
+def into(site: Site, table: str = "o") -> None:
     """Define the materialization."""
-    site.execute(
-        f"CREATE MATERIALIZATION `{name}` INTO sqlite OPTIONS (path '{site.root}/out.db'{options}) AS w TO {table} KEY (k)"
-    )
+    where = f"INTO sqlite OPTIONS (path '{site.root}/out.db')"
+    site.execute(f"CREATE MATERIALIZATION `{OUT}` {where} AS w TO {table} KEY (k)")
 
 
 def begin(site: Site) -> None:

@@ -1,4 +1,4 @@
-"""Each problem that the package declares is caused by a test that follows its advice, or is listed here with why not."""
+"""Each problem that the package declares is caused by a test that follows its advice, or is listed with why not."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
+import problems
 import pytest
-import strandline
 from tests.controller.ways import test_endpoints, test_files, test_kafka, test_lakes, test_postgres
 from tests.controller.ways.site import Case
 
-import problems
+import strandline
 from strandline.errors import is_wait
 from strandline.problem import Problem, Stopped
 

@@ -15,7 +15,6 @@ from tests.controller.ways.site import Case, Site, take, ways_of
 from strandline.algebra.formats import DatedFile, FileFormat
 from strandline.algebra.schema import DIFF, ERROR, TIME, Schema
 from strandline.instance.error_half import EXCEEDED
-from strandline.instance.running.feeds import ERRORS
 from strandline.persist.handles.contents import Rows
 from strandline.problem import Way
 from strandline.sources.readers.files.reader import ABSENT, CHANGED, VANISHED, VANISHED_LATER

@@ -1,4 +1,4 @@
-"""A source of Kafka that stops goes on again by each way out that its problem names.  Over lists, with a topic there."""
+"""A source of Kafka that stops goes on by each way out that its problem names.  Over lists, with a topic there."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A source of PostgreSQL that stops goes on by each way out that its problem names.  Over lists, with a server there."""
+"""A source of PostgreSQL that stops goes on by each way out that its problem names.  Over lists."""
 
 from __future__ import annotations
 
