@@ -41,10 +41,10 @@ from strandline.materialize.protocol.holds import Holds
 from strandline.materialize.protocol.state import StateUpdate
 from strandline.materialize.protocol.task import NOTHING, WHOLE, Checkpoint, KeyRange, MaterializationSpec, Progress
 from strandline.materialize.reduced import Reduced
-from strandline.materialize.status import FAILED, Counts, Moving, Status, unwatched
+from strandline.materialize.status import FAILED, REFILL_ALL, Counts, Moving, Status, unwatched
 from strandline.materialize.stores import second_row
 from strandline.materialize.transfer import Transfer
-from strandline.problem import Problem, Stopped, Way
+from strandline.problem import Problem, Stopped
 from strandline.store.beside import Beside, Inline
 
 Answer = TypeVar("Answer")
@@ -60,7 +60,7 @@ AHEAD: Final = Problem(
     "the endpoint of {item!r} has changes up to {at}, and this location sent none after {sent}: it was restored from a "
     "backup, or copied",
     Stopped.ENDPOINT,
-    (Way("fill its tables again", "strandline backfill {item:shell} --apply"),),
+    (REFILL_ALL,),
 )
 
 

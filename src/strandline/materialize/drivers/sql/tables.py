@@ -7,6 +7,7 @@ that exist are deleted, and rows that stay are inserted.  Either way the flags t
 from __future__ import annotations
 
 from contextlib import closing
+from typing import Final
 
 import pyarrow as pa
 
@@ -19,6 +20,7 @@ from strandline.materialize.drivers.sql.text import Sql, compose, joined
 from strandline.materialize.protocol.task import WHOLE, KeyRange
 from strandline.materialize.spool import Spool
 from strandline.materialize.stores import second_row
+from strandline.problem import Problem, Stopped, Way
 
 _EVERY = Sql("TRUE")
 
@@ -48,6 +50,17 @@ def load(connection: Connection, target: Target, keys: pa.Table, take: Take) -> 
             connection.read(text, target.names, target.types, take)
 
 
+SPLIT_ALONE: Final = Problem(
+    "split-fills-alone",
+    "table {table!r} cannot be filled from the start by the split [{begin}, {end}] alone: it may hold rows of others",
+    Stopped.ENDPOINT,
+    (
+        Way("empty the table there"),
+        Way("run the materialization as one", "ALTER MATERIALIZATION {item:sql} SET (splits '1')"),
+    ),
+)
+
+
 def refuse_rows(connection: Connection, target: Target) -> None:
     """Raise `DefinitionError` if the table, which this task has never filled, has rows."""
     if connection.query(compose("SELECT 1 FROM {t} LIMIT 1", t=target.table)):
@@ -61,10 +74,8 @@ def empty(connection: Connection, target: Target, held: KeyRange) -> None:
         DefinitionError: the table has rows, and the range is not `WHOLE`: no table says which split a row belongs to.
     """
     if held != WHOLE and connection.query(compose("SELECT 1 FROM {t} LIMIT 1", t=target.table)):
-        raise DefinitionError(
-            f"table {target.binding.resource!r} cannot be filled from the start by the split [{held.begin}, {held.end}]"
-            f" alone: it may hold rows of others; run the materialization as one, or empty the table"
-        )
+        about = {"table": target.binding.resource, "begin": held.begin, "end": held.end, "item": target.binding.task}
+        raise DefinitionError(SPLIT_ALONE.said(**about))
     connection.change(compose("DELETE FROM {t}", t=target.table))
 
 
