@@ -576,7 +576,7 @@ def test_a_server_that_lost_log_that_was_read_is_a_definite_error(place, what):
             reader = await place.reader()
         if what == "bound":
             reader.bound(upper)
-        with pytest.raises(SourceError, match="lost log that was read.*drop the source and its tables here"):
+        with pytest.raises(SourceError, match="lost log that was read.*strandline anew s"):
             await reader.upstream_frontier()
 
     asyncio.run(body())

@@ -57,7 +57,7 @@ def test_a_column_is_found_by_its_name_or_by_its_name_without_case():
     assert noted("t", SCHEMA, both).columns[0].type_oid == TEXT
     alike = upstream(Identity.FULL, ("Id", INT, False), ("id", INT, False), ("v", TEXT, False))
     with pytest.raises(
-        SourceError, match="has no column ID in the publication; it has Id, id, v: declare the table with these"
+        SourceError, match="has no column ID in the publication; it has Id, id, v; drop the table here"
     ):
         noted("t", SCHEMA, alike)
 
