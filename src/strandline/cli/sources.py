@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -74,5 +75,6 @@ def _lines(found: dict[str, Any]) -> list[str]:
     if found["applied"] and found["dismissed_at"] is None:
         return [*lines, "they have left already: nothing is changed"]
     if found["dismissed_at"] is None:
-        return [*lines, f"nothing is changed; `strandline source skip {source} --as-of {as_of} --apply` dismisses them"]
+        command = f"strandline source skip {shlex.quote(source)} --as-of {as_of} --apply"
+        return [*lines, f"nothing is changed; `{command}` dismisses them"]
     return [*lines, f"dismissed at {found['dismissed_at']}: views and endpoints follow with the next tick"]

@@ -31,6 +31,34 @@ from strandline.persist.client import PersistClient
 from strandline.persist.together.transactions import Transactions
 from strandline.problem import Problem, Stopped, Way
 
+_ASK_AGAIN: Final = Way("bring it back: the location asks again when it is opened")
+UNRELEASED: Final = Problem(
+    "dropped-source-unreleased",
+    "source {item!r} was dropped, and upstream was not released: {why}",
+    Stopped.NOBODY,
+    (_ASK_AGAIN, Way("let upstream keep what it has", "DROP SOURCE {item:sql}")),
+    "Upstream keeps what it kept for the source.",
+)
+REPLACED_UNRELEASED: Final = Problem(
+    "replaced-source-unreleased",
+    "source {item!r}, in whose place another one is, was dropped, and upstream was not released: {why}",
+    Stopped.NOBODY,
+    (_ASK_AGAIN,),
+    "Upstream keeps what it kept for the source.",
+)
+LOG_LEFT: Final = Problem(
+    "dropped-endpoint-open",
+    "its materialization was dropped, and it is not taken over yet: {why}",
+    Stopped.NOBODY,
+    (Way("bring back what does not answer: each tick tries again"),),
+)
+SHARD_LEFT: Final = Problem(
+    "dropped-shard-open",
+    "it was dropped and cannot be deleted yet: {why}",
+    Stopped.NOBODY,
+    (Way("bring back what does not answer: each tick tries again"),),
+)
+
 
 @dataclass(frozen=True, slots=True)
 class Released:
@@ -65,7 +93,7 @@ async def release(
         options = on_error.others(left.name, left.options, on_error.SourceOptions)
         command = RunIngestion(left.name, (), left.connector, options, "", left.progress)
         others = [source.progress for source in catalog.sources_of(left.connector)]
-        problem = f"source {left.name!r} was dropped, and upstream was not released: "
+        problem = UNRELEASED if catalog.find(left.name) is None else REPLACED_UNRELEASED
         try:
             kept = await connectors.release(command, others, client, epoch)
         except FencedError:
@@ -73,29 +101,15 @@ async def release(
         except ConfigError as error:
             kept = str(error)
         except StrandlineError as error:
-            found.unasked[left.progress] = f"{problem}{error}"
+            found.unasked[left.progress] = problem.said(item=left.name, why=error)
             return
         if kept:
-            found.kept[left.progress] = f"{problem}{kept}"
+            found.kept[left.progress] = problem.said(item=left.name, why=kept)
         else:
             found.gone.add(left.progress)
 
     await together([ask(left) for left in sources])
     return found
-
-
-LOG_LEFT: Final = Problem(
-    "dropped-endpoint-open",
-    "its materialization was dropped, and it is not taken over yet: {why}",
-    Stopped.NOBODY,
-    (Way("bring back what does not answer: each tick tries again"),),
-)
-SHARD_LEFT: Final = Problem(
-    "dropped-shard-open",
-    "it was dropped and cannot be deleted yet: {why}",
-    Stopped.NOBODY,
-    (Way("bring back what does not answer: each tick tries again"),),
-)
 
 
 async def end(logs: Iterable[str], client: PersistClient) -> tuple[frozenset[str], dict[str, str]]:

@@ -259,9 +259,7 @@ def test_a_publication_that_was_dropped_is_a_definite_error_that_names_it(place,
                 await each.upstream_frontier()
         place.database.run("INSERT INTO t VALUES (1, '1', 'not sent')", comes)
         for each in (reader, await place.reader()):
-            async with refused(
-                'publication "p" does not exist, or did not for a while.*strandline anew'
-            ):
+            async with refused('publication "p" does not exist, or did not for a while.*strandline anew'):
                 await each.upstream_frontier()
 
     asyncio.run(body())

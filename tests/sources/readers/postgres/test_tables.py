@@ -56,9 +56,7 @@ def test_a_column_is_found_by_its_name_or_by_its_name_without_case():
     both = upstream(Identity.FULL, ("Id", INT, False), ("id", INT, False), ("ID", TEXT, False), ("v", TEXT, False))
     assert noted("t", SCHEMA, both).columns[0].type_oid == TEXT
     alike = upstream(Identity.FULL, ("Id", INT, False), ("id", INT, False), ("v", TEXT, False))
-    with pytest.raises(
-        SourceError, match="has no column ID in the publication; it has Id, id, v; drop the table here"
-    ):
+    with pytest.raises(SourceError, match="has no column ID in the publication; it has Id, id, v; drop the table here"):
         noted("t", SCHEMA, alike)
 
 
