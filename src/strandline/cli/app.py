@@ -467,7 +467,7 @@ def source_skip(
         typer.Option("--file", metavar="NAME", help="Go on without this file, which is gone or changed for good."),
     ] = None,
     withdraw: Annotated[
-        bool, typer.Option("--withdraw", help="With --file: withdraw its rows, too; all other files are read once.")
+        bool, typer.Option("--withdraw", help="With --file: withdraw its rows, too; all other files are read again.")
     ] = False,
     apply: ApplyOption = False,
     project: ProjectOption = HERE,

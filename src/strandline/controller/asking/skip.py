@@ -40,6 +40,7 @@ from strandline.persist.handles.read import ReadHandle
 from strandline.persist.handles.write import WriteHandle
 from strandline.persist.shard.patience import Deadline
 from strandline.problem import Problem, Stopped, Way
+from strandline.sources.reader import TakenBack
 from strandline.sources.reclock import NOTHING_READ, Slice
 from strandline.sources.remap import RemapShard
 from strandline.sources.steps import withdraw
@@ -118,19 +119,20 @@ async def without(
     wanted = command(source, core.catalog, writing.plans, core.config)
     assert isinstance(wanted, RunIngestion), "that is what runs for a source"
     epoch = writing.reads_under(source.name.lower())
+    others = sorted({*await connectors.kept(wanted, core.client, epoch)} - {*files}) if withdraws else []
+    if others:
+        raise InvalidUsage(KEPT.said(others=", ".join(map(repr, others)), command=_together(source, others, files)))
     was = [await connectors.pass_over(wanted, file, core.client, epoch) for file in files]
     withdrawn = None
     if withdraws:
         assert isinstance(source, Source), "a source of files is a collection"
-        if others := sorted({*await connectors.kept(wanted, core.client, epoch)} - {*files}):
-            raise InvalidUsage(KEPT.said(others=", ".join(map(repr, others)), command=_together(source, others, files)))
         withdrawn = await _withdraw(core, source, wanted, epoch)
         for file in files:
             await connectors.pass_over(wanted, file, core.client, epoch, withdrawn=True)
     return found | {"was": was, "withdrawn": withdrawn, "applied": True}
 
 
-def _together(source: Source, others: Sequence[str], files: Sequence[str]) -> str:
+def _together(source: Source | SharedSource, others: Sequence[str], files: Sequence[str]) -> str:
     named = [word for file in (*others, *files) for word in ("--file", file)]
     return shlex.join(["strandline", "source", "skip", source.name, *named, "--withdraw", "--apply"])
 
@@ -156,9 +158,11 @@ async def _withdraw(core: Core, source: Source, wanted: RunIngestion, epoch: int
             right = Filter(Get("rows", names), Scalar(exp.Is(this=column(_FAILED), expression=exp.Null())))
             return await engine.evaluate(Project(right, columns(schema.names)), {"rows": both})
 
-        if (await engine.differences(await good([there], negate=[False]), schema)).missing:
+        takes_back = isinstance(reader.records(""), TakenBack)
+        if takes_back and (await engine.differences(await good([there], negate=[False]), schema)).missing:
             raise InvalidUsage(
-                f"other files of {source.name!r} take back rows of these, so their rows cannot be withdrawn alone"
+                f"other files of {source.name!r} take back rows of these, so their rows cannot be withdrawn alone: "
+                "they stay, and the source goes on without the files"
             )
         change = await good([held, there], negate=[False, True])
         found = await engine.differences(change, schema)
