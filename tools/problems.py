@@ -26,9 +26,9 @@ Besides these, whatever a store, an upstream, an endpoint or Spark answers may b
 that is away, a full disk, a password that is refused. Mend it there; each tick tries again.
 """
 _SECTIONS: Final = (
-    ("Problems", "They stop somebody, until one of the ways out is taken."),
+    ("Problems", "They stop an item until one of the ways out is taken."),
     ("Waits", "They end by themselves."),
-    ("Notices", "They stop nobody. `status` lists some of them as problems, since somebody has to act."),
+    ("Notices", "They stop no item. `status` lists some of them as problems, since the operator has to act."),
 )
 
 
@@ -52,7 +52,7 @@ def kind(problem: Problem) -> str:
     """Return the section that a problem stands in."""
     if is_wait(problem.cause):
         return "Waits"
-    return "Notices" if problem.stops is Stopped.NOBODY else "Problems"
+    return "Notices" if problem.stops is Stopped.NOTHING else "Problems"
 
 
 def page() -> str:

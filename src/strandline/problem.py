@@ -3,8 +3,8 @@
 A problem is said to people by its declaration alone (`Problem.said`).  So the way out that a sentence names, the one
 in the table of all problems (docs/reference/problems.md) and the one that a test follows are the same text.
 
-Three kinds, as `strandline.states` has them: a *problem* stops somebody until its way out is taken; a *wait* ends by
-itself, so its cause begins with `errors.WAITS`; a *notice* stops nobody.
+Three kinds, as `strandline.states` has them: a *problem* stops an item until a way out is taken; a *wait* ends by
+itself, so its cause begins with `errors.WAITS`; a *notice* stops no item.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class Stopped(Enum):
     VIEW = "the view", "Its rows up to the last complete time, in the views over it too."
     ENDPOINT = "the materialization", "The endpoint keeps the rows of the last transaction."
     WRITES = "tables", "What was committed; no write is complete meanwhile."
-    NOBODY = "nobody", "All that is there."
+    NOTHING = "no item", "All that is there."
 
     @property
     def who(self) -> str:

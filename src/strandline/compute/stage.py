@@ -42,7 +42,7 @@ STUCK: Final = Problem(
 UNWRITTEN: Final = Problem(
     "not-promoted",
     "this instance may not write yet",
-    Stopped.NOBODY,
+    Stopped.NOTHING,
     (Way("it writes once its version is promoted", "strandline promote"),),
     "The version that is there.",
 )

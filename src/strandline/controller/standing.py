@@ -34,7 +34,7 @@ Timeless: TypeAlias = Connection | InstanceItem | SharedSource
 
 
 ANOTHER: Final = Problem("waits-for-item", WAITS + "{item!r}", Stopped.VIEW)
-COLLECTION: Final = Problem("waits-for-collection", WAITS + "its collection", Stopped.NOBODY)
+COLLECTION: Final = Problem("waits-for-collection", WAITS + "its collection", Stopped.NOTHING)
 COLLECTIONS: Final = Problem("waits-for-collections", WAITS + "its collections", Stopped.ENDPOINT)
 BEGUN: Final = Problem("waits-for-call", WAITS + "what was begun for it at {since}", Stopped.VIEW)
 UNSEALED: Final = Problem(

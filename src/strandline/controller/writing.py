@@ -55,7 +55,7 @@ FAILING: Final = Problem(
     "replacement-fails",
     "the new query fails for {rows} row(s) and {present!r} for none, so it does not take its place; a read of {item!r} "
     "says for which",
-    Stopped.NOBODY,
+    Stopped.NOTHING,
     (
         Way("replace {present!r} by another query"),
         Way("keep the present one", "DROP MATERIALIZED VIEW {item:sql}"),

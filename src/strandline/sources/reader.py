@@ -71,7 +71,7 @@ Progress: TypeAlias = Callable[[], Awaitable[RecordShard]]
 COLUMNS_UNREAD: Final = Problem(
     "columns-unread",
     "upstream has columns that are not read: {columns}",
-    Stopped.NOBODY,
+    Stopped.NOTHING,
     (Way("to read them from now on", "{altering} ADD COLUMNS ({columns})"),),
 )
 

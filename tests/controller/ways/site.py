@@ -41,7 +41,7 @@ _HOLE: Final = re.compile(r"\\\{(\w+)[^}]*\\\}")
 
 
 class Sources(Readers):
-    """`Connectors`: those that there are; a connector of ``doubles`` has a reader of its own, and asks nobody."""
+    """`Connectors`: those that there are; a connector of ``doubles`` has a reader of its own, and asks no upstream."""
 
     doubles: Mapping[str, Open]
     opened: dict[str, Any]

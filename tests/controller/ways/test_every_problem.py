@@ -67,7 +67,7 @@ NOT_FOLLOWED: Final = {
     "postgres-server-old": SERVER,
     "postgres-wal-level": SERVER,
 }
-"""The problems that stop somebody and that no test of this room causes, with the reason."""
+"""The problems that stop an item and that no test of this room causes, with the reason."""
 UNDECLARED: Final = {
     "sources.readers.files.discovery": "it is said by `strandline discover`, and stops nothing",
     "sources.readers.iceberg.discovery": "it is said by `strandline discover`, and stops nothing",
@@ -78,7 +78,7 @@ UNDECLARED: Final = {
 
 
 ENDS: Final = frozenset({"DefinitionError", "ConfigError", "CorruptionError"})
-"""What a driver or the runtime raises that ends a transaction until somebody acts."""
+"""What a driver or the runtime raises that ends a transaction until the operator acts."""
 NOT_DECLARED: Final = frozenset(
     {
         "drivers.delta.table",
@@ -199,11 +199,11 @@ def test_each_problem_has_a_name_of_its_own_and_a_way_out() -> None:
 
 
 def stops(problem: Problem) -> bool:
-    """Return whether a problem stops somebody until a way out is taken."""
-    return problem.stops is not Stopped.NOBODY and not is_wait(problem.cause)
+    """Return whether a problem stops an item until a way out is taken."""
+    return problem.stops is not Stopped.NOTHING and not is_wait(problem.cause)
 
 
-def test_each_problem_that_stops_somebody_is_caused_or_is_listed_with_the_reason() -> None:
+def test_each_problem_that_stops_an_item_is_caused_or_is_listed_with_the_reason() -> None:
     """Damage: an advice that does not work, or that stops a neighbour, is found by the first who needs it."""
     caused = {case.problem.name for case in CASES}
     stopping = {each.name for each in problems.declared().values() if stops(each)}

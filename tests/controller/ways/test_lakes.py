@@ -93,7 +93,7 @@ def made_anew(site: Site) -> None:
 
 
 def log_forgotten(site: Site) -> None:
-    """Have versions come and go in the log before they are read, while nobody looks."""
+    """Have versions come and go in the log before they are read, while no environment looks."""
     site.env.close()
     for n in (2, 3, 4):
         Lake(site).append(n)
@@ -243,7 +243,7 @@ def refrozen(site: Site) -> None:
 
 
 def expired(site: Site) -> None:
-    """Expire the snapshot that was read, while nobody looks."""
+    """Expire the snapshot that was read, while no environment looks."""
     site.env.close()
     append(2)(site)
     append(3)(site)

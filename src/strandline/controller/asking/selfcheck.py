@@ -69,14 +69,14 @@ class _Known:
 DISTRUSTED: Final = Problem(
     "self-check-found",
     "the self-check found {found}; plain Spark recomputes the whole view from then on, where its text has one answer",
-    Stopped.NOBODY,
+    Stopped.NOTHING,
     (Way("report the text as a bug of Strandline, and try its plan again", "strandline anew {item:shell} --apply"),),
     "The view is right again after the next tick; its steps cost more.",
 )
 FAILED: Final = Problem(
     "self-check-failed",
     "the self-check failed: {why}",
-    Stopped.NOBODY,
+    Stopped.NOTHING,
     (Way("it is made again at its next turn"),),
 )
 

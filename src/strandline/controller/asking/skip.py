@@ -54,7 +54,7 @@ TRIES: Final = 5
 KEPT: Final = Problem(
     "files-passed-over",
     "the source goes on without {others}, whose rows it has, and they cannot be told from those of these files",
-    Stopped.NOBODY,
+    Stopped.NOTHING,
     (Way("withdraw them together", "{command}"),),
 )
 """A command is refused for it."""

@@ -18,20 +18,20 @@ from strandline.problem import Problem, Stopped, Way
 WRONG: Final = Problem(
     "replica-wrong",
     "replica {replica!r} of instance {instance!r} {why}; {ends}",
-    Stopped.NOBODY,
+    Stopped.NOTHING,
     (Way("restart the process of that replica"),),
     "What the other replicas computed.",
 )
 DISAGREE: Final = Problem(
     "replicas-disagree",
     "replica {replica!r} of instance {instance!r} and another one disagree about {stage!r} at {time}; {why}",
-    Stopped.NOBODY,
+    Stopped.NOTHING,
     (Way("it is found out which is wrong when all answer again"),),
 )
 UNKNOWN: Final = Problem(
     "repair-unknown",
     "whether {stage!r} is right again cannot be found out now: {why}",
-    Stopped.NOBODY,
+    Stopped.NOTHING,
     (Way("it is looked at again"),),
 )
 COMPLETE: Final = Problem(

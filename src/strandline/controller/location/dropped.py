@@ -35,27 +35,27 @@ _ASK_AGAIN: Final = Way("bring it back: the location asks again when it is opene
 UNRELEASED: Final = Problem(
     "dropped-source-unreleased",
     "source {item!r} was dropped, and upstream was not released: {why}",
-    Stopped.NOBODY,
+    Stopped.NOTHING,
     (_ASK_AGAIN, Way("let upstream keep what it has", "DROP SOURCE {item:sql}")),
     "Upstream keeps what it kept for the source.",
 )
 REPLACED_UNRELEASED: Final = Problem(
     "replaced-source-unreleased",
     "source {item!r}, in whose place another one is, was dropped, and upstream was not released: {why}",
-    Stopped.NOBODY,
+    Stopped.NOTHING,
     (_ASK_AGAIN,),
     "Upstream keeps what it kept for the source.",
 )
 LOG_LEFT: Final = Problem(
     "dropped-endpoint-open",
     "its materialization was dropped, and it is not taken over yet: {why}",
-    Stopped.NOBODY,
+    Stopped.NOTHING,
     (Way("bring back what does not answer: each tick tries again"),),
 )
 SHARD_LEFT: Final = Problem(
     "dropped-shard-open",
     "it was dropped and cannot be deleted yet: {why}",
-    Stopped.NOBODY,
+    Stopped.NOTHING,
     (Way("bring back what does not answer: each tick tries again"),),
 )
 

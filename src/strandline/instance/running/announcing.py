@@ -30,7 +30,7 @@ PAUSE_MS_MAX: Final = 60_000
 REFUSED: Final = Problem(
     "trigger-refused",
     "its trigger {why}; it is called again",
-    Stopped.NOBODY,
+    Stopped.NOTHING,
     (
         Way("mend what it calls"),
         Way("call it no longer", "ALTER MATERIALIZATION {item:sql} RESET (trigger)"),

@@ -43,7 +43,7 @@ _FIELDS: Final = msgspec.json.Decoder(dict[str, msgspec.Raw])
 TWICE: Final = Problem(
     "columns-named-twice",
     "columns that a header names more than once are not read: {columns}",
-    Stopped.NOBODY,
+    Stopped.NOTHING,
     (Way("give each column of the files a name of its own"),),
 )
 

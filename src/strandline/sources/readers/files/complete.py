@@ -28,7 +28,7 @@ _PARQUET_BYTES_MIN: Final = 12
 UNTAKEN: Final = Problem(
     "file-untaken",
     WAITS + "file {file!r}, which is not taken yet: {why}",
-    Stopped.NOBODY,
+    Stopped.NOTHING,
     seen="The files that are taken.",
 )
 

@@ -108,7 +108,7 @@ ABSENT: Final = Problem(
 STAYS: Final = Problem(
     "file-stays",
     "file {file!r} is durable and cannot be {done}: {why}",
-    Stopped.NOBODY,
+    Stopped.NOTHING,
     (Way("let this process remove it: each commit tries again"),),
 )
 

@@ -89,14 +89,14 @@ FORGOTTEN: Final = Problem(
 NO_CONNECTOR: Final = Problem(
     "kafka-connector-missed",
     "this process has read {messages} messages in one step, because Spark has no Kafka connector",
-    Stopped.NOBODY,
+    Stopped.NOTHING,
     (Way("configure `kafka_jars` to let Spark read so much"),),
 )
 MORE_PARTITIONS: Final = Problem(
     "topic-has-more-partitions",
     "topic {topic!r} has got partitions since the source began: {partitions}; of the messages that a key has in two "
     "partitions at one tick the one in the higher partition counts",
-    Stopped.NOBODY,
+    Stopped.NOTHING,
 )
 LOST: Final = Problem(
     "messages-lost",

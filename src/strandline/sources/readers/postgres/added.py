@@ -51,14 +51,14 @@ COLUMN_UNREAD: Final = Problem(
     "postgres-column-unread",
     "table {table!r} has the column {columns} upstream, and cannot get it here, because it has no key and rows may "
     "have values in it already",
-    Stopped.NOBODY,
+    Stopped.NOTHING,
     (ANEW,),
 )
 COLUMN_NULL: Final = Problem(
     "postgres-column-null",
     "table {table!r}: rows from before the column {columns} was read have NULL in it, whatever upstream has, until a "
     "change says its value; a large value that stays as it was, PostgreSQL does not send",
-    Stopped.NOBODY,
+    Stopped.NOTHING,
     (ANEW,),
 )
 

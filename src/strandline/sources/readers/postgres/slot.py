@@ -109,7 +109,7 @@ UNPUBLISHED: Final = Problem(
 TRUNCATE: Final = Problem(
     "postgres-truncate-unpublished",
     "the publication leaves out TRUNCATE: rows that go by it stay here",
-    Stopped.NOBODY,
+    Stopped.NOTHING,
     (
         Way(
             "have it sent from now on",

@@ -50,7 +50,7 @@ _RAW: Final = pa.schema(
 UNHEARD: Final = Problem(
     "webhook-unheard",
     "nothing can be sent to {place}: {why} (option `listen`)",
-    Stopped.NOBODY,
+    Stopped.NOTHING,
     (Way("free that address, and the next tick listens again"),),
     "What was sent before.",
 )
