@@ -34,7 +34,7 @@ _SECTIONS: Final = (
 
 @cache
 def declared() -> dict[str, Problem]:
-    """Return each problem that a module of the package declares, by where it is declared: `module.NAME`."""
+    """Return each problem that a module of the package declares, by its module and its name there."""
     found = {}
     for path in sorted(PACKAGE.rglob("*.py")):
         if not _DECLARED.search(path.read_text()):

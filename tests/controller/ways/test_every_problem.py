@@ -215,6 +215,6 @@ def test_each_problem_that_stops_an_item_is_caused_or_is_listed_with_the_reason(
 
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_each_way_out_of_a_caused_problem_is_taken(case: Case) -> None:
-    """Damage: one way out works, and the other is a sentence that nobody has tried."""
+    """Damage: one way out works, and the other is a sentence that no test has tried."""
     untaken = [way.what for way in case.problem.ways if not way.command and way.what not in case.mends]
     assert untaken == []
