@@ -57,8 +57,8 @@ class Problem:
     ``name``: what it is called, for ever.  ``cause``: what has happened.  ``ways``: what ends it, the mildest first.
     ``seen``: what a reader sees meanwhile; empty: what `Stopped` says.
 
-    ``cause`` and ``ways`` name what they are about as Python formats texts: ``{file!r}`` for people, ``{source:shell}`` as
-    a word of a shell, ``{source:sql}`` as a name in SQL.
+    ``cause`` and ``ways`` name what they are about as Python formats texts: ``{file!r}`` for people,
+    ``{source:shell}`` as a word of a shell, ``{source:sql}`` as a name in SQL.
     """
 
     name: str
