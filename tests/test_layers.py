@@ -28,6 +28,7 @@ FLOORS = (
     ("errors", "lazily", "protofile"),
     ("extras", "options"),
     ("frontier", "algebra", "store"),
+    ("problem",),
     ("connections", "persist"),
     ("plane",),
     ("engine", "materialize"),

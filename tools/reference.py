@@ -1,6 +1,6 @@
-"""Write the pages of docs/reference that follow from the code: commands from the command line, Python from docstrings.
+"""Write the pages of docs/reference that follow from the code: commands, problems (`problems.py`), and Python names.
 
-    python tools/reference.py             writes both pages
+    python tools/reference.py             writes the pages
     python tools/reference.py --check     says which of them differ; status 1 if any does
 
 mkdocstrings would be less to maintain.  It renders while the site is built, so a reader of the repository would see
@@ -19,6 +19,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, Final
 
+import problems
 import typer
 
 import strandline
@@ -26,7 +27,6 @@ from strandline.cli.app import app
 from strandline.cli.terminal.exits import Exit
 
 REFERENCE: Final = Path(__file__).resolve().parent.parent / "docs" / "reference"
-GENERATED: Final = "<!-- Written by tools/reference.py from the code: change that, and run it again. -->"
 EXITS: Final = {
     Exit.OK: "Done.",
     Exit.FAILED: "It failed; one sentence on standard error says why, and what to do.",
@@ -59,7 +59,7 @@ CONTRACTS: Final = "strandline.testing.contracts"
 def commands() -> str:
     """Return the page of the commands."""
     root = typer.main.get_command(app)
-    lines = ["# Commands", "", GENERATED, ""]
+    lines = ["# Commands", "", problems.GENERATED, ""]
     lines += [
         "Every command prints its own page with `--help`. [Operations](../operations.md) says when to use which.",
         "",
@@ -122,7 +122,7 @@ def cell(text: str) -> str:
 # --- Python ----------------------------------------------------------------------------------------------------------
 def python() -> str:
     """Return the page of the Python names."""
-    lines = ["# Python", "", GENERATED, "", CALLED, ""]
+    lines = ["# Python", "", problems.GENERATED, "", CALLED, ""]
     for name in strandline.__all__:
         lines += [*described(f"strandline.{name}", name, getattr(strandline, name), 2)]
     for module_name, purpose in SECTIONS:
@@ -218,7 +218,7 @@ def first(value: Any) -> str:
 
 
 # --- pages -----------------------------------------------------------------------------------------------------------
-PAGES: Final = {"commands.md": commands, "python.md": python}
+PAGES: Final = {"commands.md": commands, "problems.md": problems.page, "python.md": python}
 
 
 def differing() -> list[str]:

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import os
-import re
-import shlex
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import pytest
+from tests.controller.ways.site import command, follow, says
 
-from strandline.client import Environment
 from strandline.errors import DefinitionError
+from strandline.problem import Problem
+from strandline.sources.readers.files.reader import CHANGED, VANISHED_LATER
 
 if TYPE_CHECKING:
     from tests.controller.conftest import Place
@@ -26,25 +26,26 @@ HARMS: Final[dict[str, Callable[[Path], object]]] = {
 }
 
 
-def alter(env: Environment, problem: str) -> None:
-    """Execute the statement that a problem advises."""
-    env.execute(re.search(r"ALTER SOURCE .*?\)", problem)[0])  # type: ignore[index]
-
-
-def skip(env: Environment, problem: str) -> None:
-    """Give the command that a problem advises, as `strandline` does."""
-    command = shlex.split(problem[problem.index("strandline source skip") :])
-    assert command[:3] == ["strandline", "source", "skip"]
-    name, option, file, apply = command[3:]
-    assert (option, apply) == ("--file", "--apply")
-    assert env.skip(name, file=file, apply=True)["applied"]
-
-
 @pytest.mark.parametrize(
-    ("harm", "follow"), [("vanished", alter), ("vanished", skip), ("changed", skip)], ids=lambda each: str(each)[:14]
+    ("harm", "problem", "way", "left"),
+    [
+        ("vanished", VANISHED_LATER, 1, 11),
+        ("vanished", VANISHED_LATER, 2, 11),
+        ("vanished", VANISHED_LATER, 3, 10),
+        ("changed", CHANGED, 1, 11),
+        ("changed", CHANGED, 2, 10),
+    ],
+    ids=str,
 )
 def test_a_file_that_is_harmed_upstream_stops_its_source_until_its_advice_is_followed(
-    place: Place, rows: Rows, tmp_path: Path, harm: str, follow: Callable[[Environment, str], None]
+    place: Place,
+    rows: Rows,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    harm: str,
+    problem: Problem,
+    way: int,
+    left: int,
 ) -> None:
     """Damage: only dropping the source with all its views and endpoints ends the problem; or neighbours stand, too."""
     inbox = tmp_path / "in"
@@ -69,15 +70,15 @@ def test_a_file_that_is_harmed_upstream_stops_its_source_until_its_advice_is_fol
         env.insert("t", [{"id": 1}])
         env.tick()
         status = env.status()["collections"]
-        problem = status[NAME]["problem"]
-        assert harm in problem
+        said = status[NAME]["problem"]
+        assert says(said, problem)
         assert not status["beside"]["problem"]
         assert rows(env, "SELECT n FROM beside") == [{"n": 1}]
-        follow(env, problem)
+        follow(env, command(said, problem.ways[way]), monkeypatch)
         write("second.csv", 10)
         env.tick(wait=True)
         assert not env.status()["problems"]
-        assert rows(env, "SELECT n FROM v") == [{"n": 11}]
+        assert rows(env, "SELECT n FROM v") == [{"n": left}]
         assert env.verify("v").ok
     with place.open() as env:
         env.tick(wait=True)

@@ -412,8 +412,8 @@ class OneTooFar(ResumptionFrontier):
 class ResumesOneTooFar(Ingestion):
     """Planted: lets upstream forget what is bound and not durable."""
 
-    def __init__(self, clock, engine, reader, remap, outputs, patience):
-        super().__init__(clock, engine, reader, remap, outputs, patience)
+    def __init__(self, clock, engine, reader, remap, outputs, patience, name):
+        super().__init__(clock, engine, reader, remap, outputs, patience, name)
         self._resumption = OneTooFar(clock, reader, remap, [each.data for each in outputs], self._upstream)
 
 

@@ -438,6 +438,20 @@ def sync(
     endpoints.sync(_opener(context), project, name, timeout, Output(json))
 
 
+@app.command("anew")
+def anew(
+    context: typer.Context,
+    name: Annotated[str, typer.Argument(help="A source, a table of one, a view, an index or a materialization.")],
+    apply: ApplyOption = False,
+    project: ProjectOption = HERE,
+    json: JsonOption = False,
+) -> None:
+    """Define an item again, with all that reads it, and make it from the start: a source that has lost its place."""
+    from strandline.cli import sources
+
+    sources.anew(_opener(context), project, name, Output(json), apply=apply)
+
+
 @source_app.command("skip")
 def source_skip(
     context: typer.Context,
@@ -449,9 +463,12 @@ def source_skip(
         ),
     ] = None,
     file: Annotated[
-        str | None,
+        list[str] | None,
         typer.Option("--file", metavar="NAME", help="Go on without this file, which is gone or changed for good."),
     ] = None,
+    withdraw: Annotated[
+        bool, typer.Option("--withdraw", help="With --file: withdraw its rows, too; all other files are read again.")
+    ] = False,
     apply: ApplyOption = False,
     project: ProjectOption = HERE,
     json: JsonOption = False,
@@ -459,8 +476,8 @@ def source_skip(
     """List the undecodable records of a source, and dismiss them, so that they are no longer errors."""
     from strandline.cli import sources
 
-    if file is not None:
-        sources.skip_file(_opener(context), project, name, file, Output(json), apply=apply)
+    if file or withdraw:
+        sources.skip_files(_opener(context), project, name, file or [], Output(json), apply=apply, withdraw=withdraw)
         return
     sources.skip(_opener(context), project, name, as_of, Output(json), apply=apply)
 

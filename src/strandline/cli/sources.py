@@ -1,7 +1,9 @@
-"""`strandline source skip` and `strandline source retry`: the commands for sources."""
+"""`strandline source skip`, `strandline source retry` and `strandline anew`: what brings sources on again."""
 
 from __future__ import annotations
 
+import shlex
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,16 +21,37 @@ def skip(opener: Opener, root: Path, name: str, as_of: int | None, output: Outpu
     output.result(found, "\n".join(_lines(found)))
 
 
-def skip_file(opener: Opener, root: Path, name: str, file: str, output: Output, *, apply: bool) -> None:
-    """Say what it is that a source goes on without a file; with ``apply`` have it do so."""
+def skip_files(
+    opener: Opener, root: Path, name: str, files: Sequence[str], output: Output, *, apply: bool, withdraw: bool
+) -> None:
+    """Say what it is that a source goes on without files; with ``apply`` have it do so."""
     project = opener.place(root)
     with opener.changing(project) if apply else opener.reading(project, output.note) as env:
-        found = env.skip(name, file=file, apply=apply)
-    stays = "what is durable of it stays, and nothing more of it is read"
+        if withdraw:
+            done = [env.withdraw(name, files, apply=apply)]
+        else:
+            done = [env.skip(name, file=file, apply=apply) for file in files]
+    found = done[0] | {"files": [*files], "was": [was for each in done for was in each["was"] or ()]}
+    without = f"{found['source']} goes on without {', '.join(map(repr, files))}"
+    stays = "its rows are withdrawn" if withdraw else "what is durable of it stays"
+    rest = f"{stays}, and nothing more of it is read"
+    if not apply:
+        output.result(found, f"nothing is changed; with --apply, {without}: {rest}")
+        return
+    rows = f"; {found['withdrawn']} row(s) were withdrawn" if withdraw else ""
+    output.result(found, f"{without} ({'; '.join(found['was'])}): {rest}{rows}")
+
+
+def anew(opener: Opener, root: Path, name: str, output: Output, *, apply: bool) -> None:
+    """Print the statements that define an item again, with all that reads it; with ``apply`` do them."""
+    project = opener.place(root)
+    with opener.changing(project) if apply else opener.reading(project, output.note) as env:
+        found = env.anew(name, apply=apply)
+    script = "".join(f"{each};\n" for each in found["statements"])
     if apply:
-        output.result(found, f"{found['source']} goes on without {file!r} ({found['was']}): {stays}")
+        output.result(found, f"{', '.join(found['items'])}: defined again; the next tick makes {found['name']} anew")
     else:
-        output.result(found, f"nothing is changed; with --apply, {found['source']} goes on without {file!r}: {stays}")
+        output.result(found, f"{script}\nnothing is changed; with --apply, what has these names is defined again so")
 
 
 def retry(opener: Opener, root: Path, name: str, output: Output) -> Exit:
@@ -52,5 +75,6 @@ def _lines(found: dict[str, Any]) -> list[str]:
     if found["applied"] and found["dismissed_at"] is None:
         return [*lines, "they have left already: nothing is changed"]
     if found["dismissed_at"] is None:
-        return [*lines, f"nothing is changed; `strandline source skip {source} --as-of {as_of} --apply` dismisses them"]
+        command = f"strandline source skip {shlex.quote(source)} --as-of {as_of} --apply"
+        return [*lines, f"nothing is changed; `{command}` dismisses them"]
     return [*lines, f"dismissed at {found['dismissed_at']}: views and endpoints follow with the next tick"]

@@ -26,7 +26,7 @@ from strandline.controller.asking import backfill, housekeeping, reads, status, 
 from strandline.controller.asking.peeking import peek
 from strandline.controller.asking.progress import progress
 from strandline.controller.asking.selfcheck import SelfCheck
-from strandline.controller.asking.skip import skip
+from strandline.controller.asking.skip import skip, without
 from strandline.controller.asking.verification import Verification
 from strandline.controller.asking.wrong_replicas import WrongReplicas
 from strandline.controller.defining import altering, sources
@@ -36,6 +36,7 @@ from strandline.controller.defining.creating import create, foreseen_statement
 from strandline.controller.defining.explaining import explain_view
 from strandline.controller.defining.project.files import load
 from strandline.controller.defining.project.settings import Project
+from strandline.controller.defining.trying.anew import anew
 from strandline.controller.holding import Hold
 from strandline.controller.language import arguments, statements
 from strandline.controller.language.altering import Alter
@@ -545,20 +546,22 @@ class Environment:
         time, name = arguments.maybe_time(as_of, "as_of"), arguments.text(source, "the source's name")
         return self._run(skip(self._core, name, time, file=file, apply=apply))
 
-    def retry(self, source: str) -> dict[str, Any]:
-        """Open a source anew and tick: one that stands still asks its upstream at once.
+    def withdraw(self, source: str, files: Sequence[str], *, apply: bool = False) -> dict[str, Any]:
+        """Have a source go on without files, and withdraw their rows; without ``apply`` only say so."""
+        return self._run(without(self._core, arguments.text(source, "the source's name"), files, apply=apply))
 
-        Returns the source's name and its ``problem`` after that; None: it goes on.
-        """
+    def anew(self, name: str, *, apply: bool = False) -> dict[str, Any]:
+        """Return the statements that define an item again, with all that reads it; ``apply``: do all in one write."""
+        return self._run(anew(self._core, arguments.text(name, "the item's name"), apply=apply))
+
+    def retry(self, source: str) -> dict[str, Any]:
+        """Open a source anew, tick, and return its name and its ``problem`` after that; None: it goes on."""
         name = self._run(sources.retry(self._core, arguments.text(source, "the source's name")))
         self.tick(timeout=RETRY_S)
         return {"source": name, "problem": self._core.health.problems().get(name.lower())}
 
     def release(self) -> str | None:
-        """Release a location whose holder died, and return that holder; None if there is none.
-
-        Raises `ConfigError` if it is alive.
-        """
+        """Release a location whose holder died; return it, None if there is none.  Raises `ConfigError` if it lives."""
         return self._run(housekeeping.release(self._core))
 
     def written_by(self) -> str | None:

@@ -26,9 +26,26 @@ from strandline.compute.rules.linear import updates
 from strandline.compute.rules.phase import Phase, Window, frame, source
 from strandline.compute.rules.registry import NAMED, rule_of
 from strandline.compute.rules.rule import Rule, own_columns, own_rows
+from strandline.errors import WAITS
 from strandline.frontier.refresh import Refresh
+from strandline.problem import Problem, Stopped, Way
 
 FINGERPRINT_DIGITS: Final = 16
+BEHIND: Final = Problem("waits-for-inputs", WAITS + "{inputs}", Stopped.VIEW)
+UNREADABLE: Final = Problem("waits-for-history", WAITS + "{item!r}, which cannot be read before {since}", Stopped.VIEW)
+STUCK: Final = Problem(
+    "view-stuck",
+    "it stands at {at}, although all that it reads is known up to {upper}",
+    Stopped.VIEW,
+    (Way("report it as a bug of Strandline, and restart the process that writes"),),
+)
+UNWRITTEN: Final = Problem(
+    "not-promoted",
+    "this instance may not write yet",
+    Stopped.NOTHING,
+    (Way("it writes once its version is promoted", "strandline promote"),),
+    "The version that is there.",
+)
 
 
 LINEAR: Final = "linear"

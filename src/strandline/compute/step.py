@@ -32,9 +32,9 @@ from strandline.compute.rules.phase import Phase, Window, frame, source
 from strandline.compute.sides import Bounds, Sides
 from strandline.compute.sink.actor import Sink, Writing, reached
 from strandline.compute.sink.correction import Updates
-from strandline.compute.stage import Stage
+from strandline.compute.stage import BEHIND, STUCK, UNREADABLE, UNWRITTEN, Stage
 from strandline.compute.step_plans import Planned, StepPlans
-from strandline.errors import WAITS, EvaluationError, Unsettled
+from strandline.errors import EvaluationError, Unsettled
 from strandline.frontier.antichain import EMPTY, Frontier, as_time, join, meet
 from strandline.frontier.pace import FOLLOWING, Pace
 from strandline.frontier.refresh import Refresh
@@ -227,16 +227,16 @@ class StageRun:
         if upper <= self.sink.writer.state.upper:
             return ""
         if not self.sink.may_write:
-            return "this instance may not write yet"
+            return UNWRITTEN.said()
         known = meet((upper, self.known()))
         for name, reader in self._inputs.items():
             since = reader.state.since
             if self.sink.fresh and since.at and known <= since:
-                return f"{WAITS}{name!r}, which cannot be read before {utc_text(since.at)}"
+                return UNREADABLE.said(item=name, since=utc_text(since.at))
         behind = [f"{name!r} (upper {r.state.upper})" for name, r in self._inputs.items() if r.state.upper < upper]
         if behind:
-            return f"{WAITS}{', '.join(behind)}"
-        return f"it stands at {self.sink.writer.state.upper}, although all that it reads is known up to {upper}"
+            return BEHIND.said(inputs=", ".join(behind))
+        return STUCK.said(at=self.sink.writer.state.upper, upper=upper)
 
     def audit(self) -> None:
         """Forget what is believed of the shard: the next step recomputes it and appends the difference."""

@@ -201,6 +201,7 @@ def bindings(item: Materialization, catalog: Catalog) -> tuple[Binding, ...]:
             times=how.times,
             diffs=how.diffs,
             reduce=how.reduce,
+            task=item.name,
         )
         for bound, collected in zip(item.bindings, collections, strict=True)
     )

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterable, Mapping, Sequence
 from types import MappingProxyType
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 from strandline.controller.location.catalog import Catalog
 from strandline.controller.location.items import (
@@ -26,10 +26,29 @@ from strandline.controller.location.items import (
 from strandline.errors import WAITS
 from strandline.frontier.antichain import MINIMUM, Frontier, as_time
 from strandline.persist.together.transactions import SHARD as TRANSACTIONS
+from strandline.problem import Problem, Stopped, Way
 from strandline.store.clock import utc_text
 
 Timeless: TypeAlias = Connection | InstanceItem | SharedSource
 """What is complete at no time of its own: for a source the tables that it feeds are, for an instance its views."""
+
+
+ANOTHER: Final = Problem("waits-for-item", WAITS + "{item!r}", Stopped.VIEW)
+COLLECTION: Final = Problem("waits-for-collection", WAITS + "its collection", Stopped.NOTHING)
+COLLECTIONS: Final = Problem("waits-for-collections", WAITS + "its collections", Stopped.ENDPOINT)
+BEGUN: Final = Problem("waits-for-call", WAITS + "what was begun for it at {since}", Stopped.VIEW)
+UNSEALED: Final = Problem(
+    "waits-for-transactions", WAITS + "the transactions, which cannot be sealed: {why}", Stopped.WRITES
+)
+ITS_SOURCE: Final = Problem("waits-for-source", WAITS + "its source {item!r}, which has a problem", Stopped.TABLE)
+TURN: Final = Problem("waits-for-turn", WAITS + "its turn in {tick}", Stopped.VIEW)
+END: Final = Problem("waits-for-tick", WAITS + "the end of {tick}", Stopped.VIEW)
+UNEXPLAINED: Final = Problem(
+    "unexplained",
+    "it stands still, and nothing that is known stands in its way",
+    Stopped.VIEW,
+    (Way("report it as a bug of Strandline, and restart the process that writes"),),
+)
 
 
 def standing(
@@ -60,14 +79,14 @@ def standing(
             continue
         if name in awaited:
             if (since := going_on[awaited[name]]) is not None:
-                found[name] = _begun(since) if awaited[name] == name else f"{WAITS}{awaited[name]!r}"
+                found[name] = _begun(since) if awaited[name] == name else ANOTHER.said(item=awaited[name])
             continue
         if isinstance(item, IndexItem):
-            found[name] = f"{WAITS}its collection"
+            found[name] = COLLECTION.said()
         elif isinstance(item, Materialization):
-            found[name] = f"{WAITS}its collections"
+            found[name] = COLLECTIONS.said()
         else:
-            found[name] = _why(item, problems) or "it stands still, and nothing that is known stands in its way"
+            found[name] = _why(item, problems) or UNEXPLAINED.said()
     return found
 
 
@@ -104,15 +123,15 @@ def _awaited(catalog: Catalog, going_on: Mapping[str, int | None]) -> dict[str, 
 
 
 def _begun(since_ms: int) -> str:
-    return f"{WAITS}what was begun for it at {utc_text(since_ms)}"
+    return BEGUN.said(since=utc_text(since_ms))
 
 
 def _why(item: Collected, problems: Mapping[str, str]) -> str:
     """Return what else has the problem for which it stands still; empty: nothing that is known."""
     if isinstance(item, Table) and (sealed := problems.get(TRANSACTIONS)):
-        return f"{WAITS}the transactions, which cannot be sealed: {sealed}"
+        return UNSEALED.said(why=sealed)
     if isinstance(item, SourceTable) and item.source in problems:
-        return f"{WAITS}its source {item.source!r}, which has a problem"
+        return ITS_SOURCE.said(item=item.source)
     return ""
 
 
@@ -123,7 +142,5 @@ def waiting(items: Iterable[str], behind: Container[str], under_way: Mapping[str
     items or not, something was begun then that has not returned.
     """
     tick = f"the tick that began at {utc_text(tick_ms)}"
-    turns = {name: f"its turn in {tick}" if name in behind else f"the end of {tick}" for name in items}
-    return {name: f"{WAITS}{turn}" for name, turn in turns.items()} | {
-        name: _begun(since) for name, since in under_way.items()
-    }
+    turns = {name: (TURN if name in behind else END).said(tick=tick) for name in items}
+    return turns | {name: _begun(since) for name, since in under_way.items()}

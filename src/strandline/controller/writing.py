@@ -14,10 +14,11 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from operator import methodcaller
+from typing import Final
 
 import msgspec
 
-from strandline.algebra.schema import SUCCESSOR, Column, quote
+from strandline.algebra.schema import SUCCESSOR, Column
 from strandline.compute.stage import Stage
 from strandline.controller.assembly import Assembly
 from strandline.controller.commanded import Plans, command, commands, instance_of, runs_in
@@ -48,7 +49,19 @@ from strandline.instance.instance import Instance
 from strandline.instance.problems import Problems
 from strandline.persist.client import PersistClient
 from strandline.persist.together.transactions import Transactions
+from strandline.problem import Problem, Stopped, Way
 
+FAILING: Final = Problem(
+    "replacement-fails",
+    "the new query fails for {rows} row(s) and {present!r} for none, so it does not take its place; a read of {item!r} "
+    "says for which",
+    Stopped.NOTHING,
+    (
+        Way("replace {present!r} by another query"),
+        Way("keep the present one", "DROP MATERIALIZED VIEW {item:sql}"),
+    ),
+    "Readers see the present query.",
+)
 CATALOG = "catalog"
 """What problems of knowing the catalog, and of closing what it dropped, are noted under."""
 
@@ -236,10 +249,7 @@ class Writing:
                 0 if reader is None or not upper else await error_half.count(self.assembly.engine, reader, upper - 1)
             )
             counts.append(found)
-        problem = (
-            f"the new query fails for {counts[0]} row(s) and {present.name!r} for none, so it does not take its place; "
-            f"a read of {quote(view.name)} says for which: replace {quote(present.name)} again, or drop that"
-        )
+        problem = FAILING.said(rows=counts[0], present=present.name, item=view.name)
         fails = bool(counts[0] and not counts[1])
         self.problems.note(view.name.lower(), problem if fails else "")
         return fails

@@ -70,12 +70,20 @@ class Connectors(Protocol):
         """
         ...
 
-    async def pass_over(self, source: RunIngestion, file: str, client: PersistClient, epoch: int) -> str:
+    async def pass_over(
+        self, source: RunIngestion, file: str, client: PersistClient, epoch: int, *, withdrawn: bool = False
+    ) -> str:
         """Have ``source`` go on without one of its files, called so; return what that was.
+
+        ``withdrawn``: and note that its rows are withdrawn.
 
         Raises `DefinitionError` if its connector reads no files, or it has taken no such file; what stores raise, and
         `FencedError` if a newer epoch was admitted.
         """
+        ...
+
+    async def kept(self, source: RunIngestion, client: PersistClient, epoch: int) -> Sequence[str]:
+        """Return the files that ``source`` goes on without and whose rows it has still.  Raises as `pass_over`."""
         ...
 
     def alterable(self, connector: str) -> Sequence[str]:

@@ -11,7 +11,7 @@ import json
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from itertools import pairwise
-from typing import Any
+from typing import Any, Final
 
 from strandline.algebra.schema import SUCCESSOR
 from strandline.errors import CollectionError
@@ -20,6 +20,7 @@ from strandline.persist.handles.contents import Half
 from strandline.persist.handles.definite import read_definitely
 from strandline.persist.handles.read import ReadHandle
 from strandline.plane.reading import Counting, Errors
+from strandline.problem import Problem, Stopped, Way
 
 
 async def refuse(engine: Counting, handle: ReadHandle, time: int) -> None:
@@ -104,6 +105,17 @@ def _error(name: str, found: Errors, time: int, since: int) -> CollectionError:
     )
 
 
+EXCEEDED: Final = Problem(
+    "errors-max",
+    "it holds {held} errors and errors_max is {most}, so nothing more is read; look at {item}_errors",
+    Stopped.SOURCE,
+    (
+        Way("dismiss them", "strandline source skip {item:shell} --apply"),
+        Way("allow as many", "ALTER {kind} {item:sql} SET (errors_max '{held}')"),
+    ),
+)
+
+
 class ErrorBudgets:
     """How many errors the collections of sources may hold.  Errors are counted again only where some came or went.
 
@@ -120,7 +132,8 @@ class ErrorBudgets:
         """Return which of ``outputs`` holds more errors than it may, and what to do; empty if none does."""
         for output in outputs:
             if output.errors_max is not None and (held := await self._count(output.collection)) > output.errors_max:
-                return _exceeded(output.collection.name, held, output.errors_max)
+                about = {"item": output.collection.name, "kind": "TABLE" if output.table else "SOURCE"}
+                return EXCEEDED.said(held=held, most=output.errors_max, **about)
         return ""
 
     async def _count(self, collection: Collection) -> int:
@@ -134,13 +147,6 @@ class ErrorBudgets:
             known = seen, await count(self._engine, reader, state.upper.at - 1)
             self._counted[collection.shard] = known
         return known[1]
-
-
-def _exceeded(name: str, held: int, most: int) -> str:
-    return (
-        f"it holds {held} errors and errors_max is {most}, so nothing more is read; look at {name}_errors, then "
-        f"dismiss them with `strandline source skip {name}`, or raise errors_max in its definition"
-    )
 
 
 def described(error: Mapping[str, Any]) -> str:

@@ -202,7 +202,9 @@ class Instance:
             outputs = [await self._output(each, sort_of(reader.records(each.table))) for each in command.outputs]
             patience = self._equipment.patience
             self._sources.add(
-                name, command, await Ingestion.open(client.clock, engine, reader, remap, outputs, patience)
+                name,
+                command,
+                await Ingestion.open(client.clock, engine, reader, remap, outputs, patience, command.name),
             )
             failing.pop_all()
 

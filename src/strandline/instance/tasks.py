@@ -38,7 +38,7 @@ async def start_task(
     feeds: list[Feed] = []
     for reader in readers:
         since = await client.since(reader.state.shard, command.log, epoch)
-        feeds.append(CollectionFeed(reader, since, engine, continues=command.continues))
+        feeds.append(CollectionFeed(reader, since, engine, continues=command.continues, item=command.spec.name))
 
     def of_split(split: str, epoch: int) -> RecoveryLog:
         return RecoveryLog(client.clock, client.ids, client.consensus, split_log(command.log, split), epoch)

@@ -6,6 +6,8 @@ that went is an error: the resource could not tell it from one that came.
 
 from __future__ import annotations
 
+from typing import Final
+
 import numpy as np
 import pyarrow as pa
 
@@ -13,6 +15,14 @@ from strandline.algebra.schema import DIFF
 from strandline.errors import DefinitionError
 from strandline.materialize.protocol.messages import unflagged
 from strandline.materialize.protocol.task import Binding
+from strandline.problem import Problem, Stopped, Way
+
+WENT: Final = Problem(
+    "pushed-row-went",
+    "{collection!r} into {resource!r}: the row {row} went, and nothing that is pushed says so",
+    Stopped.ENDPOINT,
+    (Way("drop the materialization, and create it with diffs, or with a KEY"),),
+)
 
 
 class Deltas:
@@ -41,7 +51,5 @@ class Deltas:
 
     def _took_away(self, changes: pa.Table, place: int) -> DefinitionError:
         row = changes.select(list(self._binding.schema.names)).slice(place, 1).to_pylist()[0]
-        return DefinitionError(
-            f"{self._binding.collection!r} into {self._binding.resource!r}: the row {row!r} went, and nothing that is "
-            "pushed says so; ask for the diffs of changes, or declare a KEY"
-        )
+        about = {"collection": self._binding.collection, "resource": self._binding.resource}
+        return DefinitionError(WENT.said(row=row, **about))

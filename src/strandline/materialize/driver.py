@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum, unique
-from typing import Any, Generic, Protocol, TypeVar, runtime_checkable
+from typing import Any, Final, Generic, Protocol, TypeVar, runtime_checkable
 
 import pyarrow as pa
 
@@ -23,10 +23,59 @@ from strandline.materialize.protocol.holds import EVERYTHING, Holds
 from strandline.materialize.protocol.messages import Request, Response
 from strandline.materialize.protocol.state import StateUpdate
 from strandline.materialize.protocol.task import Binding, Checkpoint, MaterializationSpec
+from strandline.materialize.status import REFILL
 from strandline.options import schema
+from strandline.problem import Problem, Stopped, Way
 from strandline.store.clock import Clock
 
 O = TypeVar("O")  # noqa: E741 - a dataclass of options
+
+
+FOREIGN_ROWS: Final = Problem(
+    "table-of-another-program",
+    "{table} holds rows that this materialization did not write",
+    Stopped.ENDPOINT,
+    (Way("drop the table there"), Way("drop the materialization, and create it with another name for the table")),
+)
+FILLED_BY: Final = Problem(
+    "table-of-another-task",
+    "{table} is filled by materialization {by!r}{where}",
+    Stopped.ENDPOINT,
+    (Way("drop the table there"), Way("drop the materialization, and create it with another name for the table")),
+)
+NO_TABLE: Final = Problem(
+    "no-table",
+    "{table!r} cannot be filled, for it is {what}",
+    Stopped.ENDPOINT,
+    (Way("drop it there"), Way("drop the materialization, and create it with another name for the table")),
+)
+TABLE_GONE: Final = Problem(
+    "table-gone", "{table} is gone, though it was filled from {collection!r}", Stopped.ENDPOINT, (REFILL,)
+)
+UNFIT: Final = Problem(
+    "table-altered",
+    "{table} has the columns ({there}), but {collection!r} needs ({wanted})",
+    Stopped.ENDPOINT,
+    (REFILL,),
+)
+UNFIT_FOREIGN: Final = Problem(
+    "table-unlike",
+    "{table} has the columns ({there}), but {collection!r} needs ({wanted}), and this materialization did not make it",
+    Stopped.ENDPOINT,
+    (Way("drop the table there"), Way("drop the materialization, and create it with another name for the table")),
+)
+ROWS_MISSING: Final = Problem(
+    "table-rows-missing",
+    "{table}: of {wanted} rows to replace or delete {found} were there: another program changed the table",
+    Stopped.ENDPOINT,
+    (REFILL,),
+)
+SWALLOWED: Final = Problem(
+    "table-rows-swallowed",
+    "table {table!r}: of {rows} rows to insert {taken} were stored: another program's trigger keeps the others out",
+    Stopped.ENDPOINT,
+    (Way("drop that trigger there"),),
+)
 
 
 @dataclass(frozen=True, slots=True)

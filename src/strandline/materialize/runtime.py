@@ -41,9 +41,10 @@ from strandline.materialize.protocol.holds import Holds
 from strandline.materialize.protocol.state import StateUpdate
 from strandline.materialize.protocol.task import NOTHING, WHOLE, Checkpoint, KeyRange, MaterializationSpec, Progress
 from strandline.materialize.reduced import Reduced
-from strandline.materialize.status import FAILED, Counts, Moving, Status, unwatched
+from strandline.materialize.status import FAILED, REFILL_ALL, Counts, Moving, Status, unwatched
 from strandline.materialize.stores import second_row
 from strandline.materialize.transfer import Transfer
+from strandline.problem import Problem, Stopped
 from strandline.store.beside import Beside, Inline
 
 Answer = TypeVar("Answer")
@@ -52,6 +53,15 @@ APPLY_ROUNDS_MAX: Final = 100
 """If a driver still returns a state after this many rounds of Apply, Apply counts as failed."""
 LOOK_S: Final = 0.1
 """How often is looked, while an endpoint commits, whether there is a next transaction to read."""
+
+
+AHEAD: Final = Problem(
+    "endpoint-ahead",
+    "the endpoint of {item!r} has changes up to {at}, and this location sent none after {sent}: it was restored from a "
+    "backup, or copied",
+    Stopped.ENDPOINT,
+    (REFILL_ALL,),
+)
 
 
 class HasSplitsError(Unavailable):
@@ -337,11 +347,7 @@ class Task:
             at = endpoint.of(key) or 0
             if at > sent:
                 await self._persist(logged, None)
-                raise ConfigError(
-                    f"the endpoint of {self._spec.name!r} has changes up to {at}, and this location sent none after "
-                    f"{sent}: it was restored from a backup, or copied; fill the tables again "
-                    f"(`strandline backfill {self._spec.name} --apply`)"
-                )
+                raise ConfigError(AHEAD.said(item=self._spec.name, at=at, sent=sent))
 
     def _kept(self, response: messages.Response) -> messages.Response:
         """Put loaded rows aside, if they decide what is stored: a replay may load as many as it has."""

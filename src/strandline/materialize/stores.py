@@ -30,8 +30,24 @@ from strandline.errors import DefinitionError
 from strandline.materialize.protocol.holds import key_text
 from strandline.materialize.protocol.messages import DELETE, EXISTS, flagged, unflagged
 from strandline.materialize.protocol.task import Binding
+from strandline.materialize.status import REFILL
+from strandline.problem import Problem, Stopped, Way
 
 _ONES: Final = (1, -1)
+SECOND_ROW: Final = Problem(
+    "key-taken-at-endpoint",
+    "{collection!r} into {resource!r}: a second row has the key ({key}); either KEY ({columns}) does not identify its "
+    "rows, or another program wrote to the resource",
+    Stopped.ENDPOINT,
+    (Way("remove one row, or declare another key"), REFILL),
+)
+NOT_A_KEY: Final = Problem(
+    "key-not-unique",
+    "{collection!r} into {resource!r}: more than one row has the key ({key}); KEY ({columns}) does not identify its "
+    "rows",
+    Stopped.ENDPOINT,
+    (Way("remove all but one of them, or drop the materialization and create it with another key"),),
+)
 
 
 def to_store(binding: Binding, changes: pa.Table) -> pa.Table:
@@ -133,16 +149,10 @@ def _codes(column: pa.ChunkedArray) -> np.ndarray[Any, np.dtype[np.int64]]:
 
 def second_row(binding: Binding, known: pa.Table) -> DefinitionError:
     """Return the error for the first of ``known``, rows of the resource whose keys the collection adds once more."""
-    return DefinitionError(
-        f"{binding.collection!r} into {binding.resource!r}: a second row has the key ({key_text(binding, known, 0)}); "
-        f"either KEY ({', '.join(binding.key)}) does not identify its rows: remove one row, or declare another key; "
-        f"or another program wrote to the resource: `strandline backfill` fills it anew"
-    )
+    about = {"collection": binding.collection, "resource": binding.resource, "columns": ", ".join(binding.key)}
+    return DefinitionError(SECOND_ROW.said(key=key_text(binding, known, 0), item=binding.task, **about))
 
 
 def _not_a_key(binding: Binding, changes: pa.Table, row: int) -> DefinitionError:
-    return DefinitionError(
-        f"{binding.collection!r} into {binding.resource!r}: more than one row has the key "
-        f"({key_text(binding, changes, row)}); KEY ({', '.join(binding.key)}) does not identify its rows: "
-        f"remove all but one of them, or declare another key"
-    )
+    about = {"collection": binding.collection, "resource": binding.resource, "columns": ", ".join(binding.key)}
+    return DefinitionError(NOT_A_KEY.said(key=key_text(binding, changes, row), **about))

@@ -320,9 +320,17 @@ class RemoteEnvironment:
         """See `Environment.backfill`."""
         return dict(self.call("backfill", name=name, collection=collection, apply=apply))
 
+    def anew(self, name: str, *, apply: bool = False) -> dict[str, Any]:
+        """See `Environment.anew`."""
+        return dict(self.call("anew", name=name, apply=apply))
+
     def skip(self, source: str, as_of: int | None = None, *, file: str = "", apply: bool = False) -> dict[str, Any]:
         """See `Environment.skip`."""
         return dict(self.call("skip", source=source, as_of=as_of, file=file, apply=apply))
+
+    def withdraw(self, source: str, files: Sequence[str], *, apply: bool = False) -> dict[str, Any]:
+        """See `Environment.withdraw`."""
+        return dict(self.call("withdraw", source=source, files=list(files), apply=apply))
 
     def deploy(self, directory: str | Path, *, apply: bool = False, drop: Sequence[str] = ()) -> dict[str, Any]:
         """See `Environment.deploy`; ``directory`` is one of the machine that serves."""

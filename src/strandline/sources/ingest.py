@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 from strandline.algebra.schema import Column
 from strandline.errors import SourceError, Unavailable
@@ -24,7 +24,8 @@ from strandline.frontier.antichain import Frontier, as_time, meet
 from strandline.frontier.gauge import Offsets
 from strandline.persist.handles.contents import Rows
 from strandline.plane.engine import Engine
-from strandline.sources.kinds import ReportsSnapshots, SnapshotProgress, TakesBounds
+from strandline.problem import Problem, Stopped, Way
+from strandline.sources.kinds import ANEW, ReportsSnapshots, SnapshotProgress, TakesBounds
 from strandline.sources.question import PATIENT, Patience, Question
 from strandline.sources.reader import ColumnsAdded, SourceReader
 from strandline.sources.reclock import NOTHING_READ
@@ -35,6 +36,12 @@ from strandline.sources.steps import Advanced, Idle, OutputShard, Stalled, Stepp
 from strandline.store.clock import Clock
 
 Ticked: TypeAlias = Advanced | Stalled
+BACK: Final = Problem(
+    "upstream-went-back",
+    "upstream went back: {known} was bound and it can be read up to {there} only",
+    Stopped.SOURCE,
+    (Way("bring upstream to where it was"), ANEW),
+)
 
 
 class Ingestion:
@@ -51,7 +58,10 @@ class Ingestion:
         remap: RemapShard,
         outputs: Sequence[OutputShard],
         patience: Patience,
+        name: str = "s",
     ) -> None:
+        """``name``: the source's, for what messages advise."""
+        self._name = name
         self._reader = reader
         self._remap = remap
         self._upstream = Question(clock, patience)
@@ -69,6 +79,7 @@ class Ingestion:
         remap: RemapShard,
         outputs: Sequence[OutputShard],
         patience: Patience = PATIENT,
+        name: str = "s",
     ) -> Ingestion:
         """Return the ingestion, at the frontier where the last incarnation left it; nothing is read yet.
 
@@ -76,7 +87,7 @@ class Ingestion:
             CorruptionError: the shards do not fit each other, so one of them is not what was committed.
             FencedError: a newer epoch has taken over.
         """
-        opened = cls(clock, engine, reader, remap, outputs, patience)
+        opened = cls(clock, engine, reader, remap, outputs, patience, name)
         await opened._resumption.advance()
         return opened
 
@@ -170,9 +181,7 @@ class Ingestion:
             self._reader.bound(known)
         offsets = await self._reader.upstream_frontier()
         if not known <= offsets:
-            raise SourceError(
-                f"upstream went back: {known.entries} was bound and it can be read up to {offsets.entries} only"
-            )
+            raise SourceError(BACK.said(known=known.entries, there=offsets.entries, item=self._name))
         return _joined([offsets, *begun])
 
     async def step(self, table: str = "") -> Stepped:

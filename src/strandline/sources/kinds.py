@@ -5,11 +5,21 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Generic, Protocol, TypeVar, runtime_checkable
+from typing import Any, Final, Generic, Protocol, TypeVar, runtime_checkable
 
 from strandline.algebra.schema import RESERVED, Column, Schema
 from strandline.frontier.gauge import Offsets
+from strandline.problem import Way
 
+ANEW: Final = Way("define it anew, with all that reads it", "strandline anew {item:shell} --apply")
+"""What ends a problem of a source, or of a table of one, that has lost what it was to read next."""
+REDEFINED: Final = (
+    Way("once it has the declared columns again, define it anew", "strandline anew {item:shell} --apply"),
+    Way("drop the source, and create it with the columns that there are"),
+)
+"""What ends a problem of a source whose columns upstream has no more."""
+ELSEWHERE: Final = Way("if it is elsewhere, drop the source, and create it with the right options")
+"""What ends a problem of a source whose options lead to nothing; they cannot be altered."""
 O = TypeVar("O")  # noqa: E741 - a dataclass of options
 
 

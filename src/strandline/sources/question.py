@@ -18,6 +18,7 @@ from functools import partial
 from typing import Any, Final, Generic, TypeVar, cast
 
 from strandline.errors import Unavailable
+from strandline.problem import Problem, Stopped, Way
 from strandline.store.beside import Beside, Inline, Running
 from strandline.store.clock import Clock, utc_text
 
@@ -25,6 +26,14 @@ T = TypeVar("T")
 
 LATE_PART: Final = 20
 """For this part of an interval an upstream is waited for that was late: it answers again within that, or is away."""
+
+
+SILENT: Final = Problem(
+    "upstream-silent",
+    "its upstream has not answered since {since}, and is asked again{why}",
+    Stopped.SOURCE,
+    (Way("bring it back: each tick asks again"),),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +78,7 @@ class Question:
         if self._silent_ms is None:
             return ""
         why = f": {self._said}" if self._said else ""
-        return f"its upstream has not answered since {utc_text(self._silent_ms)}, and is asked again{why}"
+        return SILENT.said(since=utc_text(self._silent_ms), why=why)
 
     async def ask(self, what: str, call: Callable[[], Coroutine[Any, Any, T]], *, wait: bool) -> T:
         """Return the answer to ``what``: of a call that an earlier `ask` began, or of ``call``.

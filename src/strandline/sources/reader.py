@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeAlias, TypeVar
 
 from strandline.algebra.formats import DatedFile, FileFormat
 from strandline.algebra.schema import Column, Schema, ddl_of
@@ -30,6 +30,7 @@ from strandline.frontier.gauge import Offsets
 from strandline.persist.handles.contents import Rows
 from strandline.persist.handles.records import RecordShard
 from strandline.plane.staging import Staging
+from strandline.problem import Problem, Stopped, Way
 from strandline.sources.kinds import ConnectionKind, Discovery
 from strandline.sources.reclock import Slice
 from strandline.store.clock import Clock
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
     from strandline.algebra.messages import MessageFormat, TopicRanges
 
 O = TypeVar("O")  # noqa: E741 - a dataclass of options
+O_contra = TypeVar("O_contra", contravariant=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +66,14 @@ Records: TypeAlias = Plain | TakenBack | Keyed
 """What the records of a table are; `sources.envelopes` makes updates of them."""
 Progress: TypeAlias = Callable[[], Awaitable[RecordShard]]
 """Opens a reader's own shard, which holds its notes."""
+
+
+COLUMNS_UNREAD: Final = Problem(
+    "columns-unread",
+    "upstream has columns that are not read: {columns}",
+    Stopped.NOTHING,
+    (Way("to read them from now on", "{altering} ADD COLUMNS ({columns})"),),
+)
 
 
 class ColumnsAdded(SourceError):
@@ -193,11 +203,12 @@ class MessageDecoder(Protocol):
 class Surroundings:
     """What a reader is opened with besides its options.
 
-    ``name``: the source's. ``schemas``: of the rows that it returns, by table. ``engine`` makes rows of Arrow,
-    ``decoder`` of files, ``messages`` of messages. ``progress`` opens the record shard that is its own, under
-    ``epoch``. ``evolving``: the tables that get the columns that upstream gets (`gained`). ``altering``: how the
-    statement begins that adds columns to a table, as ``ALTER TABLE `t```. ``later``: the columns that each table has
-    got since it was created: what is older upstream has none of them.
+    ``name``: the source's. ``collections``: what each table feeds, as it is called here. ``schemas``: of the rows
+    that it returns, by table. ``engine`` makes rows of Arrow, ``decoder`` of files, ``messages`` of messages.
+    ``progress`` opens the record shard that is its own, under ``epoch``. ``evolving``: the tables that get the
+    columns that upstream gets (`gained`). ``altering``: how the statement begins that adds columns to a table, as
+    ``ALTER TABLE `t```. ``later``: the columns that each table has got since it was created: what is older upstream
+    has none of them.
     """
 
     clock: Clock
@@ -211,6 +222,7 @@ class Surroundings:
     altering: Mapping[str, str] = field(default_factory=dict)
     later: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     name: str = ""
+    collections: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def schema(self) -> Schema:
@@ -227,8 +239,7 @@ class Surroundings:
             return ""
         if table in self.evolving:
             raise ColumnsAdded(table, columns)
-        statement = f"{self.altering[table]} ADD COLUMNS ({ddl_of(columns)})"
-        return f"upstream has columns that are not read: {ddl_of(columns)}; to read them from now on: {statement}"
+        return COLUMNS_UNREAD.said(columns=ddl_of(columns), altering=self.altering[table])
 
 
 def unknown_of(schema: Schema, found: Sequence[Column]) -> tuple[Column, ...]:
@@ -263,6 +274,14 @@ def any_table(options: object, reference: str, schema: Schema) -> None:
     """Accept every table: whether upstream has it is found out when it is read."""
 
 
+class PassOver(Protocol[O_contra]):
+    """See `ReaderKind.pass_over`."""
+
+    async def __call__(self, options: O_contra, given: Surroundings, name: str, /, *, withdrawn: bool) -> str:
+        """Note it."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class ReaderKind(Generic[O]):
     """A reader that CREATE SOURCE can name: its connector's name, its options, and how it is opened.
@@ -290,9 +309,10 @@ class ReaderKind(Generic[O]):
     a source with these options needs; the caller requires them before it opens, releases or asks upstream.
 
     ``alterable``: the options that say how a source goes on and not what it holds, so that they may change while it is
-    there.  ``pass_over`` notes durably that the source goes on without one of its files, by its name: what is
-    durable of it stays, and nothing more of it is read.  It returns what the file was, is idempotent, and raises
-    `DefinitionError` if the source has taken no such file.  None: a source of this kind reads no files.
+    there.  ``pass_over`` notes durably that the source goes on without one of its files, by its name: nothing more of
+    it is read; ``withdrawn``: and its rows are withdrawn.  It returns what the file was, is idempotent, and raises
+    `DefinitionError` if the source has taken no such file.  ``kept`` returns the names of such files whose rows are not
+    withdrawn.  None: a source of this kind reads no files.
     """
 
     name: str
@@ -313,4 +333,5 @@ class ReaderKind(Generic[O]):
     shared: Callable[[O], bool] = one_at_a_time
     needs: Callable[[O], Sequence[str]] = no_extras
     alterable: tuple[str, ...] = ()
-    pass_over: Callable[[O, Surroundings, str], Awaitable[str]] | None = None
+    pass_over: PassOver[O] | None = None
+    kept: Callable[[O, Surroundings], Awaitable[Sequence[str]]] | None = None

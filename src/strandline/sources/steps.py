@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 from msgspec import structs
 
@@ -29,6 +29,7 @@ from strandline.persist.handles.write import WriteHandle, fenced
 from strandline.persist.shard.batch import Staged
 from strandline.persist.shard.state import Appended, Fenced, UpperMismatch
 from strandline.plane.engine import Engine
+from strandline.problem import Problem, Stopped, Way
 from strandline.sources.envelopes.choice import envelope_of
 from strandline.sources.envelopes.envelope import Envelope
 from strandline.sources.kinds import ConfirmsReads
@@ -36,6 +37,13 @@ from strandline.sources.reader import ColumnsAdded, Records, SourceReader
 from strandline.sources.reclock import NOTHING_READ, Slice
 from strandline.sources.remap import RemapShard
 from strandline.sources.status import OutputStatus
+
+KEYLESS: Final = Problem(
+    "key-not-declared",
+    "{why}",
+    Stopped.TABLE,
+    (Way("drop the table, and create it with the columns of its key"),),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,7 +188,7 @@ class Steps:
             try:
                 self._envelope = envelope_of(records, self._schema, self._engine, self._data)
             except DefinitionError as error:
-                raise SourceError(str(error)) from error
+                raise SourceError(KEYLESS.said(why=error)) from error
             self._records = records
         return self._envelope
 

@@ -169,13 +169,21 @@ class Readers:
             around = self._given(source, client, epoch)
             await _asked(f"source {source.name!r}", kind, source.options, lambda given: ask(given, around))
 
-    async def pass_over(self, source: RunIngestion, file: str, client: PersistClient, epoch: int) -> str:
+    async def pass_over(
+        self, source: RunIngestion, file: str, client: PersistClient, epoch: int, *, withdrawn: bool = False
+    ) -> str:
         """See `Connectors.pass_over`."""
         kind = named(READERS, "connector", source.connector)
         if kind.pass_over is None:
             raise DefinitionError(f"source {source.name!r} reads no files that it could go on without")
         options = understood(f"source {source.name!r}", kind.options, source.options, resolve=_resolved)
-        return await kind.pass_over(options, self._given(source, client, epoch), file)
+        return await kind.pass_over(options, self._given(source, client, epoch), file, withdrawn=withdrawn)
+
+    async def kept(self, source: RunIngestion, client: PersistClient, epoch: int) -> Sequence[str]:
+        """See `Connectors.kept`."""
+        kind = named(READERS, "connector", source.connector)
+        options = understood(f"source {source.name!r}", kind.options, source.options, resolve=_resolved)
+        return () if kind.kept is None else await kind.kept(options, self._given(source, client, epoch))
 
     def alterable(self, connector: str) -> Sequence[str]:
         """See `Connectors.alterable`."""
@@ -226,8 +234,9 @@ class Readers:
         evolving = frozenset(output.table for output in source.outputs if output.evolves)
         altering = {output.table: _altering(output) for output in source.outputs}
         later = {output.table: output.later for output in source.outputs}
+        called = {output.table: output.collection.name for output in source.outputs}
         here = self.clock, schemas, self.engine, self.decoder, self.messages
-        return Surroundings(*here, epoch, progress, evolving, altering, later, source.name)
+        return Surroundings(*here, epoch, progress, evolving, altering, later, source.name, called)
 
 
 async def _asked(

@@ -179,7 +179,13 @@ class _Logs:
     async def ask_wider(self, source: RunIngestion, client: PersistClient, epoch: int) -> None:
         """See `Connectors.ask_wider`: every column can be read."""
 
-    async def pass_over(self, source: RunIngestion, file: str, client: PersistClient, epoch: int) -> str:
+    async def kept(self, source: RunIngestion, client: PersistClient, epoch: int) -> Sequence[str]:
+        """See `Connectors.kept`: there are none."""
+        return ()
+
+    async def pass_over(
+        self, source: RunIngestion, file: str, client: PersistClient, epoch: int, *, withdrawn: bool = False
+    ) -> str:
         """See `Connectors.pass_over`: there are none."""
         raise DefinitionError(f"source {source.name!r} reads no files")
 

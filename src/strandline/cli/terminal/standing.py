@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
@@ -39,7 +40,7 @@ def left_out(found: Mapping[str, Any], sql: str) -> list[str]:
             following += [each.lower() for each in known[name].get("imports", ())]
     return [
         f"{name} has {count} undecodable record{'' if count == 1 else 's'}, which the answer leaves out; "
-        f"`strandline source skip {name}` lists {'it' if count == 1 else 'them'}"
+        f"`strandline source skip {shlex.quote(name)}` lists {'it' if count == 1 else 'them'}"
         for name in sorted(reached)
         if "errors_max" in known[name] and (count := known[name]["errors"]["rows"])
     ]

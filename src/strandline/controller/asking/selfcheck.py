@@ -36,6 +36,7 @@ from strandline.errors import (
     reason,
 )
 from strandline.instance.reports import ViewStatus
+from strandline.problem import Problem, Stopped, Way
 
 SHARE: Final = 0.02
 ALLOWANCE_MS_MAX: Final = 60_000
@@ -63,6 +64,21 @@ class _Known:
     passed: int = 0
     rows: int = 0
     fingerprint: str = ""
+
+
+DISTRUSTED: Final = Problem(
+    "self-check-found",
+    "the self-check found {found}; plain Spark recomputes the whole view from then on, where its text has one answer",
+    Stopped.NOTHING,
+    (Way("report the text as a bug of Strandline, and try its plan again", "strandline anew {item:shell} --apply"),),
+    "The view is right again after the next tick; its steps cost more.",
+)
+FAILED: Final = Problem(
+    "self-check-failed",
+    "the self-check failed: {why}",
+    Stopped.NOTHING,
+    (Way("it is made again at its next turn"),),
+)
 
 
 @dataclass(slots=True)
@@ -165,7 +181,7 @@ class SelfCheck:
             await self._distrust(name, f"that {error}")
         except Exception as error:  # noqa: BLE001 - a check never stops what it checks
             if name in self._running():  # else it was dropped meanwhile
-                self.core.problems.setdefault(name, f"the self-check failed: {reason(error)}")
+                self.core.problems.setdefault(name, FAILED.said(why=reason(error)))
 
     async def _verified(self, name: str, sample: Sample | None) -> Verification | None:
         """Compare a view with what it must hold; None if it cannot be read, for which it has a problem already."""
@@ -193,8 +209,7 @@ class SelfCheck:
         """Have the view recomputed whole: the next tick opens it anew, and its step appends what is wrong with it."""
         await self._change(
             name,
-            distrusted=f"the self-check found {found}; plain Spark recomputes the whole view from then on, where its "
-            "text has one answer. Report the text as a bug of Strandline; define the view anew to try its plan again",
+            distrusted=DISTRUSTED.said(found=found, item=self._view(name).name),
         )
 
     async def _change(self, name: str, **fields: str) -> None:

@@ -7,15 +7,22 @@ views above the source are right again with the next tick.
 Nothing is dismissed unseen: the operator names the time at which they looked at the errors, and an error that came
 later stays.
 
-A file that is gone, or was changed for good, stops its source; the operator may have it go on without that file.
+A file that is gone, or was changed for good, stops its source; the operator may have it go on without that file, and
+have its rows withdrawn.  No row says which file it is of.  So all other files are read once more, and what the source
+has beyond them is withdrawn.
 """
 
 from __future__ import annotations
 
+import shlex
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
-from strandline.algebra.nodes import Get
+from sqlglot import exp
+
+from strandline.algebra.nodes import Filter, Get, Project
+from strandline.algebra.scalar import Scalar, column, columns
 from strandline.algebra.schema import ERROR, Column, Schema
 from strandline.controller.asking import reads
 from strandline.controller.commanded import command, runs_in
@@ -32,6 +39,9 @@ from strandline.persist.handles.contents import Half, Rows
 from strandline.persist.handles.read import ReadHandle
 from strandline.persist.handles.write import WriteHandle
 from strandline.persist.shard.patience import Deadline
+from strandline.problem import Problem, Stopped, Way
+from strandline.sources.reader import TakenBack
+from strandline.sources.reclock import NOTHING_READ, Slice
 from strandline.sources.remap import RemapShard
 from strandline.sources.steps import withdraw
 
@@ -41,6 +51,14 @@ POLL_S: Final = 0.1
 TRIES: Final = 5
 """How often errors are withdrawn in a race with the replicas that ingest."""
 
+KEPT: Final = Problem(
+    "files-passed-over",
+    "the source goes on without {others}, whose rows it has, and they cannot be told from those of these files",
+    Stopped.NOTHING,
+    (Way("withdraw them together", "{command}"),),
+)
+"""A command is refused for it."""
+_FAILED: Final = "__failed"
 _TEXT: Final = "error"
 _TEXTS: Final = Schema((Column(_TEXT, "string"),))
 
@@ -48,7 +66,7 @@ _TEXTS: Final = Schema((Column(_TEXT, "string"),))
 async def skip(core: Core, name: str, as_of: int | None, *, apply: bool, file: str = "") -> dict[str, Any]:
     """Return the errors that a source has at ``as_of`` (None: the latest time); ``apply``: and dismiss them.
 
-    ``file``: that file instead (`_skip_file`).  Asked again, it finds that all have left: to dismiss them twice is to
+    ``file``: that file instead (`without`).  Asked again, it finds that all have left: to dismiss them twice is to
     dismiss them once.
 
     Raises:
@@ -59,7 +77,7 @@ async def skip(core: Core, name: str, as_of: int | None, *, apply: bool, file: s
         SourceError, Unavailable: it is to be applied, and the source stands still.
     """
     if file:
-        return await _skip_file(core, name, file, apply=apply)
+        return await without(core, name, [file], apply=apply, withdraws=False)
     source = core.catalog.find(name)
     if not isinstance(source, Fed):
         core.catalog.collection(name)  # which says what the tables of a source are, if it has some
@@ -76,26 +94,84 @@ async def skip(core: Core, name: str, as_of: int | None, *, apply: bool, file: s
     return {"source": source.name, "as_of": time, **seen, "applied": apply, "dismissed_at": dismissed}
 
 
-async def _skip_file(core: Core, name: str, file: str, *, apply: bool) -> dict[str, Any]:
-    """Return a source and a file that it is to go on without; ``apply``: and have it go on, and return what it ``was``.
+async def without(
+    core: Core, name: str, files: Sequence[str], *, apply: bool, withdraws: bool = True
+) -> dict[str, Any]:
+    """Return a source and files that it is to go on without; ``apply``: and have it go on.  ``was``: what they were.
 
-    What is durable of the file stays; nothing more of it is read.  To skip it twice is to skip it once.
+    Nothing more of the files is read.  What is durable of them stays; ``withdraws``: it is withdrawn, and ``withdrawn``
+    says how many rows.  To skip a file twice is to skip it once.
 
     Raises:
         DefinitionError: there is no such source, with candidates; it has taken no such file, or reads none.
-        InvalidUsage: it is to be applied, and this environment does not write.
+        InvalidUsage: it is to be applied, and this environment does not write; or the files' rows cannot be told.
+        SourceError, Unavailable: rows are to be withdrawn, and the source stands still, or another file is gone.
     """
+    if not files:
+        raise InvalidUsage("name the files whose rows are to be withdrawn")
     source = core.catalog.find(name)
     if not isinstance(source, Source | SharedSource):
         raise unknown("source", name, (n for n, item in core.catalog.items.items() if isinstance(item, Source)))
+    found: dict[str, Any] = {"source": source.name, "files": list(files), "was": None, "withdrawn": None}
     if not apply:
-        return {"source": source.name, "file": file, "was": None, "applied": False}
-    writing = core.require_writing()
+        return found | {"applied": False}
+    writing, connectors = core.require_writing(), core.assembly.connectors
     wanted = command(source, core.catalog, writing.plans, core.config)
     assert isinstance(wanted, RunIngestion), "that is what runs for a source"
     epoch = writing.reads_under(source.name.lower())
-    was = await core.assembly.connectors.pass_over(wanted, file, core.client, epoch)
-    return {"source": source.name, "file": file, "was": was, "applied": True}
+    others = sorted({*await connectors.kept(wanted, core.client, epoch)} - {*files}) if withdraws else []
+    if others:
+        raise InvalidUsage(KEPT.said(others=", ".join(map(repr, others)), command=_together(source, others, files)))
+    was = [await connectors.pass_over(wanted, file, core.client, epoch) for file in files]
+    withdrawn = None
+    if withdraws:
+        assert isinstance(source, Source), "a source of files is a collection"
+        withdrawn = await _withdraw(core, source, wanted, epoch)
+        for file in files:
+            await connectors.pass_over(wanted, file, core.client, epoch, withdrawn=True)
+    return found | {"was": was, "withdrawn": withdrawn, "applied": True}
+
+
+def _together(source: Source | SharedSource, others: Sequence[str], files: Sequence[str]) -> str:
+    named = [word for file in (*others, *files) for word in ("--file", file)]
+    return shlex.join(["strandline", "source", "skip", source.name, *named, "--withdraw", "--apply"])
+
+
+async def _withdraw(core: Core, source: Source, wanted: RunIngestion, epoch: int) -> int:
+    """Withdraw the rows that a source has beyond those of its files, and return how many these are."""
+    feeding, hold, engine, writing = await _feeding(core, source), Hold(), core.engine, core.require_writing()
+    upper = await _caught_up(core, source, feeding)
+    handle, schema = await core.readers.of(source.name), source.schema
+    latest = await reads.latest(core, [handle])
+    remap = await RemapShard.open(await core.client.records(source.remap, epoch), epoch)
+    reader = await core.assembly.connectors.reader(wanted, core.client, epoch)
+    try:
+        writing.oracle.passed(as_time(upper))
+        at, bound = writing.oracle.next(), (await remap.refresh()).frontier
+        there = await reader.read([Slice(at, NOTHING_READ, bound)], table="", locate=False)
+        held, errors = [await reads.updates(core, handle, latest, hold, half) for half in (Half.OK, Half.ERR)]
+
+        async def good(frames: Sequence[Rows], *, negate: Sequence[bool]) -> Rows:
+            """Return the rows of ``frames`` that are no errors: those of ``errors`` show that some may be."""
+            both = await engine.union(schema, [*frames, errors], advance=at, negate=[*negate, True])
+            names = (*((name, name) for name in schema.names), (_FAILED, ERROR))
+            right = Filter(Get("rows", names), Scalar(exp.Is(this=column(_FAILED), expression=exp.Null())))
+            return await engine.evaluate(Project(right, columns(schema.names)), {"rows": both})
+
+        takes_back = isinstance(reader.records(""), TakenBack)
+        if takes_back and (await engine.differences(await good([there], negate=[False]), schema)).missing:
+            raise InvalidUsage(
+                f"other files of {source.name!r} take back rows of these, so their rows cannot be withdrawn alone: "
+                "they stay, and the source goes on without the files"
+            )
+        change = await good([held, there], negate=[False, True])
+        found = await engine.differences(change, schema)
+        if found.extra or found.missing:
+            await feeding.dismiss(change, at)
+        return found.extra
+    finally:
+        hold.give_back()
+        await reader.close()
 
 
 class _Feeding(Protocol):

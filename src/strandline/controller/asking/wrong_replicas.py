@@ -26,7 +26,7 @@ from strandline.compute.sink.disagreement import Disagreement, inexact
 from strandline.controller.asking.recomputing import Recomputed, recomputed
 from strandline.controller.core import Core
 from strandline.controller.instances.replicas import Replicas
-from strandline.controller.instances.trust import Process
+from strandline.controller.instances.trust import COMPLETE, DISAGREE, UNKNOWN, WRONG, Process
 from strandline.controller.location.audits import audited
 from strandline.controller.location.items import View
 from strandline.errors import AsOfError, FencedError, reason
@@ -240,8 +240,8 @@ class WrongReplicas:
 
     def _leave(self, report: _Report, stage: Recomputed, why: str) -> None:
         """Take note that two replicas disagree, and that it is not known which of them is wrong."""
-        where = f"replica {report.replica!r} of instance {report.instance.name!r} and another one disagree about"
-        self._unclear[report.shard] = stage.view.name.lower(), f"{where} {stage.name!r} at {report.time}; {why}"
+        about = {"replica": report.replica, "instance": report.instance.name, "stage": stage.name, "why": why}
+        self._unclear[report.shard] = stage.view.name.lower(), DISAGREE.said(time=report.time, **about)
 
     # ---- what follows ------------------------------------------------------------------------------------------------
 
@@ -284,7 +284,7 @@ class WrongReplicas:
         except Exception as error:  # noqa: BLE001 - it is looked at again
             wrong.again, wrong.failed = _after(begun, clock), wrong.failed + 1
             if stage is not None and wrong.failed >= AUDIT_AFTER:
-                why = f"whether {stage.name!r} is right again cannot be found out now: {reason(error)}"
+                why = UNKNOWN.said(stage=stage.name, why=reason(error))
                 self._unclear[shard] = stage.view.name.lower(), why
             return
         wrong.again = _after(begun, clock)
@@ -296,7 +296,7 @@ class WrongReplicas:
             return
         if stage.own.state.upper.empty:
             kept = f"{found.missing} row(s) missing and {found.extra} too many, such as {found.example}"
-            why = f"{stage.name!r} is complete for ever, with what a wrong replica wrote: {kept}; define it anew"
+            why = COMPLETE.said(stage=stage.name, kept=kept, item=stage.view.name)
             self._unclear[shard] = stage.view.name.lower(), why
             del self._wrong[shard]
             return
@@ -323,7 +323,7 @@ class WrongReplicas:
                 ends = "it runs nothing until its process is restarted"
             else:
                 ends = "it is to run nothing until its process is restarted, and has not said yet that it obeys"
-            said.append((named.view, f"replica {replica!r} of instance {name!r} {named.why}; {ends}"))
+            said.append((named.view, WRONG.said(replica=replica, instance=name, why=named.why, ends=ends)))
         found: dict[str, str] = {}
         for view, text in said:
             found[view] = "; ".join(filter(None, (found.get(view), text)))

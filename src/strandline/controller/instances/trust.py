@@ -8,10 +8,39 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Final
 
 from strandline.controller.instances.link import Link
 from strandline.instance.protocol.messages import Reconciled
 from strandline.persist.shard.patience import Deadline
+from strandline.problem import Problem, Stopped, Way
+
+WRONG: Final = Problem(
+    "replica-wrong",
+    "replica {replica!r} of instance {instance!r} {why}; {ends}",
+    Stopped.NOTHING,
+    (Way("restart the process of that replica"),),
+    "What the other replicas computed.",
+)
+DISAGREE: Final = Problem(
+    "replicas-disagree",
+    "replica {replica!r} of instance {instance!r} and another one disagree about {stage!r} at {time}; {why}",
+    Stopped.NOTHING,
+    (Way("it is found out which is wrong when all answer again"),),
+)
+UNKNOWN: Final = Problem(
+    "repair-unknown",
+    "whether {stage!r} is right again cannot be found out now: {why}",
+    Stopped.NOTHING,
+    (Way("it is looked at again"),),
+)
+COMPLETE: Final = Problem(
+    "wrong-for-ever",
+    "{stage!r} is complete for ever, with what a wrong replica wrote: {kept}",
+    Stopped.VIEW,
+    (Way("define it anew, with all that reads it", "strandline anew {item:shell} --apply"),),
+    "The wrong rows.",
+)
 
 
 @dataclass(frozen=True, eq=False)

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import Final
 
 from strandline.compute.tick import SideBySide
 from strandline.controller.location import on_error
@@ -28,6 +29,35 @@ from strandline.instance.connections import Connectors
 from strandline.instance.tasks import end_task
 from strandline.persist.client import PersistClient
 from strandline.persist.together.transactions import Transactions
+from strandline.problem import Problem, Stopped, Way
+
+_ASK_AGAIN: Final = Way("bring it back: the location asks again when it is opened")
+UNRELEASED: Final = Problem(
+    "dropped-source-unreleased",
+    "source {item!r} was dropped, and upstream was not released: {why}",
+    Stopped.NOTHING,
+    (_ASK_AGAIN, Way("let upstream keep what it has", "DROP SOURCE {item:sql}")),
+    "Upstream keeps what it kept for the source.",
+)
+REPLACED_UNRELEASED: Final = Problem(
+    "replaced-source-unreleased",
+    "source {item!r}, in whose place another one is, was dropped, and upstream was not released: {why}",
+    Stopped.NOTHING,
+    (_ASK_AGAIN,),
+    "Upstream keeps what it kept for the source.",
+)
+LOG_LEFT: Final = Problem(
+    "dropped-endpoint-open",
+    "its materialization was dropped, and it is not taken over yet: {why}",
+    Stopped.NOTHING,
+    (Way("bring back what does not answer: each tick tries again"),),
+)
+SHARD_LEFT: Final = Problem(
+    "dropped-shard-open",
+    "it was dropped and cannot be deleted yet: {why}",
+    Stopped.NOTHING,
+    (Way("bring back what does not answer: each tick tries again"),),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +93,7 @@ async def release(
         options = on_error.others(left.name, left.options, on_error.SourceOptions)
         command = RunIngestion(left.name, (), left.connector, options, "", left.progress)
         others = [source.progress for source in catalog.sources_of(left.connector)]
-        problem = f"source {left.name!r} was dropped, and upstream was not released: "
+        problem = UNRELEASED if catalog.find(left.name) is None else REPLACED_UNRELEASED
         try:
             kept = await connectors.release(command, others, client, epoch)
         except FencedError:
@@ -71,10 +101,10 @@ async def release(
         except ConfigError as error:
             kept = str(error)
         except StrandlineError as error:
-            found.unasked[left.progress] = f"{problem}{error}"
+            found.unasked[left.progress] = problem.said(item=left.name, why=error)
             return
         if kept:
-            found.kept[left.progress] = f"{problem}{kept}"
+            found.kept[left.progress] = problem.said(item=left.name, why=kept)
         else:
             found.gone.add(left.progress)
 
@@ -89,7 +119,7 @@ async def end(logs: Iterable[str], client: PersistClient) -> tuple[frozenset[str
         try:
             await end_task(log, client)
         except StrandlineError as error:
-            problems[log] = f"its materialization was dropped, and it is not taken over yet: {error}"
+            problems[log] = LOG_LEFT.said(why=error)
         else:
             ended.add(log)
     return frozenset(ended), problems
@@ -110,7 +140,7 @@ async def close(
         except FencedError:
             raise
         except StrandlineError as error:
-            problems[shard] = f"it was dropped and cannot be deleted yet: {error}"
+            problems[shard] = SHARD_LEFT.said(why=error)
         else:
             closed.add(shard)
     return frozenset(closed), problems

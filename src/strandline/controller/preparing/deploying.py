@@ -8,8 +8,8 @@ from typing import Any
 
 from strandline.controller.core import Core
 from strandline.controller.defining import definitions
-from strandline.controller.defining.apply import adopt
 from strandline.controller.defining.project.settings import Project
+from strandline.controller.defining.trying.adopting import adopt
 from strandline.controller.defining.trying.trial import refuse_another
 from strandline.controller.preparing.foreseeing import foreseen_project
 from strandline.controller.preparing.planned import ALL, Plan, dropped, dropping, planned, unasked

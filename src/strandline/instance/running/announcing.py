@@ -18,12 +18,25 @@ from strandline.errors import reason
 from strandline.instance.connections import Trigger
 from strandline.instance.loop import Loop
 from strandline.instance.problems import Problems
+from strandline.problem import Problem, Stopped, Way
 from strandline.store.beside import Beside
 from strandline.store.clock import Clock
 
 PAUSE_MS: Final = 1_000
 PAUSE_MS_MAX: Final = 60_000
 """How long to wait after the first failure, and at most: each time twice as long."""
+
+
+REFUSED: Final = Problem(
+    "trigger-refused",
+    "its trigger {why}; it is called again",
+    Stopped.NOTHING,
+    (
+        Way("mend what it calls"),
+        Way("call it no longer", "ALTER MATERIALIZATION {item:sql} RESET (trigger)"),
+    ),
+    "The endpoint is up to date; what the trigger starts may not know of it.",
+)
 
 
 class Announcer:
@@ -62,7 +75,7 @@ class Announcer:
             except Exception as error:  # noqa: BLE001 - a trigger never stops its materialization
                 refusal = reason(error)
             if refusal:
-                self.trouble = f"its trigger {refusal}; it is called again"
+                self.trouble = REFUSED.said(why=refusal, item=self._name)
                 self._next_ms, self._pause = now + self._pause, min(2 * self._pause, PAUSE_MS_MAX)
                 self._problems.setdefault(self._name, self.trouble)
                 return

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
+from typing import Final
 
 from strandline.errors import FencedError
 from strandline.instance.loop import Loop, bring
@@ -13,7 +14,15 @@ from strandline.instance.running.announcing import Announcer
 from strandline.materialize.schedule.pace import Pace
 from strandline.materialize.splits.task import Splits
 from strandline.persist.shard.patience import Deadline
+from strandline.problem import Problem, Stopped, Way
 from strandline.store.beside import Beside
+
+ENDED: Final = Problem(
+    "session-ended",
+    "the endpoint ended the session ({why})",
+    Stopped.ENDPOINT,
+    (Way("the next tick opens another"),),
+)
 
 
 @dataclass
@@ -113,7 +122,7 @@ class Deliveries:
                 await task.advance()
             except FencedError as error:
                 self.ended[name] = error
-                self.problems.note(name, f"the endpoint ended the session ({error}); the next tick opens another")
+                self.problems.note(name, ENDED.said(why=error))
             else:
                 self.problems.note(name, "; ".join(filter(None, (task.status.waits, self._announced(name)))))
                 if task.under_way and name in self._loops:

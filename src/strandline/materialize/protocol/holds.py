@@ -21,6 +21,7 @@ from strandline.algebra.schema import DIFF
 from strandline.errors import DefinitionError
 from strandline.materialize.protocol.messages import DELETE
 from strandline.materialize.protocol.task import Binding
+from strandline.problem import Problem, Stopped, Way
 
 DAY: Final = 86_400_000_000
 """The microseconds of a day."""
@@ -66,6 +67,27 @@ class Holds:
 
 
 EVERYTHING: Final = Holds()
+UNHELD: Final = Problem(
+    "value-not-storable",
+    "{collection!r} into {resource!r}: {row} has the {what} {value} in column {column!r}{inside}, which {system} "
+    "cannot store: {limit}",
+    Stopped.ENDPOINT,
+    (Way("take the row out, or {advice}"),),
+)
+LONG_KEY: Final = Problem(
+    "key-too-long",
+    "{collection!r} into {resource!r}: {row} has a key of {bytes} bytes, which {system} cannot store: a key has at "
+    "most {most} bytes",
+    Stopped.ENDPOINT,
+    (Way("take the row out, or declare a shorter key, as by md5"),),
+)
+NOT_TEXT: Final = Problem(
+    "text-not-utf-eight",
+    "{collection!r} into {resource!r}: {row} has a text in column {column!r} that is not UTF-8, which no endpoint can "
+    "store",
+    Stopped.ENDPOINT,
+    (Way("mend it, or make the column BINARY"),),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,11 +183,9 @@ def _refused(binding: Binding, rows: pa.Table, name: str, holds: Holds, fault: _
     inside = "" if found.values.type == rows[name].type else " (inside of it)"
     column = f"`{name.replace('`', '``')}`"
     advice = "mend it" if inside else f"give it another value, as by {found.instead.format(c=column)}"
-    return DefinitionError(
-        f"{binding.collection!r} into {binding.resource!r}: {_row_text(binding, rows, at)} has the {found.what} "
-        f"{value} in column {name!r}{inside}, which {holds.system} cannot store: {found.limit}; take the row out, or "
-        f"{advice}"
-    )
+    about = {"collection": binding.collection, "resource": binding.resource, "row": _row_text(binding, rows, at)}
+    what = {"what": found.what, "value": value, "column": name, "inside": inside, "limit": found.limit}
+    return DefinitionError(UNHELD.said(**about, **what, system=holds.system, advice=advice))
 
 
 def _require_short_keys(binding: Binding, rows: pa.Table, holds: Holds) -> None:
@@ -178,11 +198,9 @@ def _require_short_keys(binding: Binding, rows: pa.Table, holds: Holds) -> None:
     if not (sizes > holds.key_bytes).any():
         return
     at = int(np.argmax(sizes))
-    raise DefinitionError(
-        f"{binding.collection!r} into {binding.resource!r}: {_row_text(binding, rows, at)} has a key of {sizes[at]} "
-        f"bytes, which {holds.system} cannot store: a key has at most {holds.key_bytes} bytes; take the row out, or "
-        f"declare a shorter key, as by md5"
-    )
+    about = {"collection": binding.collection, "resource": binding.resource, "row": _row_text(binding, rows, at)}
+    sized = {"bytes": sizes[at], "most": holds.key_bytes}
+    raise DefinitionError(LONG_KEY.said(**about, **sized, system=holds.system))
 
 
 # --- texts ------------------------------------------------------------------------------------------------------------
@@ -193,10 +211,8 @@ def _require_texts(binding: Binding, rows: pa.Table) -> None:
         at = next((row for row in range(rows.num_rows) if not _are_texts(_alone(rows[name], row))), None)
         if at is None:
             continue  # the text is in an array of a row that is not in this slice
-        raise DefinitionError(
-            f"{binding.collection!r} into {binding.resource!r}: {_row_text(binding, rows, at)} has a text in column "
-            f"{name!r} that is not UTF-8, which no endpoint can store; mend it, or make the column BINARY"
-        )
+        about = {"collection": binding.collection, "resource": binding.resource, "row": _row_text(binding, rows, at)}
+        raise DefinitionError(NOT_TEXT.said(**about, column=name))
 
 
 def _alone(column: pa.ChunkedArray, row: int) -> pa.ChunkedArray:

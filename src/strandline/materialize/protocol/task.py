@@ -78,7 +78,7 @@ class Binding:
     a further column ``__diff`` bigint.  ``times``: apart by time, in a further column ``__time`` bigint.
 
     ``reduce``: a JSON Schema as text, by whose annotations the rows of a key are reduced to one; its properties are the
-    columns.  The collection is append-only then.
+    columns.  The collection is append-only then.  ``task``: the materialization's name, for what messages advise.
 
     >>> from strandline.algebra.schema import Column
     >>> Binding("v", "t", ("a",), Schema((Column("a", "int"),)), backfill=2).state_key
@@ -99,6 +99,7 @@ class Binding:
     times: bool = False
     diffs: bool = False
     reduce: str = ""
+    task: str = field(default="m", compare=False)
 
     def __post_init__(self) -> None:
         if not self.key and not self.delta:

@@ -8,9 +8,11 @@ that the log has, which is no later: so a process that dies again and again does
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
 from strandline.errors import WAITS
 from strandline.materialize.schedule.window import Window, window
+from strandline.problem import Problem, Stopped
 from strandline.store.clock import Clock, utc_text
 
 
@@ -36,6 +38,11 @@ class Schedule:
         return least if self.within is None else self.within.opens(least)
 
 
+SCHEDULED: Final = Problem(
+    "scheduled", WAITS + "its schedule: its next transaction begins at {until}", Stopped.ENDPOINT
+)
+
+
 class Pace:
     """The pace of one task.  It asks the clock and touches nothing else."""
 
@@ -58,7 +65,7 @@ class Pace:
         self._last = min(self._last, now)  # if the clock was set back, as if it had begun now
         until = self._schedule.due(self._last or now - self._schedule.every, now)
         if until > now and not self._end < self._asked <= end:
-            self._until, self.waits = until, f"{WAITS}its schedule: its next transaction begins at {utc_text(until)}"
+            self._until, self.waits = until, SCHEDULED.said(until=utc_text(until))
             return False
         self._last, self._end = now, end
         self.rests()

@@ -243,7 +243,8 @@ def test_a_topic_that_is_gone_is_filled_again_only_by_a_backfill(topics: Topics)
         await session.close()
         topics.server.drop_topic("t")
         with pytest.raises(
-            DefinitionError, match="topic 't' is gone, though it was filled from 'v': `strandline backfill`"
+            DefinitionError,
+            match="topic 't' is gone, though it was filled from 'v'; fill it again: strandline backfill",
         ):
             await topics.driver().apply(SPEC, {})
         anew = MaterializationSpec("m", (replace(SPEC.bindings[0], backfill=1),))

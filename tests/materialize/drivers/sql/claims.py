@@ -378,7 +378,7 @@ class SqlClaims:
             assert sorted(await contents(endpoint, wide)) == [(1, 1), (2, 2**40)]
             with pytest.raises(
                 DefinitionError,
-                match=r"table 't' has the columns \(k .*, x .*\), but 'v' needs \(k .*: `strandline backfill` of 'v' m",
+                match=r"table 't' has the columns \(k .*, x .*\), but 'v' needs \(k .*; fill it again: st",
             ):
                 await endpoint.driver().apply(other, {})
             assert len(endpoint.rows("t")) == 2
@@ -484,7 +484,7 @@ class SqlClaims:
     def test_a_view_in_the_place_of_a_table_is_named(self, endpoint: SqlEndpoint) -> None:
         """Damage: the endpoint is said to be busy, for ever."""
         endpoint.run(f"CREATE VIEW {endpoint.dialect.qualified('t').text} AS SELECT 1 AS k")
-        with pytest.raises(DefinitionError, match="'t' cannot be filled, for it is a view: drop it, or choose another"):
+        with pytest.raises(DefinitionError, match="'t' cannot be filled, for it is a view; drop it there; or"):
             run(endpoint.driver().apply(SPEC, {}))
 
     def test_the_database_itself_has_one_row_per_key(self, endpoint: SqlEndpoint) -> None:

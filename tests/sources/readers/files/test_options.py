@@ -111,6 +111,6 @@ def test_a_directory_that_is_not_there_is_said_when_the_source_is_created(tmp_pa
     for there in (tmp_path / "in", tmp_path / "in" / "*" / "x*.csv", tmp_path / "in" / "one.csv"):
         ask(there)
     for path, root in (("inn", "inn"), ("inn/*.csv", "inn"), ("in/two.csv", "in/two.csv")):
-        with pytest.raises(DefinitionError, match=f"directory '{tmp_path}/{root}' does not exist: create it, or"):
+        with pytest.raises(DefinitionError, match=f"directory '{tmp_path}/{root}' does not exist; create it; or"):
             ask(tmp_path / path)
     asyncio.run(connectors.ask("s", "files", {"path": "s3://bucket/in", "format": "csv"}))

@@ -56,7 +56,7 @@ def test_a_range_counts_as_read_once_the_look_after_its_peek_was_made(place):
         later = Slice(2, begun, upper)
         with pytest.raises(Unavailable):
             await rows(place, reader, later)
-        with pytest.raises(SourceError, match="create it anew"):
+        with pytest.raises(SourceError, match="strandline anew"):
             await rows(place, reader, later)
 
     asyncio.run(body())
@@ -127,7 +127,7 @@ def test_a_note_of_an_earlier_version_takes_up_how_the_table_is_kept(place):
         assert (await place.ledger()).tables["public.t"].file == database.shapes["t"].file
         database.alter("t", "n", rewrites=True)
         await place.produce()
-        with pytest.raises(SourceError, match="create it anew"):
+        with pytest.raises(SourceError, match="strandline anew"):
             await rows(place, reader, Slice(3, later.upper, await reader.upstream_frontier()))
 
     asyncio.run(body())

@@ -27,12 +27,12 @@ def test_what_upstream_lacks_is_said_with_what_to_run(place):
 
     async def body():
         place.more = {"publication": "q"}
-        async with refused(r"no publication 'q': run CREATE PUBLICATION q FOR TABLE public\.t"):
+        async with refused(r"no publication 'q'; create it there: CREATE PUBLICATION q FOR TABLE public\.t"):
             await open_it()
         place.more = {}
         place.schemas = {"public.t": SCHEMA, "public.u": SCHEMA}
         place.database.run("CREATE TABLE u (id int, n int, v text)")
-        async with refused(r"run ALTER PUBLICATION p ADD TABLE public\.u"):
+        async with refused(r"there: ALTER PUBLICATION p ADD TABLE public\.u"):
             await (await place.reader()).snapshot("public.u")
         await open_it()
         place.schemas = {"public.t": Schema((Column("id", "int"), Column("missing", "int")))}
@@ -43,14 +43,14 @@ def test_what_upstream_lacks_is_said_with_what_to_run(place):
             await (await place.reader()).snapshot("public.t")
         place.schemas = {"public.t": SCHEMA}
         place.database.run("ALTER PUBLICATION p SET (publish = 'insert')")
-        async with refused("leaves out each delete, update: run ALTER PUBLICATION p SET"):
+        async with refused("leaves out each delete, update; change that there: ALTER PUBLICATION p SET"):
             await (await place.reader()).snapshot("public.t")
         place.database.run("ALTER PUBLICATION p SET (publish = 'insert, update, delete')")
         reader = await place.reader()
         await reader.upstream_frontier()
         assert "TRUNCATE" in reader.notices()[0]
         place.database.run("ALTER PUBLICATION p DROP TABLE t")
-        async with refused(r"run ALTER PUBLICATION p ADD TABLE public\.t there$"):
+        async with refused(r"there: ALTER PUBLICATION p ADD TABLE public\.t$"):
             await reader.snapshot(place.table)
 
     asyncio.run(body())
@@ -66,11 +66,11 @@ def test_create_table_asks_the_server(place):
 
     async def body():
         await ask(options(), "public.t", SCHEMA)
-        async with refused(r"run ALTER PUBLICATION p ADD TABLE public\.u"):
+        async with refused(r"there: ALTER PUBLICATION p ADD TABLE public\.u"):
             await ask(options(), "public.u", SCHEMA)
         async with refused("has no column missing in the publication; it has id, n, v"):
             await ask(options(), "public.t", Schema((Column("id", "int"), Column("missing", "int"))))
-        async with refused(r"no publication 'q': run CREATE PUBLICATION q FOR TABLE public\.t"):
+        async with refused(r"no publication 'q'; create it there: CREATE PUBLICATION q FOR TABLE public\.t"):
             await ask(options(publication="q"), "public.t", SCHEMA)
         with pytest.raises(Unavailable):
             await ask(options(port="1"), "public.t", SCHEMA)
@@ -89,7 +89,7 @@ def test_a_role_without_the_rights_learns_what_it_needs(place):
 
     async def body():
         place.more = {"user": "plain"}
-        async with refused("the role needs REPLICATION"):
+        async with refused("give the role REPLICATION"):
             await (await place.reader()).upstream_frontier()
         place.more = {"user": "reads"}
         reader = await place.reader()

@@ -120,7 +120,7 @@ def test_a_slot_that_is_dropped_or_lost_is_a_definite_error(place):
         await reader.commit(first.upper)
         place.database.run(f"SELECT pg_drop_replication_slot('{place.slot}')")
         for each in (reader, await place.reader()):
-            async with refused("was dropped.*create them anew"):
+            async with refused("was dropped.*strandline anew"):
                 await each.upstream_frontier()
 
     asyncio.run(body())

@@ -18,6 +18,7 @@ from strandline.controller.location.items import Fed, SharedSource, SourceTable
 from strandline.controller.writing import CATALOG
 from strandline.errors import ConfigError, DefinitionError, Unavailable
 from strandline.persist.shard.patience import Deadline
+from strandline.problem import Problem, Stopped, Way
 from strandline.sources.reader import unknown_of
 
 COLUMNS_MAX: Final = 1_000
@@ -30,6 +31,14 @@ async def tick(core: Core, ts: int | None = None, *, wait: bool = False, deadlin
     while await add_reported(core):
         time = await core.tick(wait=wait, deadline=deadline)
     return time
+
+
+UNADDED: Final = Problem(
+    "columns-not-added",
+    "upstream has columns that cannot be added here: {columns}: {why}",
+    Stopped.SOURCE,
+    (Way("go on without them", "{resets}"),),
+)
 
 
 async def add_reported(core: Core) -> bool:
@@ -70,7 +79,4 @@ def _refusal(core: Core, item: Fed, added: Sequence[Column], error: Exception) -
         for each in having
         if isinstance(each, Fed | SharedSource) and on_error.EVOLVE in each.options
     ]
-    return (
-        f"upstream has columns that cannot be added here: {ddl_of(added)}: {error}; to go on without them: "
-        f"{'; '.join(resets)}"
-    )
+    return UNADDED.said(columns=ddl_of(added), why=error, resets="; ".join(resets))

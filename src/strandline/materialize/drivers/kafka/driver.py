@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 
 from strandline.errors import DefinitionError, InvalidUsage, ProtocolViolation
 from strandline.materialize.answers import Answers
-from strandline.materialize.driver import Applied, Contents, DriverSpec, Session, Validated
+from strandline.materialize.driver import TABLE_GONE, Applied, Contents, DriverSpec, Session, Validated
 from strandline.materialize.drivers.kafka.client import Cluster
 from strandline.materialize.drivers.kafka.options import KafkaEndpoint
 from strandline.materialize.drivers.kafka.progress import Held, Progress
@@ -99,10 +99,8 @@ class KafkaDriver:
             for binding in spec.bindings:
                 filled = any(at.of(binding.state_key) is not None for _, at in progress.committed.values())
                 if binding.resource in missing and filled:
-                    raise DefinitionError(
-                        f"topic {binding.resource!r} is gone, though it was filled from {binding.collection!r}: "
-                        f"`strandline backfill` of {binding.collection!r} fills it again"
-                    )
+                    about = {"collection": binding.collection, "item": binding.task}
+                    raise DefinitionError(TABLE_GONE.said(table=f"topic {binding.resource!r}", **about))
         return missing
 
     async def open(self) -> Session:

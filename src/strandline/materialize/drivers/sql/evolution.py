@@ -15,12 +15,14 @@ from dataclasses import dataclass
 from typing import Final
 
 from strandline.errors import DefinitionError
+from strandline.materialize.driver import FILLED_BY, NO_TABLE, TABLE_GONE, UNFIT, UNFIT_FOREIGN
 from strandline.materialize.drivers.sql import checkpoints, tables
 from strandline.materialize.drivers.sql.connection import Connection
 from strandline.materialize.drivers.sql.dialect import Dialect, Found
 from strandline.materialize.drivers.sql.target import INDEX_PREFIX, Target
 from strandline.materialize.drivers.sql.text import Sql, compose, identifier, joined
 from strandline.materialize.protocol.task import Checkpoint, MaterializationSpec, resource_of
+from strandline.problem import Problem
 
 SCRATCH: Final = "strandline_scratch"
 _TYPE: Final = re.compile(r"([a-z]+(?: [a-z]+)*)(?:\((\d+)(?:,\s*(\d+))?\))?")
@@ -68,10 +70,7 @@ def beforehand(connection: Connection, dialect: Dialect, spec: MaterializationSp
     elsewhere = sorted(key for key in set(held.state_keys) if spec.bindings[0].elsewhere(key))
     for name in map(resource_of, elsewhere):
         if dialect.fold(name) in there:
-            raise DefinitionError(
-                f"table {name!r} is filled by materialization {spec.name!r} of another location: "
-                "choose another name, or drop the table"
-            )
+            raise DefinitionError(FILLED_BY.said(table=f"table {name!r}", by=spec.name, where=" of another location"))
     return Beforehand(there, [each.lacking(elsewhere) for each in held.committed], elsewhere)
 
 
@@ -104,23 +103,21 @@ def plan(connection: Connection, target: Target, before: Beforehand) -> list[Cha
     found = before.tables.get(dialect.fold(name))
     if found is None:
         if filled:
-            raise DefinitionError(
-                f"table {name!r} is gone, though it was filled from {binding.collection!r}: "
-                f"`strandline backfill` of {binding.collection!r} fills it again"
-            )
+            about = {"collection": binding.collection, "item": binding.task}
+            raise DefinitionError(TABLE_GONE.said(table=f"table {name!r}", **about))
         return [Change(f"created table {name!r}", _created(target))]
     there, wanted = dialect.columns(connection, found), _wanted(connection, target)
     if not ours:
         changes = None if _missing(there, wanted) else _in_place(target, there, wanted)
         if changes is None:
-            raise _unfit(target, there, wanted, "drop the table, or choose another name")
+            raise _unfit(target, there, wanted, UNFIT_FOREIGN)
         tables.refuse_rows(connection, target)
         return changes + _indexed(connection, target, found)
     left_over = not filled and not {each.name for each in there} <= {each.name for each in wanted}
     changes = None if left_over else _in_place(target, there, wanted)
     if changes is None:
         if filled:
-            raise _unfit(target, there, wanted, f"`strandline backfill` of {binding.collection!r} makes it anew")
+            raise _unfit(target, there, wanted, UNFIT)
         dropped = compose("DROP TABLE {t}", t=target.table)
         return [
             Change(
@@ -205,14 +202,13 @@ def _indexed(connection: Connection, target: Target, found: str) -> list[Change]
 def _refuse_other(connection: Connection, dialect: Dialect, name: str) -> None:
     what = dialect.other(connection, name)
     if what is not None:
-        raise DefinitionError(f"{name!r} cannot be filled, for it is {what}: drop it, or choose another name")
+        raise DefinitionError(NO_TABLE.said(table=name, what=what))
 
 
-def _unfit(target: Target, there: Sequence[Found], wanted: Sequence[Found], advice: str) -> DefinitionError:
-    return DefinitionError(
-        f"table {target.binding.resource!r} has the columns ({_text(there)}), "
-        f"but {target.binding.collection!r} needs ({_text(wanted)}): {advice}"
-    )
+def _unfit(target: Target, there: Sequence[Found], wanted: Sequence[Found], problem: Problem) -> DefinitionError:
+    about = {"collection": target.binding.collection, "item": target.binding.task}
+    columns = {"there": _text(there), "wanted": _text(wanted)}
+    return DefinitionError(problem.said(table=f"table {target.binding.resource!r}", **about, **columns))
 
 
 def _text(columns: Sequence[Found]) -> str:

@@ -7,10 +7,12 @@ that exist are deleted, and rows that stay are inserted.  Either way the flags t
 from __future__ import annotations
 
 from contextlib import closing
+from typing import Final
 
 import pyarrow as pa
 
 from strandline.errors import CorruptionError, DefinitionError
+from strandline.materialize.driver import FOREIGN_ROWS, ROWS_MISSING, SWALLOWED
 from strandline.materialize.drivers.sql.connection import Connection, Take
 from strandline.materialize.drivers.sql.dialect import Pairs
 from strandline.materialize.drivers.sql.target import GONE, PRESENT, Pending, Target, null_patterns
@@ -18,6 +20,7 @@ from strandline.materialize.drivers.sql.text import Sql, compose, joined
 from strandline.materialize.protocol.task import WHOLE, KeyRange
 from strandline.materialize.spool import Spool
 from strandline.materialize.stores import second_row
+from strandline.problem import Problem, Stopped, Way
 
 _EVERY = Sql("TRUE")
 
@@ -47,13 +50,21 @@ def load(connection: Connection, target: Target, keys: pa.Table, take: Take) -> 
             connection.read(text, target.names, target.types, take)
 
 
+SPLIT_ALONE: Final = Problem(
+    "split-fills-alone",
+    "table {table!r} cannot be filled from the start by the split [{begin}, {end}] alone: it may hold rows of others",
+    Stopped.ENDPOINT,
+    (
+        Way("empty the table there"),
+        Way("run the materialization as one", "ALTER MATERIALIZATION {item:sql} SET (splits '1')"),
+    ),
+)
+
+
 def refuse_rows(connection: Connection, target: Target) -> None:
     """Raise `DefinitionError` if the table, which this task has never filled, has rows."""
     if connection.query(compose("SELECT 1 FROM {t} LIMIT 1", t=target.table)):
-        raise DefinitionError(
-            f"table {target.binding.resource!r} holds rows that this materialization did not write: "
-            "drop the table, or choose another name"
-        )
+        raise DefinitionError(FOREIGN_ROWS.said(table=f"table {target.binding.resource!r}"))
 
 
 def empty(connection: Connection, target: Target, held: KeyRange) -> None:
@@ -63,10 +74,8 @@ def empty(connection: Connection, target: Target, held: KeyRange) -> None:
         DefinitionError: the table has rows, and the range is not `WHOLE`: no table says which split a row belongs to.
     """
     if held != WHOLE and connection.query(compose("SELECT 1 FROM {t} LIMIT 1", t=target.table)):
-        raise DefinitionError(
-            f"table {target.binding.resource!r} cannot be filled from the start by the split [{held.begin}, {held.end}]"
-            f" alone: it may hold rows of others; run the materialization as one, or empty the table"
-        )
+        about = {"table": target.binding.resource, "begin": held.begin, "end": held.end, "item": target.binding.task}
+        raise DefinitionError(SPLIT_ALONE.said(**about))
     connection.change(compose("DELETE FROM {t}", t=target.table))
 
 
@@ -95,10 +104,9 @@ def store(connection: Connection, target: Target, pending: Pending) -> None:
     if pending.present:
         changed = sum(_take_away(connection, target, pairs) for pairs in every)
         if changed != pending.present:
-            raise CorruptionError(
-                f"table {target.binding.resource!r}: of {pending.present} rows to replace or delete {changed} were "
-                "there: another program changed the table; `strandline backfill` fills it again"
-            )
+            about = {"wanted": pending.present, "found": changed, "item": target.binding.task}
+            name, filled = f"table {target.binding.resource!r}", target.binding.collection
+            raise CorruptionError(ROWS_MISSING.said(table=name, collection=filled, **about))
     if target.deleted is not None:  # what was deleted once is inserted anew
         for pairs in every:
             new = compose("NOT r.{p} AND t.{d}", p=PRESENT, d=target.deleted)
@@ -108,10 +116,7 @@ def store(connection: Connection, target: Target, pending: Pending) -> None:
 
 def _require_all(target: Target, rows: int, taken: int) -> None:
     if taken != rows:
-        raise CorruptionError(
-            f"table {target.binding.resource!r}: of {rows} rows to insert {taken} were stored: another program's "
-            "trigger keeps the others out; drop it"
-        )
+        raise CorruptionError(SWALLOWED.said(table=target.binding.resource, rows=rows, taken=taken))
 
 
 def _merged(connection: Connection, target: Target, every: list[Pairs], rows: int) -> bool:

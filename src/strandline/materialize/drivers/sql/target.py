@@ -26,6 +26,7 @@ from strandline.materialize.protocol.holds import require_held
 from strandline.materialize.protocol.messages import DELETE, EXISTS
 from strandline.materialize.protocol.task import Binding
 from strandline.materialize.spool import Spool
+from strandline.problem import Problem, Stopped, Way
 
 DELETED: Final = "__deleted"
 """The column that says that a row was deleted, as Debezium's: no column of a collection can have its name."""
@@ -158,6 +159,14 @@ class Target:
         return Pairs(self.table, staged.table, joined(" AND ", match), joined(" AND ", among), self.names)
 
 
+ONLY_GROWS: Final = Problem(
+    "row-went-from-growing-table",
+    "{collection!r} into {resource!r}: a row went, and a table that only grows cannot say so",
+    Stopped.ENDPOINT,
+    (Way("drop the materialization, and create it with the diffs of changes, or with soft deletes"),),
+)
+
+
 def check_names(dialect: Dialect, binding: Binding) -> None:
     """Raise `DefinitionError` if the resource cannot have its name, or the columns not theirs beside each other."""
     dialect.identifier(binding.resource)
@@ -214,10 +223,8 @@ class Pending:
             flags = {EXISTS: "present", DELETE: "gone"}
         else:
             if not target.marks and pc.any(rows[DELETE]).as_py():
-                raise DefinitionError(
-                    f"{target.binding.collection!r} into {target.binding.resource!r}: a row went, and a table that "
-                    "only grows cannot say so; ask for the diffs of changes, or for soft deletes"
-                )
+                about = {"collection": target.binding.collection, "resource": target.binding.resource}
+                raise DefinitionError(ONLY_GROWS.said(**about))
             flags = {DELETE: "gone"} if target.marks else {}
         placed = rows.select([*target.names, *flags])
         self.spool.add(placed.rename_columns([*map(_place, range(len(target.names))), *flags.values()]))

@@ -26,8 +26,10 @@ from strandline.materialize.drivers.staged import parquet
 from strandline.materialize.drivers.staged.keys import KeyIndex, Keys, Mask, keys_in
 from strandline.materialize.drivers.staged.shape import Shape, arrow_schema
 from strandline.materialize.drivers.staged.table import Change, Piece, Snapshot, Table
-from strandline.materialize.drivers.staged.work import Entry, Work
+from strandline.materialize.drivers.staged.work import Entry, Work, task_of
 from strandline.materialize.protocol.task import WHOLE
+from strandline.materialize.status import REFILL_ALL
+from strandline.problem import Problem, Stopped
 from strandline.store.clock import Ids
 
 CONFLICTS_MAX: Final = 50
@@ -76,7 +78,7 @@ class Applier:
             except _StagedFileIsGoneError as error:
                 if _reached(table, entry.writer) >= entry.number:
                     return False  # another session has applied it meanwhile, and removed what it had staged
-                raise error.explained(table) from error
+                raise error.explained(table, work) from error
             added = (*rewritten, *work.added)
             if table.commit(seen, Change(entry.writer, entry.number, work.upto, removed, added)):
                 self._unstage(table, work)
@@ -120,10 +122,8 @@ class Applier:
                 found += int(mask.sum())
                 yield piece, mask
         if found != len(keys):
-            raise CorruptionError(
-                f"{table.name}: of {len(keys)} rows to replace or delete {found} were there: another program changed "
-                "the table; `strandline backfill` fills it again"
-            )
+            about = {"table": table.name, "wanted": len(keys), "found": found}
+            raise CorruptionError(PIECES_MISSING.said(item=task_of(work.owner), **about))
 
     def _replaced(self, table: Table, seen: Snapshot, work: Work) -> Iterator[tuple[Piece, Mask]]:
         """Yield the pieces that hold rows of the work's key range, with these rows."""
@@ -198,6 +198,31 @@ def _staged_keys(table: Table, shape: Shape, work: Work) -> Keys | None:
     return keys_in(work.key, shape, pa.concat_tables(read))
 
 
+PIECES_MISSING: Final = Problem(
+    "pieces-rows-missing",
+    "{table}: of {wanted} rows to replace or delete {found} were there: another program changed the table",
+    Stopped.ENDPOINT,
+    (REFILL_ALL,),
+)
+STAGED_GONE: Final = Problem(
+    "staged-file-gone",
+    "{table}: the staged file {file!r} is gone before it was applied: another program removed it",
+    Stopped.ENDPOINT,
+    (REFILL_ALL,),
+)
+FILLED_GONE: Final = Problem(
+    "filled-table-gone", "{table} is gone, though rows were stored in it", Stopped.ENDPOINT, (REFILL_ALL,)
+)
+
+
+ROLLED_BACK: Final = Problem(
+    "table-rolled-back",
+    "{table} has transaction {reached}, and {number} was applied: an older version of it was put in its place",
+    Stopped.ENDPOINT,
+    (REFILL_ALL,),
+)
+
+
 class _StagedFileIsGoneError(Exception):
     """A file that a state names is not there, or is another one."""
 
@@ -205,12 +230,9 @@ class _StagedFileIsGoneError(Exception):
         super().__init__(name)
         self.name = name
 
-    def explained(self, table: Table) -> CorruptionError:
+    def explained(self, table: Table, work: Work) -> CorruptionError:
         """Return the error for a user."""
-        return CorruptionError(
-            f"{table.name}: the staged file {self.name!r} is gone before it was applied: another program removed it; "
-            "`strandline backfill` fills the table again"
-        )
+        return CorruptionError(STAGED_GONE.said(table=table.name, file=self.name, item=task_of(work.owner)))
 
 
 def _require(table: Table, piece: Piece) -> None:
@@ -230,15 +252,10 @@ def _reached(table: Table, writer: str) -> int:
 
 def gone(table: Table, work: Work) -> DefinitionError:
     """Return the error for a table that was filled and is not there."""
-    return DefinitionError(
-        f"{table.name} is gone, though rows were stored in it: `strandline backfill` of what fills {work.resource!r} "
-        "fills it again"
-    )
+    return DefinitionError(FILLED_GONE.said(table=table.name, item=task_of(work.owner)))
 
 
 def rolled_back(table: Table, seen: Snapshot, number: int) -> CorruptionError:
     """Return the error for a table that is older than what was applied to it."""
-    return CorruptionError(
-        f"{table.name} has transaction {seen.reached}, and {number} was applied: an older version of it was put in its "
-        "place; `strandline backfill` fills it again"
-    )
+    about = {"table": table.name, "reached": seen.reached, "number": number}
+    return CorruptionError(ROLLED_BACK.said(item=task_of(seen.owner), **about))

@@ -15,7 +15,20 @@ from typing import Any
 import pyarrow as pa
 
 from strandline.errors import DefinitionError, Unavailable
-from strandline.materialize.driver import Applied, Constraint, ConstraintKind, Contents, DriverSpec, Session, Validated
+from strandline.materialize.driver import (
+    FILLED_BY,
+    FOREIGN_ROWS,
+    TABLE_GONE,
+    UNFIT,
+    UNFIT_FOREIGN,
+    Applied,
+    Constraint,
+    ConstraintKind,
+    Contents,
+    DriverSpec,
+    Session,
+    Validated,
+)
 from strandline.materialize.drivers.staged.applying import CONFLICTS_MAX, Applier, rolled_back
 from strandline.materialize.drivers.staged.keys import KeyIndex
 from strandline.materialize.drivers.staged.session import StagedSession
@@ -144,21 +157,15 @@ def _difference(table: Table, seen: Snapshot, binding: Binding, owner: str, want
     if ours:
         binding.require_newest([state_key_of(seen.owner)])
     if not ours and by is not None:
-        raise DefinitionError(
-            f"{table.name} is filled by materialization {by!r}{' of another location' if elsewhere else ''}: "
-            "choose another name, or drop the table"
-        )
+        where = " of another location" if elsewhere else ""
+        raise DefinitionError(FILLED_BY.said(table=table.name, by=by, where=where))
     if not ours and any(piece.rows for piece in seen.pieces):
-        raise DefinitionError(
-            f"{table.name} holds rows that this materialization did not write: drop the table, or choose another name"
-        )
+        raise DefinitionError(FOREIGN_ROWS.said(table=table.name))
     if lacks is None:
         if filled or not ours:
-            anew = f"`strandline backfill` of {binding.collection!r} makes it anew"
-            raise DefinitionError(
-                f"{table.name} has the columns ({written(seen.shape)}), but {binding.collection!r} needs "
-                f"({written(wanted)}): {anew if filled else 'drop the table, or choose another name'}"
-            )
+            about = {"table": table.name, "collection": binding.collection, "item": binding.task}
+            columns = {"there": written(seen.shape), "wanted": written(wanted)}
+            raise DefinitionError((UNFIT if filled else UNFIT_FOREIGN).said(**about, **columns))
         return (
             f"recreated table {resource!r} for its new columns, to be filled from the start",
             partial(table.recreate, seen, wanted, owner),
@@ -172,10 +179,8 @@ def _difference(table: Table, seen: Snapshot, binding: Binding, owner: str, want
 
 
 def _gone(table: Table, binding: Binding) -> DefinitionError:
-    return DefinitionError(
-        f"{table.name} is gone, though it was filled from {binding.collection!r}: `strandline backfill` of "
-        f"{binding.collection!r} fills it again"
-    )
+    about = {"collection": binding.collection, "item": binding.task}
+    return DefinitionError(TABLE_GONE.said(table=table.name, **about))
 
 
 async def _tables(table: Table, seen: Snapshot, binding: Binding) -> AsyncGenerator[pa.Table, None]:

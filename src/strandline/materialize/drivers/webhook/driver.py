@@ -42,6 +42,7 @@ from strandline.materialize.protocol.messages import (
 from strandline.materialize.protocol.state import StateUpdate
 from strandline.materialize.protocol.task import Binding, MaterializationSpec
 from strandline.materialize.spool import Spool
+from strandline.problem import Problem, Stopped, Way
 from strandline.store.clock import Clock
 
 BACKOFF_SECONDS_MAX: Final = 60.0
@@ -81,6 +82,35 @@ class WebhookDriver:
     async def contents(self, task: str, binding: Binding) -> Contents:
         """Raise `InvalidUsage`: a receiver cannot be asked what it has made of the changes."""
         raise InvalidUsage(f"{self._options.origin} cannot be asked which rows of {binding.resource!r} it has")
+
+
+NOT_A_RECEIVER: Final = Problem(
+    "webhook-elsewhere",
+    "{origin} {reply}",
+    Stopped.ENDPOINT,
+    (
+        Way("mend what listens there: it is sent again"),
+        Way("drop the materialization, and create it with the right option 'url' or 'token'"),
+    ),
+)
+REFUSED: Final = Problem(
+    "webhook-refused",
+    "{origin} {reply}: it refuses {request}",
+    Stopped.ENDPOINT,
+    (
+        Way("mend the receiver, and the task sends them again"),
+        Way(
+            "drop the materialization, and create it with option 'dead_letters', a directory which keeps such "
+            "requests, and the task goes on"
+        ),
+    ),
+)
+NO_PLACE: Final = Problem(
+    "dead-letters-unkept",
+    "dead letters cannot be kept in {directory}: {why}",
+    Stopped.ENDPOINT,
+    (Way("make room there, or let this process write there"),),
+)
 
 
 class WebhookSession:
@@ -164,7 +194,7 @@ class WebhookSession:
             await self._clock.sleep(max(backoff, reply.pause(self._clock.now_ms())))
             backoff = min(2 * backoff, BACKOFF_SECONDS_MAX)
         if reply.meaning is Meaning.ELSEWHERE:
-            raise ConfigError(f"{origin} {reply}: mend option 'url' or 'token', or what listens there")
+            raise ConfigError(NOT_A_RECEIVER.said(origin=origin, reply=reply))
         if reply.meaning is Meaning.REFUSED:
             await self._bury(request, reply)
 
@@ -188,10 +218,7 @@ class WebhookSession:
     async def _bury(self, request: Outgoing, reply: Reply) -> None:
         """Keep a request that was refused, or raise `DefinitionError` if there is no place for it."""
         if self._options.dead_letters is None:
-            raise DefinitionError(
-                f"{self._options.origin} {reply}: it refuses {request}; mend the receiver, and the task sends them "
-                "again; or name a directory with option 'dead_letters', which keeps such requests, and the task goes on"
-            )
+            raise DefinitionError(REFUSED.said(origin=self._options.origin, reply=reply, request=request))
         kept = Path(self._options.dead_letters) / f"{request.id}.json"
 
         def write() -> None:
@@ -204,7 +231,7 @@ class WebhookSession:
         try:
             await to_its_end(write)
         except OSError as error:
-            raise ConfigError(f"dead letters cannot be kept in {kept.parent}: {error.strerror}") from error
+            raise ConfigError(NO_PLACE.said(directory=kept.parent, why=error.strerror)) from error
 
 
 def _open(options: WebhookEndpoint, clock: Clock) -> WebhookDriver:

@@ -26,7 +26,7 @@ async def _open(options: DeltaOptions, given: Surroundings) -> SourceReader:
 
     shard = await given.progress()
     return DeltaReader(
-        StoredTable(options),
+        StoredTable(options, given.name),
         given.engine,
         given.decoder,
         given.schema,

@@ -33,6 +33,8 @@ from strandline.frontier.gauge import Offsets
 from strandline.persist.handles.contents import Rows
 from strandline.persist.handles.records import RecordShard
 from strandline.plane.staging import Staging
+from strandline.problem import Problem, Stopped, Way
+from strandline.sources.kinds import ANEW, REDEFINED
 from strandline.sources.reader import FileDecoder, Records, TakenBack
 from strandline.sources.readers.delta.columns import Columns, columns_of, physical_names, refusal
 from strandline.sources.readers.delta.log import COMES, GOES, Commit, DataFile, Effect, Metadata, Protocol, effects
@@ -46,6 +48,21 @@ from strandline.sources.reclock import NOTHING_READ, Slice
 
 PARTITION: Final = ""
 """All of a table is one partition: its versions are its order."""
+ANOTHER: Final = Problem(
+    "delta-table-made-anew",
+    "{table} is another table: its id was {known} and is {id}; it was dropped and created again",
+    Stopped.SOURCE,
+    (ANEW,),
+)
+BACK: Final = Problem(
+    "delta-table-went-back",
+    "{table} went back: version {read} was read, and its newest one is {newest}",
+    Stopped.SOURCE,
+    (Way("bring the table to where it was"), ANEW),
+)
+CHANGED: Final = Problem(
+    "delta-columns-changed", "{table} cannot be read at version {version}: {why}", Stopped.SOURCE, REDEFINED
+)
 
 
 class Known(msgspec.Struct, frozen=True):
@@ -74,7 +91,7 @@ class DeltaReader:
         self._schema = schema
         self._shard = shard
         self._epoch = epoch
-        self._rows = TableRows(engine, decoder, schema, table.name)
+        self._rows = TableRows(engine, decoder, schema, table.name, table.item)
         self._lacking = lacking
         self._known = Known("")
         self._durable = NOTHING_READ
@@ -137,15 +154,12 @@ class DeltaReader:
             known = await amended(self._shard, self._epoch, Known(known.id, begun))
         self._known = known
         if known.id != newest.metadata.id:
-            raise SourceError(
-                f"{self._table.name} is another table: its id was {known.id} and is {newest.metadata.id}; "
-                "it was dropped and created again: define the source anew"
-            )
+            about = {"table": self._table.name, "known": known.id, "id": newest.metadata.id}
+            raise SourceError(ANOTHER.said(**about, item=self._table.item))
         if newest.version + 1 < max(self._next, self._durable[PARTITION]):
-            raise SourceError(
-                f"{self._table.name} went back: version {max(self._next, self._durable[PARTITION]) - 1} was read, and "
-                f"its newest one is {newest.version}; define the source anew"
-            )
+            read = max(self._next, self._durable[PARTITION]) - 1
+            about = {"table": self._table.name, "item": self._table.item}
+            raise SourceError(BACK.said(read=read, newest=newest.version, **about))
         if not self._next:
             await asyncio.to_thread(self._begin, newest)
         else:
@@ -206,10 +220,8 @@ class DeltaReader:
     def _check(self, commit: Commit) -> None:
         """Raise `SourceError` if a version makes of the table what this reader cannot read."""
         if commit.metadata is not None and self._metadata is not None and commit.metadata.id != self._metadata.id:
-            raise SourceError(
-                f"{self._table.name} became another table at version {commit.version}: its id was "
-                f"{self._metadata.id} and is {commit.metadata.id}; define the source anew"
-            )
+            about = {"table": self._table.name, "known": self._metadata.id, "id": commit.metadata.id}
+            raise SourceError(ANOTHER.said(**about, item=self._table.item))
         if commit.metadata is not None or commit.protocol is not None:
             self._columns(commit.version, commit.metadata or self._metadata, commit.protocol)
 
@@ -221,7 +233,8 @@ class DeltaReader:
                 return columns_of(self._schema, metadata, self._known.columns.absent(self._schema, version))
         except ValueError as error:
             why = str(error)
-        raise SourceError(f"{self._table.name} cannot be read at version {version}: {why}; define the source anew")
+        about = {"table": self._table.name, "why": why, "item": self._table.item}
+        raise SourceError(CHANGED.said(version=version, **about))
 
     def _commit(self, version: int) -> Commit:
         commit = self._table.commit(version)

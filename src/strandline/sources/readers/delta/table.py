@@ -26,6 +26,8 @@ from deltalake.exceptions import DeltaError, DeltaProtocolError, TableNotFoundEr
 from deltalake.fs import DeltaStorageHandler
 
 from strandline.errors import SourceError, Unavailable, first_line
+from strandline.problem import Problem, Stopped, Way
+from strandline.sources.kinds import ANEW, ELSEWHERE
 from strandline.sources.readers.delta.columns import Columns, constant, physical_names
 from strandline.sources.readers.delta.log import CHANGE, Commit, DataFile, Effect, Metadata, Protocol, parse
 from strandline.sources.readers.delta.options import DeltaOptions
@@ -37,6 +39,39 @@ _UNSUPPORTED: Final = re.compile(r"\b(unsupported|not supported)\b", re.IGNORECA
 """What deltalake says of a table with features that it does not know.  It has no error of its own for them."""
 BATCH_ROWS: Final = 65_536
 """So many rows of a file are in memory at a time."""
+_MEND: Final = Way("restore the table's files")
+FORGOTTEN: Final = Problem(
+    "delta-log-forgotten",
+    "{table}: its log no longer has version {version}, which this source has not read; let the log last longer "
+    "(delta.logRetentionDuration)",
+    Stopped.SOURCE,
+    (ANEW,),
+)
+DAMAGED: Final = Problem(
+    "delta-table-damaged",
+    "{table}: {why}",
+    Stopped.SOURCE,
+    (_MEND, Way("once its newest version can be read, define it anew", "strandline anew {item:shell} --apply")),
+)
+VACUUMED: Final = Problem(
+    "delta-file-gone",
+    "{table}: file {file!r} of version {version} is gone (vacuumed) before it was durable here; let removed files last "
+    "longer (delta.deletedFileRetentionDuration)",
+    Stopped.SOURCE,
+    (_MEND, ANEW),
+)
+ABSENT: Final = Problem(
+    "delta-table-absent",
+    "{table} does not exist",
+    Stopped.SOURCE,
+    (Way("create it"), ELSEWHERE),
+)
+UNREADABLE: Final = Problem(
+    "delta-table-unreadable",
+    "{table} cannot be read by deltalake: {why}",
+    Stopped.SOURCE,
+    (Way("take the feature that it does not know from the table"),),
+)
 
 
 class Stamp(NamedTuple):
@@ -67,7 +102,9 @@ class Snapshot:
 class StoredTable:
     """A table at a place.  See the module."""
 
-    def __init__(self, options: DeltaOptions) -> None:
+    def __init__(self, options: DeltaOptions, item: str = "s") -> None:
+        """``item``: the source's name, for what messages advise."""
+        self.item = item
         self._uri = options.uri
         self._storage = options.storage
         self._local = options.local
@@ -109,14 +146,15 @@ class StoredTable:
         try:
             return parse(version, data)
         except ValueError as error:
-            raise SourceError(f"{self.name}: the commit of version {version} cannot be read: {error}") from error
+            raise self.damaged(f"the commit of version {version} cannot be read: {error}") from error
 
     def forgotten(self, version: int) -> SourceError:
         """Return the error of a version that the log has no more."""
-        return SourceError(
-            f"{self.name}: its log no longer has version {version}, which this source has not read: define the source "
-            "anew, and let the log last longer (delta.logRetentionDuration)"
-        )
+        return SourceError(FORGOTTEN.said(table=self.name, version=version, item=self.item))
+
+    def damaged(self, why: str) -> SourceError:
+        """Return the error of a table whose files are not what its log says."""
+        return SourceError(DAMAGED.said(table=self.name, why=why, item=self.item))
 
     def masks(self, version: int) -> dict[str, Mask]:
         """Return which rows are there of the files that have deletion vectors at ``version``, by path."""
@@ -138,9 +176,7 @@ class StoredTable:
         for file in before.files:
             if file.path == effect.file.path:
                 return replace(effect, file=replace(effect.file, size=file.size, partition=file.partition))
-        raise SourceError(
-            f"{self.name}: version {effect.version} removes file {effect.file.path!r}, which was not there before it"
-        )
+        raise self.damaged(f"version {effect.version} removes file {effect.file.path!r}, which was not there before it")
 
     def local_path(self, file: DataFile) -> Path | None:
         """Return the file's path on this machine, or None."""
@@ -166,24 +202,19 @@ class StoredTable:
             SourceError: the file is gone, or is not what the log says.
         """
         if "://" in file.path:
-            raise SourceError(f"{self.name}: file {file.path!r} is not in the table's directory, and is not read")
+            raise self.damaged(f"file {file.path!r} is not in the table's directory, and is not read")
         try:
             with self._asked(), self._system().open_input_file(file.path) as source:
                 size = source.size()
                 if file.size is not None and size != file.size:
-                    raise SourceError(
-                        f"{self.name}: file {file.path!r} of version {version} has {size} bytes, not {file.size}"
-                    )
+                    raise self.damaged(f"file {file.path!r} of version {version} has {size} bytes, not {file.size}")
                 yield from _rows(pq.ParquetFile(source, coerce_int96_timestamp_unit="us"), file, columns, keep, changes)
         except FileNotFoundError:
-            raise SourceError(
-                f"{self.name}: file {file.path!r} of version {version} is gone (vacuumed) before it was durable here: "
-                "define the source anew, and let removed files last longer (delta.deletedFileRetentionDuration)"
-            ) from None
+            about = {"table": self.name, "file": file.path, "version": version}
+            raise SourceError(VACUUMED.said(**about, item=self.item)) from None
         except pa.ArrowException as error:
-            raise SourceError(
-                f"{self.name}: file {file.path!r} of version {version} cannot be read: {first_line(error)}"
-            ) from error
+            why = f"file {file.path!r} of version {version} cannot be read: {first_line(error)}"
+            raise self.damaged(why) from error
 
     def _system(self) -> pa_fs.FileSystem:
         if self._files is None:
@@ -200,14 +231,14 @@ class StoredTable:
         try:
             yield
         except TableNotFoundError as error:
-            raise SourceError(f"{self.name} does not exist: create it, or correct the source's path") from error
+            raise SourceError(ABSENT.said(table=self.name)) from error
         except DeltaProtocolError as error:
-            raise SourceError(f"{self.name} cannot be read: {first_line(error)}") from error
+            raise SourceError(UNREADABLE.said(table=self.name, why=first_line(error))) from error
         except FileNotFoundError:
             raise
         except (DeltaError, OSError) as error:
             if isinstance(error, DeltaError) and _UNSUPPORTED.search(first_line(error)):
-                raise SourceError(f"{self.name} cannot be read by deltalake: {first_line(error)}") from error
+                raise SourceError(UNREADABLE.said(table=self.name, why=first_line(error))) from error
             raise Unavailable(f"{self.name} does not answer: {first_line(error)}") from error
 
 

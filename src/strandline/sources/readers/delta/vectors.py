@@ -53,6 +53,10 @@ class Stored(Protocol):
         """What messages call it."""
         ...
 
+    def damaged(self, why: str) -> SourceError:
+        """Return the error of a table whose files are not what its log says."""
+        ...
+
     def masks(self, version: int) -> Mapping[str, Mask]:
         """Return which rows are there of the files that have vectors at ``version``, by path."""
         ...
@@ -89,8 +93,6 @@ class Masks:
             self._known[version] = self._table.masks(version)
         mask = self._known[version].get(effect.file.path)
         if mask is None:
-            raise SourceError(
-                f"{self._table.name}: file {effect.file.path!r} has no deletion vector at version {version}, though "
-                "its log says so"
-            )
+            why = f"file {effect.file.path!r} has no deletion vector at version {version}, though its log says so"
+            raise self._table.damaged(why)
         return mask

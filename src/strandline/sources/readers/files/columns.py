@@ -30,6 +30,7 @@ from strandline.algebra.schema import Column, Schema, quote
 from strandline.algebra.stored import type_of_all
 from strandline.algebra.types import parse
 from strandline.errors import Unavailable, first_line
+from strandline.problem import Problem, Stopped, Way
 from strandline.sources.reader import FileDecoder, Surroundings, unknown_of
 from strandline.sources.readers import avro_columns, sampled
 
@@ -37,6 +38,14 @@ CHUNK_BYTES: Final = 8 << 20
 _LINES: Final = re.compile(rb"[\r\n]+")
 _BOM: Final = b"\xef\xbb\xbf"
 _FIELDS: Final = msgspec.json.Decoder(dict[str, msgspec.Raw])
+
+
+TWICE: Final = Problem(
+    "columns-named-twice",
+    "columns that a header names more than once are not read: {columns}",
+    Stopped.NOTHING,
+    (Way("give each column of the files a name of its own"),),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +58,7 @@ class Held:
     def notice(self, known: Collection[str] = ()) -> str:
         """Return what to say of the columns that are named twice, but for those ``known`` (in lower case)."""
         told = [f"{quote(name)} ({path!r})" for name, path in self.twice.items() if name.lower() not in known]
-        return f"columns that a header names more than once are not read: {', '.join(told)}" if told else ""
+        return TWICE.said(columns=", ".join(told)) if told else ""
 
 
 class NewColumns:

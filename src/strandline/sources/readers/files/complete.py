@@ -13,6 +13,7 @@ from typing import Final
 
 from strandline.algebra.formats import Encoding
 from strandline.errors import WAITS
+from strandline.problem import Problem, Stopped
 from strandline.sources.readers.files.folder import Checked, Ends, Folder, Stamp
 from strandline.sources.readers.files.options import COMPRESSED, UNSEEN, FileOptions
 from strandline.sources.readers.files.sequence import FileVersion
@@ -22,6 +23,14 @@ UNFINISHED_SETTLE_FACTOR: Final = 10
 _UNFINISHED_ENDS: Final = (".tmp", ".part", ".crc")
 _PARQUET_MAGIC: Final = b"PAR1"
 _PARQUET_BYTES_MIN: Final = 12
+
+
+UNTAKEN: Final = Problem(
+    "file-untaken",
+    WAITS + "file {file!r}, which is not taken yet: {why}",
+    Stopped.NOTHING,
+    seen="The files that are taken.",
+)
 
 
 class Completeness:
@@ -50,7 +59,7 @@ class Completeness:
                     found.append(FileVersion(name, stamp.size, stamp.mtime_ns, check))
                 case Checked():
                     waiting[name] = "it is being written"
-        self.waiting = [f"{WAITS}file {name!r}, which is not taken yet: {why}" for name, why in waiting.items() if why]
+        self.waiting = [UNTAKEN.said(file=name, why=why) for name, why in waiting.items() if why]
         return found
 
     async def _unfinished(self, settled: Mapping[str, Stamp]) -> dict[str, str]:

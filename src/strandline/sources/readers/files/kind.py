@@ -34,14 +34,20 @@ async def _open(options: FileOptions, given: Surroundings) -> FileReader:
     return FileReader(given.clock, folder, sequence, given.decoder, given.schema, options, columns, later, given.name)
 
 
-async def _pass_over(_: FileOptions, given: Surroundings, name: str) -> str:
+async def _pass_over(_: FileOptions, given: Surroundings, name: str, *, withdrawn: bool) -> str:
     """See `ReaderKind.pass_over`."""
     sequence = await FileSequence.open(await given.progress(), given.epoch)
     number = sequence.number_of(name)
     if number is None:
         raise DefinitionError(f"source {given.name!r} has taken no file {name!r}; names are relative to its directory")
-    await sequence.pass_over(number)
+    await sequence.pass_over(number, withdrawn=withdrawn)
     return str(sequence[number])
+
+
+async def _kept(_: FileOptions, given: Surroundings) -> list[str]:
+    """See `ReaderKind.kept`."""
+    sequence = await FileSequence.open(await given.progress(), given.epoch)
+    return [sequence[number].name for number in sorted(sequence.kept)]
 
 
 async def _folder(options: FileOptions, given: Surroundings) -> Folder:
@@ -101,5 +107,6 @@ KIND: Final = ReaderKind(
     needs=_needs,
     counts="files",
     pass_over=_pass_over,
+    kept=_kept,
     alterable=("archive", "on_durable", "retain", "settle"),
 )

@@ -38,16 +38,17 @@ Warns: a file that changes while its rows are being read, and keeps its size and
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
 from strandline.algebra.formats import DatedFile
-from strandline.algebra.schema import Schema, quote
+from strandline.algebra.schema import Schema
 from strandline.errors import SourceError, Unavailable
 from strandline.frontier.gauge import Offsets
 from strandline.persist.handles.contents import Rows
+from strandline.problem import Problem, Stopped, Way
+from strandline.sources.kinds import ELSEWHERE
 from strandline.sources.reader import FileDecoder, Plain, Records, TakenBack
 from strandline.sources.readers.files.columns import NewColumns
 from strandline.sources.readers.files.complete import Completeness
@@ -70,6 +71,46 @@ SMALL_BYTES_MAX: Final = 1 << 20
 """So few bytes of files are likely to be at most some ten thousand rows."""
 _ANOTHER: Final = Stamp(-1, -1, -1)
 """No file has it."""
+_SKIP: Final = Way("go on without it", "strandline source skip {item:shell} --file {file:shell} --apply")
+_WITHDRAW: Final = Way(
+    "go on without it, and take its rows back",
+    "strandline source skip {item:shell} --file {file:shell} --withdraw --apply",
+)
+CHANGED: Final = Problem(
+    "file-changed",
+    "file {file!r} changed {when}: recorded were {recorded}; there now are {now}",
+    Stopped.SOURCE,
+    (Way("put the old content back, and give new content a name of its own"), _SKIP, _WITHDRAW),
+)
+VANISHED: Final = Problem(
+    "file-vanished",
+    "file {file!r} vanished before it was durable here: recorded were {recorded}; it does not exist now",
+    Stopped.SOURCE,
+    (Way("put it back"), _SKIP),
+)
+VANISHED_LATER: Final = Problem(
+    "file-vanished-later",
+    "file {file!r} vanished after it was made durable: recorded were {recorded}; it does not exist now",
+    Stopped.SOURCE,
+    (
+        Way("put it back"),
+        Way("let files go once they are durable", "ALTER SOURCE {item:sql} SET (retain 'false')"),
+        _SKIP,
+        _WITHDRAW,
+    ),
+)
+ABSENT: Final = Problem(
+    "directory-absent",
+    "directory {directory!r} does not exist",
+    Stopped.SOURCE,
+    (Way("create it"), ELSEWHERE),
+)
+STAYS: Final = Problem(
+    "file-stays",
+    "file {file!r} is durable and cannot be {done}: {why}",
+    Stopped.NOTHING,
+    (Way("let this process remove it: each commit tries again"),),
+)
 
 
 class FileReader:
@@ -189,7 +230,7 @@ class FileReader:
     def notices(self) -> tuple[str, ...]:
         """Return which columns are not read, and which files were not taken by the last probe or have not left."""
         done = "deleted" if self._options.on_durable is OnDurable.DELETE else "archived"
-        staying = [f"file {name!r} is durable and cannot be {done}: {why}" for name, why in self._staying.items()]
+        staying = [STAYS.said(file=name, done=done, why=why) for name, why in self._staying.items()]
         unread = [] if self._columns is None or not self._columns.notice else [self._columns.notice]
         every = [*unread, *self._completeness.waiting, *staying]
         more = len(every) - NOTICES_MAX
@@ -237,28 +278,16 @@ class FileReader:
             recorded = self._sequence[number]
             now = FileVersion(name, stamp.size, stamp.mtime_ns, checked.check)
             if (now.size, now.check) != (recorded.size, recorded.check):
-                raise SourceError(
-                    f"file {name!r} changed {self._when(number)}: recorded were {recorded}; there now are {now}; "
-                    f"put the old content back, and give new content a name of its own; {self._passing(name)}"
-                )
+                about = {"item": self._name, "file": name, "recorded": recorded, "now": now}
+                raise SourceError(CHANGED.said(when=self._when(number), **about))
             self._same[name] = stamp
 
     def _allow_absence(self, number: int, *, reading: bool) -> None:
         recorded, durable = self._sequence[number], self._durable.covers(PARTITION, number)
         if durable and not self._options.stays and not reading:
             return
-        raise SourceError(
-            f"file {recorded.name!r} vanished {self._when(number)}: recorded were {recorded}; it does not exist now; "
-            f"put it back; {self._allowing if durable else ''}{self._passing(recorded.name)}"
-        )
-
-    @property
-    def _allowing(self) -> str:
-        return f"or, if files may go once they are durable: ALTER SOURCE {quote(self._name)} SET (retain 'false'); "
-
-    def _passing(self, name: str) -> str:
-        command = shlex.join(["strandline", "source", "skip", self._name, "--file", name, "--apply"])
-        return f"or go on without it: {command}"
+        problem = VANISHED_LATER if durable else VANISHED
+        raise SourceError(problem.said(item=self._name, file=recorded.name, recorded=recorded))
 
     def _when(self, number: int) -> str:
         durable = self._durable.covers(PARTITION, number)
@@ -272,4 +301,4 @@ class FileReader:
 
 def absent(root: str) -> SourceError:
     """Return what to say of a directory that is not there."""
-    return SourceError(f"directory {root!r} does not exist: create it, or correct the source's path")
+    return SourceError(ABSENT.said(directory=root))

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from typing import TypedDict
+from typing import NotRequired, TypedDict
 
 import msgspec
 
@@ -46,9 +46,10 @@ class FileVersion(msgspec.Struct, frozen=True, array_like=True):
 
 
 class PassedOver(TypedDict):
-    """A note in the place of a file: the file of this number is passed over."""
+    """A note in the place of a file: the file of this number is passed over; ``withdrawn``: and its rows are gone."""
 
     passed_over: int
+    withdrawn: NotRequired[bool]
 
 
 _encoder = msgspec.json.Encoder()
@@ -65,6 +66,8 @@ class FileSequence:
         self._numbers: dict[str, int] = {}
         self.passed_over: set[int] = set()
         """The numbers of the files that are passed over."""
+        self.kept: set[int] = set()
+        """Those of them whose rows are not withdrawn."""
 
     @classmethod
     async def open(cls, shard: RecordShard, epoch: int) -> FileSequence:
@@ -120,10 +123,11 @@ class FileSequence:
                 case Fenced() as outcome:
                     raise fenced(self._shard.shard, outcome, self._epoch)
 
-    async def pass_over(self, number: int) -> None:
-        """Note durably that a file is passed over.  Idempotent; raises as `register`."""
-        while number not in self.passed_over:
-            at, note = len(self._files), PassedOver(passed_over=number)
+    async def pass_over(self, number: int, *, withdrawn: bool = False) -> None:
+        """Note durably that a file is passed over, or its rows are withdrawn.  Idempotent; raises as `register`."""
+        note = PassedOver(passed_over=number, withdrawn=True) if withdrawn else PassedOver(passed_over=number)
+        while number not in self.passed_over or (withdrawn and number in self.kept):
+            at = len(self._files)
             match await self._shard.append([Record(_encoder.encode(note), at, 1)], Frontier(at), Frontier(at + 1)):
                 case Appended():
                     self._extend(at, [note])
@@ -140,5 +144,9 @@ class FileSequence:
                     self._numbers[each.name] = len(self._files)
                     self._files.append(each)
                 case {"passed_over": number}:
+                    if each.get("withdrawn"):
+                        self.kept.discard(number)
+                    elif number not in self.passed_over:
+                        self.kept.add(number)
                     self.passed_over.add(number)
                     self._files.append(None)

@@ -25,7 +25,7 @@ async def _open(options: IcebergOptions, given: Surroundings) -> SourceReader:
 
     shard = await given.progress()
     return IcebergReader(
-        StoredTable(options),
+        StoredTable(options, given.name),
         given.engine,
         given.decoder,
         given.schema,

@@ -37,6 +37,8 @@ from strandline.frontier.gauge import Offsets
 from strandline.persist.handles.contents import Rows
 from strandline.persist.handles.records import RecordShard
 from strandline.plane.staging import Staging
+from strandline.problem import Problem, Stopped, Way
+from strandline.sources.kinds import ANEW
 from strandline.sources.reader import ColumnsAdded, FileDecoder, Records, TakenBack
 from strandline.sources.readers.iceberg.table import Columns, Portion, StoredTable
 from strandline.sources.readers.recorded import amended, note, noted
@@ -47,6 +49,25 @@ from strandline.sources.reclock import NOTHING_READ, Slice
 
 PARTITION: Final = ""
 """A branch is one partition: its snapshots are its order."""
+BACK: Final = Problem(
+    "iceberg-table-went-back",
+    "{table} went back: its snapshot {read} was read, and its newest one is {newest}",
+    Stopped.SOURCE,
+    (Way("commit to the table: the source goes on with a newer snapshot"),),
+)
+ANOTHER: Final = Problem(
+    "iceberg-table-made-anew",
+    "{table} is another table: its id was {known} and is {id}; it was dropped and created again",
+    Stopped.SOURCE,
+    (ANEW,),
+)
+EXPIRED: Final = Problem(
+    "iceberg-snapshot-expired",
+    "{table}: the snapshot with sequence number {number} is expired, and what came after it was not read; there are "
+    "{there}; let snapshots expire later",
+    Stopped.SOURCE,
+    (ANEW,),
+)
 
 
 class Seen(msgspec.Struct, frozen=True, array_like=True):
@@ -89,7 +110,7 @@ class IcebergReader:
         self._schema = schema
         self._shard = shard
         self._epoch = epoch
-        self._rows = TableRows(engine, decoder, schema, table.name)
+        self._rows = TableRows(engine, decoder, schema, table.name, table.item)
         self._lacking = lacking
         self._known: Known | None = None
         self._durable = 0
@@ -110,10 +131,8 @@ class IcebergReader:
         head = self._table.head()
         number = _number(head) if head is not None else 0
         if number < max(self._reached, self._durable):
-            raise SourceError(
-                f"{self._table.name} went back: its snapshot {max(self._reached, self._durable)} was read, and its "
-                f"newest one is {number}; the source goes on with a newer one"
-            )
+            read = max(self._reached, self._durable)
+            raise SourceError(BACK.said(table=self._table.name, read=read, newest=number))
         if self._durable and self._durable != number and not self._reached:
             self._chain(self._durable, number)
         if head is not None:
@@ -165,10 +184,8 @@ class IcebergReader:
             begun = msgspec.structs.replace(begun, first=[*self._known.columns])
             self._known = await amended(self._shard, self._epoch, msgspec.structs.replace(self._known, read=begun))
         if self._known.id != self._table.id:
-            raise SourceError(
-                f"{self._table.name} is another table: its id was {self._known.id} and is {self._table.id}; it was "
-                "dropped and created again: define the source anew"
-            )
+            about = {"table": self._table.name, "known": self._known.id, "id": self._table.id}
+            raise SourceError(ANOTHER.said(**about, item=self._table.item))
         return self._table.columns(self._schema, self._known.columns)
 
     async def _settle(self, columns: Columns, lower: int) -> None:
@@ -276,11 +293,8 @@ class IcebergReader:
 
     def _expired(self, number: int) -> SourceError:
         numbers = sorted(map(_number, self._table.snapshots().values()))
-        return SourceError(
-            f"{self._table.name}: the snapshot with sequence number {number} is expired, and what came after it was "
-            f"not read; there are {', '.join(map(str, numbers)) or 'none'}: define the source anew, and let snapshots "
-            "expire later"
-        )
+        there = ", ".join(map(str, numbers)) or "none"
+        return SourceError(EXPIRED.said(table=self._table.name, number=number, there=there, item=self._table.item))
 
 
 def _number(snapshot: Snapshot) -> int:

@@ -31,11 +31,59 @@ from strandline.algebra.stored import located
 from strandline.connections.iceberg import CatalogKind, catalog_of
 from strandline.connections.iceberg_answers import failed, unavailable
 from strandline.errors import SourceError, first_line
+from strandline.problem import Problem, Stopped, Way
+from strandline.sources.kinds import ANEW, ELSEWHERE, REDEFINED
 from strandline.sources.readers.iceberg.options import IcebergOptions
 from strandline.store.secret import revealed
 
 FORMAT_MIN: Final = 2
 """Format 1 has no sequence numbers."""
+OLD: Final = Problem(
+    "iceberg-format-old",
+    "{table} has format version {version}, which has no sequence numbers",
+    Stopped.SOURCE,
+    (Way("upgrade the table to format version {least}"),),
+)
+NO_BRANCH: Final = Problem(
+    "iceberg-branch-absent",
+    "{table} has no branch {branch!r}; it has {there}",
+    Stopped.SOURCE,
+    (Way("create the branch"), ELSEWHERE),
+)
+CHANGED: Final = Problem("iceberg-columns-changed", "{table} cannot be read: {why}", Stopped.SOURCE, REDEFINED)
+GONE: Final = Problem(
+    "iceberg-file-gone",
+    "{table}: file {file!r} is gone before it was durable here; let snapshots expire later",
+    Stopped.SOURCE,
+    (Way("restore it"), ANEW),
+)
+DAMAGED: Final = Problem(
+    "iceberg-file-damaged",
+    "{table}: file {file!r} cannot be read: {why}",
+    Stopped.SOURCE,
+    (
+        Way("restore it"),
+        Way("once its newest snapshot can be read, define it anew", "strandline anew {item:shell} --apply"),
+    ),
+)
+ABSENT: Final = Problem(
+    "iceberg-table-absent",
+    "{table} does not exist{among}",
+    Stopped.SOURCE,
+    (Way("create it"), ELSEWHERE),
+)
+NO_HINT: Final = Problem(
+    "iceberg-metadata-absent",
+    "{table} does not exist, or no metadata/version-hint.text says which metadata is the newest ({why})",
+    Stopped.SOURCE,
+    (Way("create it"), ELSEWHERE),
+)
+UNREADABLE: Final = Problem(
+    "iceberg-table-unreadable",
+    "{table} cannot be read by pyiceberg: {why}",
+    Stopped.SOURCE,
+    (Way("take what it does not know from the table"),),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +118,9 @@ class Columns:
 class StoredTable:
     """A table at a place, as it was when it was last loaded.  See the module."""
 
-    def __init__(self, options: IcebergOptions) -> None:
+    def __init__(self, options: IcebergOptions, item: str = "s") -> None:
+        """``item``: the source's name, for what messages advise."""
+        self.item = item
         self._options = options
         self._table: Table | None = None
 
@@ -90,12 +140,13 @@ class StoredTable:
         Raises `SourceError` if there is no such table, or this reader does not understand it.
         """
         with self._asked():
-            self._table = self._newest()
+            try:
+                self._table = self._newest()
+            except FileNotFoundError as error:
+                raise SourceError(NO_HINT.said(table=self.name, why=first_line(error))) from error
         version = self._table.metadata.format_version
         if version < FORMAT_MIN:
-            raise SourceError(
-                f"{self.name} has format version {version}, which has no sequence numbers: upgrade it to {FORMAT_MIN}"
-            )
+            raise SourceError(OLD.said(table=self.name, version=version, least=FORMAT_MIN))
 
     @property
     def schema(self) -> pa.Schema:
@@ -110,7 +161,8 @@ class StoredTable:
         metadata, branch = self._loaded.metadata, self._options.branch
         ref = metadata.refs.get(branch)
         if ref is None and metadata.snapshots and branch != "main":
-            raise SourceError(f"{self.name} has no branch {branch!r}; it has {', '.join(sorted(metadata.refs))}")
+            there = ", ".join(sorted(metadata.refs))
+            raise SourceError(NO_BRANCH.said(table=self.name, branch=branch, there=there))
         return None if ref is None else metadata.snapshot_by_id(ref.snapshot_id)
 
     def snapshots(self) -> dict[int, Snapshot]:
@@ -140,7 +192,7 @@ class StoredTable:
             located(declared, pa.schema([stored.field(own).with_name(name) for name, own in names.items()]))
             return Columns(names, ids, lacking)
         except ValueError as error:
-            raise SourceError(f"{self.name} cannot be read: {error}; define the source anew") from error
+            raise SourceError(CHANGED.said(table=self.name, why=error, item=self.item)) from error
 
     @property
     def version(self) -> int:
@@ -194,7 +246,7 @@ class StoredTable:
         table = self._loaded
         names = list(columns.names.values())
         try:
-            with self._asked():
+            with self._asked(file.file_path):
                 scan = ArrowScan(table.metadata, table.io, table.schema().select(*names), AlwaysTrue())
                 for batch in scan.to_record_batches([portion.task]):
                     rows = pa.Table.from_batches([batch])
@@ -202,13 +254,9 @@ class StoredTable:
                     for name in sorted(columns.lacking):
                         found = found.append_column(name, pa.nulls(found.num_rows))
                     yield found
-        except FileNotFoundError:
-            raise SourceError(
-                f"{self.name}: file {file.file_path!r} is gone before it was durable here: define the source anew, "
-                "and let snapshots expire later"
-            ) from None
         except pa.ArrowException as error:
-            raise SourceError(f"{self.name}: file {file.file_path!r} cannot be read: {first_line(error)}") from error
+            about = {"table": self.name, "file": file.file_path, "why": first_line(error)}
+            raise SourceError(DAMAGED.said(**about, item=self.item)) from error
 
     def local_path(self, file: DataFile) -> Path | None:
         """Return the path of a Parquet file on this machine, or None."""
@@ -235,28 +283,21 @@ class StoredTable:
         return catalog_of(self._options).load_table(self._options.table)
 
     @contextmanager
-    def _asked(self) -> Iterator[None]:
-        """Say what an answer that is none means; `FileNotFoundError` of a data file is left to the caller."""
+    def _asked(self, file: str = "") -> Iterator[None]:
+        """Say what an answer that is none means; ``file``: what is read, if it is a data file."""
         try:
             yield
         except (NoSuchTableError, NoSuchIcebergTableError, NoSuchNamespaceError) as error:
-            raise SourceError(
-                f"{self.name} does not exist{self._among()}: create it, or correct the source's options"
-            ) from error
+            raise SourceError(ABSENT.said(table=self.name, among=self._among())) from error
         except FileNotFoundError as error:
-            if self._table is not None:
-                raise
-            raise SourceError(
-                f"{self.name} does not exist, or no metadata/version-hint.text says which metadata is the newest: "
-                f"correct the path, or name the catalog ({first_line(error)})"
-            ) from error
+            raise SourceError(GONE.said(table=self.name, file=file or first_line(error), item=self.item)) from error
         except (NotInstalledError, ValidationError, NotImplementedError) as error:
-            raise SourceError(f"{self.name} cannot be read by pyiceberg: {first_line(error)}") from error
+            raise SourceError(UNREADABLE.said(table=self.name, why=first_line(error))) from error
         except pa.ArrowException:
             raise
         except Exception as error:
             if failed(error):
                 raise unavailable(self.name, error) from error
             if isinstance(error, ValueError):  # what pyiceberg does not support, equality deletes above all
-                raise SourceError(f"{self.name} cannot be read by pyiceberg: {first_line(error)}") from error
+                raise SourceError(UNREADABLE.said(table=self.name, why=first_line(error))) from error
             raise

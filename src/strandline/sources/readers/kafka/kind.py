@@ -41,6 +41,7 @@ async def _open(options: KafkaOptions, given: Surroundings) -> KafkaReader:
         form,
         evolving="" in given.evolving,
         gained=given.gained,
+        name=given.name,
     )
 
 

@@ -37,6 +37,8 @@ from strandline.errors import SourceError, Unavailable
 from strandline.frontier.gauge import Offsets
 from strandline.persist.handles.contents import Rows
 from strandline.plane.staging import Staging
+from strandline.problem import Problem, Stopped, Way
+from strandline.sources.kinds import ANEW, ELSEWHERE
 from strandline.sources.reader import Keyed, MessageDecoder, Plain, Records
 from strandline.sources.readers.kafka.awaited import AwaitedSchemas
 from strandline.sources.readers.kafka.beginnings import Beginnings
@@ -58,6 +60,51 @@ REGISTRY_SECONDS_MAX: Final = 1.0
 SAMPLED_MAX: Final = 20
 """In so many of the messages that were read last a source looks for fields that it does not take."""
 _NO_IDS: Final[frozenset[int]] = frozenset()
+NO_TOPIC: Final = Problem(
+    "topic-absent",
+    "topic {topic!r} does not exist at {servers}",
+    Stopped.SOURCE,
+    (Way("create it"), ELSEWHERE),
+)
+OTHER_TOPIC: Final = Problem(
+    "topic-made-anew",
+    "topic {topic!r} is not the one that was read so far: that had the id {known}, and this one, made later, has {id}",
+    Stopped.SOURCE,
+    (ANEW,),
+)
+MANY: Final = Problem(
+    "topic-too-wide",
+    "topic {topic!r} has a partition {last}, and a source whose rows have keys can order messages of the partitions "
+    "before {most} alone",
+    Stopped.SOURCE,
+    (Way("make a source of a topic with fewer partitions, or with envelope none"),),
+)
+FORGOTTEN: Final = Problem(
+    "messages-forgotten",
+    "topic {topic!r}, partition {partition}: messages from offset {begun} on have to be read, and the brokers have "
+    "those from {low} on only; they were deleted before they were read (retention, or an operator deleted records)",
+    Stopped.SOURCE,
+    (ANEW,),
+)
+NO_CONNECTOR: Final = Problem(
+    "kafka-connector-missed",
+    "this process has read {messages} messages in one step, because Spark has no Kafka connector",
+    Stopped.NOTHING,
+    (Way("configure `kafka_jars` to let Spark read so much"),),
+)
+MORE_PARTITIONS: Final = Problem(
+    "topic-has-more-partitions",
+    "topic {topic!r} has got partitions since the source began: {partitions}; of the messages that a key has in two "
+    "partitions at one tick the one in the higher partition counts",
+    Stopped.NOTHING,
+)
+LOST: Final = Problem(
+    "messages-lost",
+    "topic {topic!r}, partition {partition}: messages before offset {end} were there, and now it ends at {stable}; the "
+    "cluster has lost what it had announced",
+    Stopped.SOURCE,
+    (ANEW,),
+)
 
 
 class _Wanted(NamedTuple):
@@ -86,7 +133,10 @@ class KafkaReader:
         *,
         evolving: bool = False,
         gained: Gained = unsaid,
+        name: str = "s",
     ) -> None:
+        """``name``: the source's, for what messages advise."""
+        self._name = name
         self._broker = broker
         self._beginnings = beginnings
         self._registry = registry
@@ -191,14 +241,10 @@ class KafkaReader:
         """Say that Spark's connector was missed, if it was, and that keys may have moved to another partition."""
         found = []
         if self._long:  # it takes this process' time
-            missed = f"this process has read {self._long} messages in one step, because Spark has no Kafka connector"
-            found.append(f"{missed}: configure `kafka_jars` to let Spark read so much")
+            found.append(NO_CONNECTOR.said(messages=self._long))
         if self._added and self._form.shape.keyed:
             added = ", ".join(map(str, sorted(self._added)))
-            found.append(
-                f"topic {self._options.topic!r} has got partitions since the source began: {added}; of the messages "
-                "that a key has in two partitions at one tick the one in the higher partition counts"
-            )
+            found.append(MORE_PARTITIONS.said(topic=self._options.topic, partitions=added))
         return *found, *filter(None, [self._gained("", [*self._new.values()])])
 
     async def close(self) -> None:
@@ -211,15 +257,10 @@ class KafkaReader:
         """Return the topic as it is now.  Raises `SourceError` if it is not there, or not the one that it was."""
         found = await self._broker.look()
         if found is None:
-            raise SourceError(
-                f"topic {self._options.topic!r} does not exist at {self._options.servers}: create it, or correct the "
-                "source's topic"
-            )
+            raise SourceError(NO_TOPIC.said(topic=self._options.topic, servers=self._options.servers))
         if self._beginnings.topic not in {"", found.id}:
-            raise SourceError(
-                f"topic {self._options.topic!r} is not the one that was read so far: that had the id "
-                f"{self._beginnings.topic}, and this one, made later, has {found.id}; make a new source for it"
-            )
+            about = {"topic": self._options.topic, "known": self._beginnings.topic, "id": found.id}
+            raise SourceError(OTHER_TOPIC.said(**about, item=self._name))
         return found
 
     async def _register(self, topic: Topic) -> None:
@@ -234,26 +275,17 @@ class KafkaReader:
 
     def _refuse_many(self, topic: Topic) -> None:
         if self._form.shape.keyed and (last := max(topic.partitions, default=0)) >= PARTITIONS_MAX:
-            raise SourceError(
-                f"topic {self._options.topic!r} has a partition {last}, and a source whose rows have keys can order "
-                f"messages of the partitions before {PARTITIONS_MAX} alone: use a topic with fewer partitions, or "
-                "envelope none"
-            )
+            raise SourceError(MANY.said(topic=self._options.topic, last=last, most=PARTITIONS_MAX))
 
     def _refuse_forgotten(self, partition: int, begun: int, ends: Ends) -> None:
         if ends.low > begun:
-            raise SourceError(
-                f"topic {self._options.topic!r}, partition {partition}: messages from offset {begun} on have to be "
-                f"read, and the brokers have those from {ends.low} on only; they were deleted before they were read "
-                "(retention, or an operator deleted records), so the source cannot go on without a gap: make a new one"
-            )
+            about = {"topic": self._options.topic, "partition": partition, "begun": begun, "low": ends.low}
+            raise SourceError(FORGOTTEN.said(**about, item=self._name))
 
     def _refuse_missing(self, partition: int, end: int, ends: Ends) -> None:
         if ends.stable < end:
-            self._lost = (
-                f"topic {self._options.topic!r}, partition {partition}: messages before offset {end} were there, and "
-                f"now it ends at {ends.stable}; the cluster has lost what it had announced"
-            )
+            about = {"topic": self._options.topic, "partition": partition, "end": end, "stable": ends.stable}
+            self._lost = LOST.said(**about, item=self._name)
         self._refuse_lost()
 
     def _refuse_lost(self) -> None:

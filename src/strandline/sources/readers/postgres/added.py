@@ -22,16 +22,45 @@ from msgspec import structs
 
 from strandline.algebra.schema import Column, Schema, ddl_of
 from strandline.errors import SourceError
+from strandline.problem import Problem, Stopped
+from strandline.sources.kinds import ANEW
 from strandline.sources.readers.new_columns import Gained, new_columns
 from strandline.sources.readers.postgres.ledger import UNSEEN, Ledger, OtherNote, TableNote
 from strandline.sources.readers.postgres.rewrites import rewritten, shaped
 from strandline.sources.readers.postgres.rows import values
 from strandline.sources.readers.postgres.server import Server, UpstreamTable
-from strandline.sources.readers.postgres.tables import Reading, column_note, declared_columns
+from strandline.sources.readers.postgres.tables import TABLE_LEFT, Reading, column_note, declared_columns
 
 _UNTOLD: Final = 1 << 62
 """A position that nothing reaches: where the log was is not told."""
-_ANEW = "drop the table {} here and create it anew"
+COLUMN_DOUBTED: Final = Problem(
+    "postgres-column-doubted",
+    "table {table!r} cannot get the column {columns}: another column was dropped or renamed upstream, so changes may "
+    "have its values under this name",
+    Stopped.TABLE,
+    (ANEW,),
+)
+COLUMN_LATE: Final = Problem(
+    "postgres-column-late",
+    "table {table!r} cannot get the column {columns} any longer: it has no key, and rows were read without the values "
+    "that they may have in it upstream",
+    Stopped.TABLE,
+    (ANEW,),
+)
+COLUMN_UNREAD: Final = Problem(
+    "postgres-column-unread",
+    "table {table!r} has the column {columns} upstream, and cannot get it here, because it has no key and rows may "
+    "have values in it already",
+    Stopped.NOTHING,
+    (ANEW,),
+)
+COLUMN_NULL: Final = Problem(
+    "postgres-column-null",
+    "table {table!r}: rows from before the column {columns} was read have NULL in it, whatever upstream has, until a "
+    "change says its value; a large value that stays as it was, PostgreSQL does not send",
+    Stopped.NOTHING,
+    (ANEW,),
+)
 
 
 class Lacked:
@@ -73,7 +102,7 @@ class Lacked:
         note = passed_over(note, passed)
         await self._ledger.write(note)
         told = self._gained(table, addable(note, lacked, taken=taken))
-        self._told[table] = (*filter(None, [told]), *notices(note, lacked, taken=taken))
+        self._told[table] = (*filter(None, [told]), *notices(note, lacked, taken=taken, item=reading.item))
 
     async def _columns(self, reading: Reading, note: TableNote) -> tuple[Column, ...]:
         """Return the columns that upstream has now, besides the table's, asking it only if they may be others."""
@@ -158,28 +187,23 @@ def seen(note: TableNote, since: Mapping[str, int]) -> TableNote:
     return structs.replace(note, columns=(*columns,))
 
 
-def noted_wider(note: TableNote, schema: Schema, upstream: UpstreamTable) -> TableNote:
+def noted_wider(note: TableNote, schema: Schema, upstream: UpstreamTable, item: str = "t") -> TableNote:
     """Return the note of a table to which columns were added here since it was noted.
 
-    Raises `SourceError`: upstream lacks one, or rows that are here could not go any longer.
+    ``item``: what the table is called here.  Raises `SourceError`: upstream lacks one, or rows that are here could not
+    go any longer.
     """
     found = declared_columns(note.table, schema.names[len(note.columns) :], upstream)
     if why := note.left or rewritten(note, upstream.published.shape):
-        raise SourceError(f"table {note.table!r} can be read no further: {why} {_ANEW.format(note.table)}")
+        raise SourceError(TABLE_LEFT.said(table=note.table, why=why, item=item))
     note = shaped(note, upstream.published.shape, _UNTOLD)
     wanted = {column.name for column in found.values()}
     if doubtful := [other.name for other in note.others or () if other.doubt and other.name in wanted]:
-        raise SourceError(
-            f"table {note.table!r} cannot get the column {', '.join(doubtful)}: another column was dropped or renamed "
-            f"upstream, so changes may have its values under this name; {_ANEW.format(note.table)}"
-        )
+        raise SourceError(COLUMN_DOUBTED.said(table=note.table, columns=", ".join(doubtful), item=item))
     blank = {other.name for other in note.others or () if other.blank}
     full = [name for name, column in found.items() if column.name not in blank]
     if full and note.key is None:
-        raise SourceError(
-            f"table {note.table!r} cannot get the column {', '.join(full)} any longer: it has no key, and rows were "
-            f"read without the values that they may have in it upstream; {_ANEW.format(note.table)}"
-        )
+        raise SourceError(COLUMN_LATE.said(table=note.table, columns=", ".join(full), item=item))
     late = [structs.replace(column_note(column), since=UNSEEN, lacking=name in full) for name, column in found.items()]
     names = {column.name for column in late}
     others = tuple(other for other in note.others or () if other.name not in names)
@@ -198,8 +222,11 @@ def unlooked(note: TableNote, schema: Schema, upstream: UpstreamTable) -> list[s
     return [name for name in came if name not in wanted] if note.others is not None and wanted & {*came} else []
 
 
-def notices(note: TableNote, lacked: Sequence[Column], *, taken: bool) -> list[str]:
-    """Return what is to be said of a table besides the columns that it can get; ``lacked``: all that it lacks."""
+def notices(note: TableNote, lacked: Sequence[Column], *, taken: bool, item: str = "t") -> list[str]:
+    """Return what is to be said of a table besides the columns that it can get; ``lacked``: all that it lacks.
+
+    ``item``: what the table is called here.
+    """
     late = {
         other.name
         for other in note.others or ()
@@ -207,16 +234,11 @@ def notices(note: TableNote, lacked: Sequence[Column], *, taken: bool) -> list[s
     }
     can = addable(note, lacked, taken=taken)
     said = [
-        f"table {note.table!r} has the column {ddl_of([column])} upstream, and cannot get it here, because it has no "
-        f"key and rows may have values in it already; to read it, {_ANEW.format(note.table)}"
+        COLUMN_UNREAD.said(table=note.table, columns=ddl_of([column]), item=item)
         for column in lacked
         if column.name in late and column not in can
     ]
     lacking = [column.name for column in note.columns if column.lacking]
     if lacking:
-        said.append(
-            f"table {note.table!r}: rows from before the column {', '.join(lacking)} was read have NULL in it, "
-            "whatever upstream has, until a change says its value; a large value that stays as it was, PostgreSQL "
-            f"does not send; to have them as they are there, {_ANEW.format(note.table)}"
-        )
+        said.append(COLUMN_NULL.said(table=note.table, columns=", ".join(lacking), item=item))
     return said

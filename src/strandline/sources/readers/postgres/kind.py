@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
+from types import MappingProxyType
 from typing import Final
 
 from strandline import extras
@@ -13,6 +14,7 @@ from strandline.algebra.schema import Schema
 from strandline.connections.postgres import PostgresConnection
 from strandline.errors import DefinitionError, SourceError, Unavailable
 from strandline.plane.staging import Staging
+from strandline.problem import Problem, Stopped, Way
 from strandline.sources.kinds import ConnectionKind, Discovered, Discovery, discovered
 from strandline.sources.reader import Progress, ReaderKind, Surroundings
 from strandline.sources.readers.new_columns import Gained, unsaid
@@ -27,6 +29,14 @@ from strandline.sources.readers.postgres.server import Server, SlotInUse, Upstre
 from strandline.sources.readers.postgres.tables import Reading, noted
 from strandline.store.clock import Clock
 
+COLUMNS_TOGETHER: Final = Problem(
+    "postgres-columns-together",
+    "table {table!r} got the column {others} upstream besides, and none was read yet: which change has which is not "
+    "known before the next tick",
+    Stopped.NOTHING,
+    (Way("add it then, or add all of them"),),
+)
+"""An ALTER TABLE … ADD COLUMN is refused for it."""
 ASK_SECONDS_MAX: Final = 5.0
 """How long CREATE TABLE waits for an answer of the server."""
 RELEASE_SECONDS_MAX: Final = 15.0
@@ -46,11 +56,14 @@ async def opened(
     *,
     evolving: frozenset[str] = frozenset(),
     gained: Gained = unsaid,
+    item: str = "s",
+    collections: Mapping[str, str] = MappingProxyType({}),
 ) -> PostgresReader:
     """Return a reader of ``schemas`` through the slot ``name``; upstream is asked only of tables that are new or wider.
 
     A table that upstream lacks, or that cannot be read as declared, is not noted so: `PostgresReader.snapshot` or
-    `read` looks at it again, and raises for that table alone.
+    `read` looks at it again, and raises for that table alone.  ``item``: the source's name; ``collections``: what its
+    tables are called here.
 
     Raises `Unavailable`, or `SourceError`: no table can be read as server, publication and slot stand.
     """
@@ -62,7 +75,7 @@ async def opened(
         names = [*map(table_name, new)]
         standing = await server.standing(())
         await ledger.refresh()
-        slot.check(standing, names, ledger.slot, name, options.publication)
+        slot.check(standing, names, ledger.slot, name, options.publication, item)
         there = await server.tables(names)
         for table, schema in new.items():
             with suppress(SourceError):
@@ -70,7 +83,10 @@ async def opened(
                 known = ledger.of(table, schema.ddl)
                 made = noted_wider(known, schema, upstream) if known.declared else noted(table, schema, upstream)
                 await ledger.write(made)
-    readings = [Reading(table, schema, ledger.of(table, schema.ddl)) for table, schema in schemas.items()]
+    readings = [
+        Reading(table, schema, ledger.of(table, schema.ddl), collections.get(table, table))
+        for table, schema in schemas.items()
+    ]
     return PostgresReader(
         server,
         engine,
@@ -80,6 +96,7 @@ async def opened(
         publication=options.publication,
         step_changes=options.step_changes,
         lacked=Lacked(server, ledger, evolving, gained),
+        name=item,
     )
 
 
@@ -99,6 +116,8 @@ async def _open(options: PostgresOptions, given: Surroundings) -> PostgresReader
             name,
             evolving=given.evolving,
             gained=given.gained,
+            item=given.name,
+            collections=given.collections,
         )
     except BaseException:
         await server.close()
@@ -185,26 +204,32 @@ async def _ask_wider(options: PostgresOptions, given: Surroundings) -> None:
     server = PsycopgServer(options, options.publication, "")
     try:
         async with asyncio.timeout(ASK_SECONDS_MAX):
-            await require_wider(server, ledger, given.schemas, options.publication)
+            await require_wider(server, ledger, given.schemas, options.publication, given.collections)
     except TimeoutError:
         raise Unavailable(f"{options.place} has not answered for {ASK_SECONDS_MAX} s") from None
     finally:
         await server.close()
 
 
-async def require_wider(server: Server, ledger: Ledger, schemas: Mapping[str, Schema], publication: str) -> None:
-    """Raise `SourceError` if a table that is read cannot get the columns that its schema has since."""
+async def require_wider(
+    server: Server,
+    ledger: Ledger,
+    schemas: Mapping[str, Schema],
+    publication: str,
+    collections: Mapping[str, str] = MappingProxyType({}),
+) -> None:
+    """Raise `SourceError` if a table that is read cannot get the columns that its schema has since.
+
+    ``collections``: what the tables are called here.
+    """
     known = {table: ledger.of(table, schema.ddl) for table, schema in schemas.items()}
     wider = {table: note for table, note in known.items() if note.declared not in {"", schemas[table].ddl}}
     there = await server.tables([*map(table_name, wider)]) if wider else ()
     for table, note in wider.items():
         upstream = slot.table_of(there, table_name(table), publication)
-        noted_wider(note, schemas[table], upstream)
+        noted_wider(note, schemas[table], upstream, collections.get(table, table))
         if others := unlooked(note, schemas[table], upstream):
-            raise SourceError(
-                f"table {table!r} got the column {', '.join(others)} upstream besides, and none was read yet: which "
-                "change has which is not known before the next tick; add it then, or add all of them"
-            )
+            raise SourceError(COLUMNS_TOGETHER.said(table=table, others=", ".join(others)))
 
 
 async def _find(options: PostgresOptions) -> Sequence[Discovered]:

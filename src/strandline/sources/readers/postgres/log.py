@@ -38,7 +38,7 @@ from strandline.sources.readers.postgres.pgoutput import (
 )
 from strandline.sources.readers.postgres.rows.columns import LSN, table_of
 from strandline.sources.readers.postgres.server import Take
-from strandline.sources.readers.postgres.tables import Change, Layout, Reading, Stops
+from strandline.sources.readers.postgres.tables import TABLE_STOPPED, Change, Layout, Reading, Stops
 
 HELD_BYTES_MAX: Final = 32 * 1024 * 1024
 """Bytes of decoded changes that are kept in memory."""
@@ -46,8 +46,8 @@ CHUNK_ROWS: Final = 10_000
 CHUNK_BYTES: Final = 4 * 1024 * 1024
 """So many bytes of messages, of all tables, are decoded and not a chunk yet; so a chunk has about as many at most."""
 TRUNCATED: Final = (
-    "all its rows were removed by TRUNCATE, which does not say which they were; drop the table here and create it "
-    "anew (a publication WITH (publish = 'insert, update, delete') does not send TRUNCATE)"
+    "all its rows were removed by TRUNCATE, which does not say which they were (a publication WITH (publish = 'insert, "
+    "update, delete') does not send TRUNCATE)"
 )
 
 
@@ -224,8 +224,10 @@ class Log:
     def _stop(self, reading: Reading, why: str) -> None:
         assert self._commit is not None
         stops = self._stops[reading.reference]
-        if not stops or stops[-1] != (self._commit, why):
-            stops.append((self._commit, why))
+        about = {"table": reading.reference, "at": lsn_text(self._commit), "item": reading.item}
+        said = TABLE_STOPPED.said(why=why, **about)
+        if not stops or stops[-1] != (self._commit, said):
+            stops.append((self._commit, said))
 
     def _cut_all(self) -> None:
         for reading in self._readings.values():
@@ -270,9 +272,9 @@ class Log:
         """
         assert self.lower <= lower
         assert upper <= self.upper
-        for at, why in self._stops[reference]:
+        for at, said in self._stops[reference]:
             if lower <= at < upper:
-                raise SourceError(f"table {reference!r} cannot be read beyond {lsn_text(at)}: {why}")
+                raise SourceError(said)
         for chunk in _within(self._chunks[reference], lower, upper):
             table = chunk.table()
             if chunk.first < lower or chunk.last >= upper:

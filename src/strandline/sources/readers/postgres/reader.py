@@ -46,7 +46,7 @@ from strandline.sources.readers.postgres.pgoutput import lsn_text
 from strandline.sources.readers.postgres.rows.columns import LSN
 from strandline.sources.readers.postgres.rows.copied import copied
 from strandline.sources.readers.postgres.server import Server, Snapshot, Standing, UpstreamTable
-from strandline.sources.readers.postgres.tables import Reading, noted
+from strandline.sources.readers.postgres.tables import TABLE_LEFT, Reading, noted
 from strandline.sources.readers.postgres.watch import Watch
 from strandline.sources.reclock import NOTHING_READ, Slice
 
@@ -73,11 +73,12 @@ class PostgresReader:
         publication: str,
         step_changes: int,
         lacked: Lacked,
+        name: str = "s",
     ) -> None:
         self._server = server
         self._engine = engine
         self._ledger = ledger
-        self._watch = Watch(server, ledger, slot_name, publication)
+        self._watch = Watch(server, ledger, slot_name, publication, name)
         self._readings = {reading.reference: reading for reading in readings}
         self._slot = slot_name
         self._publication = publication
@@ -188,12 +189,11 @@ class PostgresReader:
     # --- the slot ----------------------------------------------------------------------------------------------------
     async def _standing(self) -> Standing:
         """Ask how upstream stands; make the slot if it was never made."""
-        read = max(self._bound, self._reached, self._log.upper)
         before = self._log.upper
-        standing, there = await self._watch.look(self._readings, read)
+        standing, there = await self._watch.look(self._readings, max(self._bound, self._reached, before))
         self._looked = max(self._looked, before)
         self._confirmed = there.confirmed
-        self._notices = slot.notices(standing)
+        self._notices = slot.notices(standing, self._publication)
         return standing
 
     async def _gather(self, upto: int, changes: int | None) -> None:
@@ -217,10 +217,8 @@ class PostgresReader:
 
     def _refuse_forgotten(self, start: int) -> None:
         if self._log.lower > start:
-            raise SourceError(
-                f"slot {self._slot!r} has moved to {lsn_text(self._log.lower)}, beyond {lsn_text(start)}, from where "
-                "on it must be read: what lies between is gone; drop the source and its tables, and create them anew"
-            )
+            about = {"slot": self._slot, "now": lsn_text(self._log.lower), "start": lsn_text(start)}
+            raise SourceError(slot.SLOT_MOVED.said(**about, item=self._watch.item))
 
     async def _refuse_left(self, table: str, *, begins: bool) -> None:
         if why := self._ledger.tables[table].left:
@@ -230,7 +228,7 @@ class PostgresReader:
                     f"the publication or the table was altered since the snapshot of table {table!r}: another one is "
                     "taken"
                 )
-            raise SourceError(why)
+            raise SourceError(TABLE_LEFT.said(table=table, why=why, item=self._readings[table].item))
 
     async def _widen(self, table: str, start: int) -> None:
         """Read columns that were added here since the table was noted, from ``start`` on.
@@ -242,7 +240,8 @@ class PostgresReader:
             there = await self._server.tables([reading.table])
             upstream = slot.table_of(there, reading.table, self._publication)
             await self._follow(
-                reading, noted_wider(settled(self._ledger.tables[table], start), reading.schema, upstream)
+                reading,
+                noted_wider(settled(self._ledger.tables[table], start), reading.schema, upstream, reading.item),
             )
 
     # --- snapshots ---------------------------------------------------------------------------------------------------
@@ -294,7 +293,7 @@ class PostgresReader:
     async def _follow(self, reading: Reading, note: TableNote) -> None:
         """Read a table as ``note`` says from now on."""
         await self._ledger.write(note)
-        self._readings[reading.reference] = Reading(reading.reference, reading.schema, note)
+        self._readings[reading.reference] = Reading(reading.reference, reading.schema, note, reading.item)
         self._log.follow(self._noted(), self._confirmed or 0)
 
     async def _in(self, snapshot: Snapshot, table: str) -> Sequence[UpstreamTable]:

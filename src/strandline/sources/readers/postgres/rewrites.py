@@ -15,7 +15,7 @@ from strandline.sources.readers.postgres.server import Shape
 def rewritten(note: TableNote, shape: Shape) -> str:
     """Return why rows may have gone, or have other values in a declared column, without a change; empty: none has."""
     if not shape.parts.issuperset(note.parts):
-        return "a partition was detached or dropped, and no change says which rows went with it:"
+        return "a partition was detached or dropped, and no change says which rows went with it"
     for column in note.columns:
         number, version = shape.columns.get(column.name, (0, 0))
         if not (column.number and number):
@@ -23,12 +23,12 @@ def rewritten(note: TableNote, shape: Shape) -> str:
         if number != column.number:
             return (
                 f"column {column.name!r} was dropped or renamed, and another column has its name upstream now, and no "
-                "change says what the other rows have in it:"
+                "change says what the other rows have in it"
             )
         if note.file and shape.file != note.file and version != column.version:
             return (
                 f"column {column.name!r} was altered and the rows were rewritten (ALTER COLUMN … TYPE, for example), "
-                "and no change says what they have now:"
+                "and no change says what they have now"
             )
     return ""
 
@@ -37,7 +37,7 @@ def unlike(part: str) -> str:
     """Return what to do about a partition whose replica identity is another than that of its table (`Published`)."""
     return (
         f"its partition {part} has another replica identity than the table, so changes may not say which row they are "
-        f"about: run ALTER TABLE {part} REPLICA IDENTITY … upstream, FULL or with the same columns as the table's"
+        f"about; first run ALTER TABLE {part} REPLICA IDENTITY … upstream, FULL or with the same columns as the table's"
     )
 
 

@@ -11,6 +11,8 @@ from typing import Final
 from msgspec import structs
 
 from strandline.errors import SourceError
+from strandline.problem import Problem, Stopped, Way
+from strandline.sources.kinds import ANEW
 from strandline.sources.readers.postgres.ledger import SlotNote, TableNote
 from strandline.sources.readers.postgres.options import table_name
 from strandline.sources.readers.postgres.pgoutput import lsn_text
@@ -19,64 +21,152 @@ from strandline.sources.readers.postgres.server import Standing, UpstreamTable
 
 PLUGIN: Final = "pgoutput"
 _NEEDED: Final = frozenset({"insert", "update", "delete"})
-_ANEW: Final = "drop the source and its tables here, and create them anew"
-_TABLE_ANEW: Final = "drop the table {} here and create it anew"
+WAL_LEVEL: Final = Problem(
+    "postgres-wal-level",
+    "the server has wal_level = {level}; it has to be started anew after a change",
+    Stopped.SOURCE,
+    (Way("change it there", "ALTER SYSTEM SET wal_level = 'logical'", foreign=True),),
+)
+OTHER_DATABASE: Final = Problem(
+    "postgres-another-database",
+    "another database answers: the source was made on {known!r} of cluster {cluster}, and this is {database!r} of "
+    "{system}",
+    Stopped.SOURCE,
+    (Way("correct its connection"), ANEW),
+)
+NO_PUBLICATION: Final = Problem(
+    "postgres-publication-absent",
+    "database {database!r} has no publication {publication!r}",
+    Stopped.SOURCE,
+    (Way("create it there", "CREATE PUBLICATION {quoted} FOR TABLE {tables}", foreign=True),),
+)
+PUBLICATION_DROPPED: Final = Problem(
+    "postgres-publication-dropped",
+    "publication {publication!r} of database {database!r} was dropped: changes since then are not sent; create it "
+    "there first",
+    Stopped.SOURCE,
+    (ANEW,),
+)
+SERVER_BACK: Final = Problem(
+    "postgres-server-went-back",
+    "the server went back to {flushed}, and the source has read up to {known}: it lost log that was read, because a "
+    "standby that was behind took over, or it was restored, and what it writes there now is not what was read",
+    Stopped.SOURCE,
+    (ANEW,),
+)
+KINDS: Final = Problem(
+    "postgres-publication-leaves-out",
+    "{why}",
+    Stopped.TABLE,
+    (
+        Way(
+            "change that there",
+            "ALTER PUBLICATION {quoted} SET (publish = 'insert, update, delete, truncate')",
+            foreign=True,
+        ),
+    ),
+)
+SLOT_DROPPED: Final = Problem(
+    "postgres-slot-dropped",
+    "replication slot {slot!r} was dropped: the changes that it kept are gone",
+    Stopped.SOURCE,
+    (ANEW,),
+)
+SLOT_TAKEN: Final = Problem(
+    "postgres-slot-taken",
+    "replication slot {slot!r} is there already, and is not this source's",
+    Stopped.SOURCE,
+    (
+        Way("drop it there, if nothing needs it", "SELECT pg_drop_replication_slot('{slot}')", foreign=True),
+        Way("drop the source, and create it with another name for its slot"),
+    ),
+)
+SLOT_OTHER: Final = Problem(
+    "postgres-slot-unlike",
+    "replication slot {slot!r} is not one for {plugin} in database {database!r}",
+    Stopped.SOURCE,
+    (Way("drop the source, and create it with another name for its slot"),),
+)
+SLOT_LOST: Final = Problem(
+    "postgres-slot-lost",
+    "replication slot {slot!r} is lost: {why}; if it has that name by the source's options, first run there: SELECT "
+    "pg_drop_replication_slot('{slot}')",
+    Stopped.SOURCE,
+    (ANEW,),
+)
+SLOT_MOVED: Final = Problem(
+    "postgres-slot-moved",
+    "slot {slot!r} has moved to {now}, beyond {start}, from where on it must be read: what lies between is gone",
+    Stopped.SOURCE,
+    (ANEW,),
+)
+UNPUBLISHED: Final = Problem(
+    "postgres-table-unpublished",
+    "publication {publication!r} does not have {table}",
+    Stopped.TABLE,
+    (Way("add it there", "ALTER PUBLICATION {quoted} ADD TABLE {table}", foreign=True),),
+)
+TRUNCATE: Final = Problem(
+    "postgres-truncate-unpublished",
+    "the publication leaves out TRUNCATE: rows that go by it stay here",
+    Stopped.NOTHING,
+    (
+        Way(
+            "have it sent from now on",
+            "ALTER PUBLICATION {quoted} SET (publish = 'insert, update, delete, truncate')",
+            foreign=True,
+        ),
+    ),
+)
 
 
 def check(
-    standing: Standing, tables: Iterable[tuple[str, str]], made: SlotNote | None, slot: str, publication: str
+    standing: Standing,
+    tables: Iterable[tuple[str, str]],
+    made: SlotNote | None,
+    slot: str,
+    publication: str,
+    item: str = "s",
 ) -> None:
     """Raise `SourceError` if nothing can be read as upstream stands.  ``made``: what is known of the slot.
 
-    ``tables``: what the statement is to name that makes the publication.
+    ``tables``: what the statement is to name that makes the publication.  ``item``: the source's name.
     """
     if standing.wal_level != "logical":
-        raise SourceError(
-            f"the server has wal_level = {standing.wal_level}: run ALTER SYSTEM SET wal_level = 'logical' there, and "
-            "start it anew"
-        )
+        raise SourceError(WAL_LEVEL.said(level=standing.wal_level))
     if made is not None and (made.system, made.database) != (standing.system, standing.database):
-        raise SourceError(
-            f"another database answers: the source was made on {made.database!r} of cluster {made.system}, and this is "
-            f"{standing.database!r} of {standing.system}; correct its connection, or {_ANEW}"
-        )
+        about = {"known": made.database, "cluster": made.system, "database": standing.database}
+        raise SourceError(OTHER_DATABASE.said(**about, system=standing.system, item=item))
     if standing.published is None and made is not None and made.made:
-        raise SourceError(
-            f"publication {publication!r} of database {standing.database!r} was dropped: changes since then are not "
-            f"sent; create it there, then {_ANEW}"
-        )
+        about = {"publication": publication, "database": standing.database}
+        raise SourceError(PUBLICATION_DROPPED.said(**about, item=item))
     check_publication(standing, tables, publication)
-    _check_slot(standing, made, slot)
+    _check_slot(standing, made, slot, item)
 
 
-def check_log(standing: Standing, read: int) -> None:
-    """Raise `SourceError` if the server's log ends before ``read``, or before where the slot stands."""
+def check_log(standing: Standing, read: int, item: str = "s") -> None:
+    """Raise `SourceError` if the server's log ends before ``read``, or before where the slot stands.
+
+    ``item``: the source's name.
+    """
     known = max(read, 0 if standing.slot is None else standing.slot.confirmed)
     if standing.flushed < known:
-        raise SourceError(
-            f"the server went back to {lsn_text(standing.flushed)}, and the source has read up to {lsn_text(known)}: "
-            "it lost log that was read, because a standby that was behind took over, or it was restored, and what it "
-            f"writes there now is not what was read; {_ANEW}"
-        )
+        about = {"flushed": lsn_text(standing.flushed), "known": lsn_text(known)}
+        raise SourceError(SERVER_BACK.said(**about, item=item))
 
 
 def check_publication(standing: Standing, tables: Iterable[tuple[str, str]], publication: str) -> None:
     """Raise `SourceError` if there is no publication.  ``tables``: what the statement is to name that makes it."""
     if standing.published is None:
         listed = ", ".join(map(_dotted, tables)) or "…"
-        raise SourceError(
-            f"database {standing.database!r} has no publication {publication!r}: run "
-            f"CREATE PUBLICATION {quoted(publication)} FOR TABLE {listed} there"
-        )
+        about = {"database": standing.database, "publication": publication, "quoted": quoted(publication)}
+        raise SourceError(NO_PUBLICATION.said(**about, tables=listed))
 
 
 def check_kinds(standing: Standing, publication: str) -> None:
     """Raise `SourceError` if the publication leaves out changes that no table can do without."""
     if left_out := _left_out(standing, publication):
-        raise SourceError(
-            f"{left_out}: run ALTER PUBLICATION {quoted(publication)} "
-            "SET (publish = 'insert, update, delete, truncate') there"
-        )
+        raise SourceError(KINDS.said(why=left_out, quoted=quoted(publication)))
 
 
 def _left_out(standing: Standing, publication: str) -> str:
@@ -96,51 +186,39 @@ def followed(note: TableNote, standing: Standing, publication: str) -> TableNote
     if note.left:
         return note
     if now is None:
-        why = f"publication {publication!r} does not have it: run ALTER PUBLICATION {quoted(publication)} ADD TABLE "
-        why += f"{_dotted(table)} there, then"
+        why = f"publication {publication!r} does not have it; first run there: "
+        why += f"ALTER PUBLICATION {quoted(publication)} ADD TABLE {_dotted(table)}"
     elif left_out := _left_out(standing, publication):
-        why = f"{left_out}: change that there, then"
+        why = f"{left_out}; first change that there"
     elif note.entries and not now.goes_on(note.entries):
         why = (
             f"publication {publication!r} has left it out for a while, or was altered or made anew, so changes may be "
         )
-        why += "missing:"
+        why += "missing"
     elif now.unlike:
-        why = f"{unlike(now.unlike)}, then"
+        why = unlike(now.unlike)
     elif not (why := rewritten(note, now.shape)):
         return structs.replace(shaped(note, now.shape, standing.flushed), entries=(*sorted(now.entries),))
-    return structs.replace(
-        note, left=f"table {note.table!r} can be read no further: {why} {_TABLE_ANEW.format(note.table)}"
-    )
+    return structs.replace(note, left=why)
 
 
-def _check_slot(standing: Standing, made: SlotNote | None, slot: str) -> None:
+def _check_slot(standing: Standing, made: SlotNote | None, slot: str, item: str) -> None:
     there = standing.slot
     if there is None:
         if made is not None and made.made:
-            raise SourceError(f"replication slot {slot!r} was dropped: the changes that it kept are gone; {_ANEW}")
+            raise SourceError(SLOT_DROPPED.said(slot=slot, item=item))
         return
     if made is None:
-        raise SourceError(
-            f"replication slot {slot!r} is there already, and is not this source's: name another, or drop it "
-            f"(SELECT pg_drop_replication_slot('{slot}'))"
-        )
+        raise SourceError(SLOT_TAKEN.said(slot=slot))
     if (there.plugin, there.database) != (PLUGIN, standing.database):
-        raise SourceError(
-            f"replication slot {slot!r} is not one for {PLUGIN} in database {standing.database!r}: name another"
-        )
+        raise SourceError(SLOT_OTHER.said(slot=slot, plugin=PLUGIN, database=standing.database))
     if there.lost:
-        raise SourceError(
-            f"replication slot {slot!r} is lost: {there.lost}; drop it (SELECT pg_drop_replication_slot('{slot}')), "
-            f"then {_ANEW}"
-        )
+        raise SourceError(SLOT_LOST.said(slot=slot, why=there.lost, item=item))
 
 
-def notices(standing: Standing) -> tuple[str, ...]:
+def notices(standing: Standing, publication: str) -> tuple[str, ...]:
     """Return what an operator should know."""
-    if "truncate" in standing.unpublished:
-        return ("the publication leaves out TRUNCATE: rows that go by it stay here",)
-    return ()
+    return (TRUNCATE.said(quoted=quoted(publication)),) if "truncate" in standing.unpublished else ()
 
 
 def table_of(tables: Sequence[UpstreamTable], wanted: tuple[str, str], publication: str) -> UpstreamTable:
@@ -149,10 +227,7 @@ def table_of(tables: Sequence[UpstreamTable], wanted: tuple[str, str], publicati
         if (table.schema, table.name) == wanted:
             return table
     listed = _dotted(wanted)
-    raise SourceError(
-        f"publication {publication!r} does not have {listed}: run ALTER PUBLICATION {quoted(publication)} ADD TABLE "
-        f"{listed} there"
-    )
+    raise SourceError(UNPUBLISHED.said(publication=publication, quoted=quoted(publication), table=listed))
 
 
 def quoted(name: str) -> str:

@@ -23,6 +23,8 @@ from typing import Final, NamedTuple, TypeAlias, cast
 
 from strandline.algebra.schema import Schema
 from strandline.errors import SourceError
+from strandline.problem import Problem, Stopped, Way
+from strandline.sources.kinds import ANEW
 from strandline.sources.reader import Keyed, Records, TakenBack
 from strandline.sources.readers.postgres.ledger import UNSEEN, ColumnNote, TableNote
 from strandline.sources.readers.postgres.options import table_name
@@ -73,7 +75,7 @@ class Change(NamedTuple):
 
 
 class Stops(Exception):
-    """The table cannot be read beyond this change; the text says why and what to do."""
+    """The table cannot be read beyond this change; the text says why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,16 +103,13 @@ def noted(reference: str, schema: Schema, upstream: UpstreamTable) -> TableNote:
     """
     columns = declared_columns(reference, schema.names, upstream)
     if upstream.published.unlike:
-        raise SourceError(f"table {reference!r} cannot be read: {unlike(upstream.published.unlike)}")
+        raise SourceError(PARTS_UNLIKE.said(table=reference, why=unlike(upstream.published.unlike)))
     key = None
     if upstream.identity in {Identity.DEFAULT, Identity.INDEX} and any(column.key for column in upstream.columns):
         declared = {column.name: name for name, column in columns.items()}
         lacking = [column.name for column in upstream.columns if column.key and column.name not in declared]
         if lacking:
-            raise SourceError(
-                f"table {reference!r} is kept by its key, of which {', '.join(lacking)} is not declared: declare it, "
-                f"or set ALTER TABLE {reference} REPLICA IDENTITY FULL upstream"
-            )
+            raise SourceError(KEY_LACKING.said(table=reference, lacking=", ".join(lacking)))
         key = tuple(declared[column.name] for column in upstream.columns if column.key)
     notes = tuple(map(column_note, columns.values()))
     note = TableNote(reference, key, notes, schema.ddl, upstream.oid, (*sorted(upstream.published.entries),))
@@ -128,10 +127,7 @@ def declared_columns(reference: str, names: Sequence[str], upstream: UpstreamTab
     missing = [name for name, column in found.items() if column is None]
     if missing:
         there = ", ".join(column.name for column in upstream.columns)
-        raise SourceError(
-            f"table {reference!r} has no column {', '.join(missing)} in the publication; it has {there}: "
-            "declare the table with these"
-        )
+        raise SourceError(COLUMN_LACKING.said(table=reference, missing=", ".join(missing), there=there))
     return {name: column for name, column in found.items() if column is not None}
 
 
@@ -144,7 +140,9 @@ def _named(name: str, columns: Sequence[UpstreamColumn]) -> UpstreamColumn | Non
 class Reading:
     """How the changes of one table are read."""
 
-    def __init__(self, reference: str, schema: Schema, note: TableNote) -> None:
+    def __init__(self, reference: str, schema: Schema, note: TableNote, item: str = "t") -> None:
+        """``item``: what the table is called here, for what messages advise."""
+        self.item = item
         self.reference = reference
         self.schema = schema
         self.note = note
@@ -178,12 +176,9 @@ class Reading:
         Raises `Stops`: the table is no longer what it was.
         """
         if self.note.oid not in {None, relation.oid}:
-            raise Stops(f"another table has its name upstream now; {_ANEW.format(self.reference)}")
+            raise Stops("another table has its name upstream now")
         if (relation.schema, relation.name) != self.table:
-            raise Stops(
-                f"it was renamed to {relation.schema}.{relation.name} upstream; rename it back, "
-                f"{_ANEW.format(self.reference)}"
-            )
+            raise Stops(f"it was renamed to {relation.schema}.{relation.name} upstream; first rename it back")
         positions = list[int | None]()
         at = {column.name: n for n, column in enumerate(relation.columns)}
         others = {other.name: other.blank for other in self.note.others or ()}
@@ -194,12 +189,14 @@ class Reading:
                 positions.append(None)
                 continue
             if was.name not in at:
-                raise Stops(f"column {was.name!r} is gone upstream; {_ANEW.format(self.reference)} without it")
+                raise Stops(
+                    f"column {was.name!r} is gone upstream; first add it there, or create the table here without it"
+                )
             now = relation.columns[at[was.name]]
             if not _reads_alike(was, now.type_oid, now.modifier):
                 raise Stops(
                     f"column {was.name!r} was of type {was.type_name} and no longer is, and its rows may have "
-                    f"changed with it; {_ANEW.format(self.reference)}"
+                    "changed with it"
                 )
             if was.since == UNSEEN:
                 self._refuse_other(was, at)
@@ -210,8 +207,8 @@ class Reading:
             own = {n for n, column in enumerate(relation.columns) if column.key}
             if own != {positions[n] for n in self.key}:
                 raise Stops(
-                    f"its replica identity was the key {', '.join(self.note.key or ())} and is another now; set that "
-                    f"key again, or REPLICA IDENTITY FULL, and {_ANEW.format(self.reference)}"
+                    f"its replica identity was the key {', '.join(self.note.key or ())} and is another now; first set "
+                    "that key again, or REPLICA IDENTITY FULL"
                 )
         spare = [(n, name) for name, n in at.items() if name not in declared and others.get(name, True)]
         return Layout(tuple(positions), full, tuple(spare), frozenset(at))
@@ -227,8 +224,7 @@ class Reading:
             if earlier.since and 0 < earlier.number < column.number and earlier.name not in there:
                 raise Stops(
                     f"column {column.name!r} is another one in this change than upstream has now, because column "
-                    f"{earlier.name!r}, which came before it, is not there: one of them was renamed; "
-                    f"{_ANEW.format(self.reference)}"
+                    f"{earlier.name!r}, which came before it, is not there: one of them was renamed"
                 )
 
     def passes(self, message: Insert | Update | Delete, layout: Layout, commit: int) -> None:
@@ -262,7 +258,7 @@ class Reading:
         if old is None or key:
             raise Stops(
                 "a row was updated or deleted, and upstream does not say what it was: its replica identity is no "
-                f"longer FULL; set it, and {_ANEW.format(self.reference)}"
+                "longer FULL; first set it"
             )
         return old
 
@@ -282,7 +278,39 @@ class Reading:
         return Change(tuple(_text(old[n]) if n in self.key else None for n in range(len(old))), gone=True)
 
 
-_ANEW: Final = "then drop the table {} here and create it anew"
+TABLE_LEFT: Final = Problem(
+    "postgres-table-left",
+    "table {table!r} can be read no further: {why}",
+    Stopped.TABLE,
+    (ANEW,),
+)
+TABLE_STOPPED: Final = Problem(
+    "postgres-table-stopped",
+    "table {table!r} cannot be read beyond {at}: {why}",
+    Stopped.TABLE,
+    (ANEW,),
+)
+PARTS_UNLIKE: Final = Problem(
+    "postgres-partition-unlike",
+    "table {table!r} cannot be read: {why}",
+    Stopped.TABLE,
+    (Way("then the next tick reads it"),),
+)
+KEY_LACKING: Final = Problem(
+    "postgres-key-undeclared",
+    "table {table!r} is kept by its key, of which {lacking} is not declared",
+    Stopped.TABLE,
+    (
+        Way("drop the table here, and create it with that column"),
+        Way("run upstream", "ALTER TABLE {table} REPLICA IDENTITY FULL", foreign=True),
+    ),
+)
+COLUMN_LACKING: Final = Problem(
+    "postgres-column-absent",
+    "table {table!r} has no column {missing} in the publication; it has {there}",
+    Stopped.TABLE,
+    (Way("drop the table here, and create it with these"), Way("add the column there, or to the publication")),
+)
 
 
 def _reads_alike(was: ColumnNote, type_oid: int, modifier: int) -> bool:

@@ -16,7 +16,9 @@ from strandline.sources.readers.postgres.server import Name, Server, SlotStandin
 class Watch:
     """The looks of one source at its server."""
 
-    def __init__(self, server: Server, ledger: Ledger, slot_name: str, publication: str) -> None:
+    def __init__(self, server: Server, ledger: Ledger, slot_name: str, publication: str, item: str) -> None:
+        """``item``: the source's name, for what messages advise."""
+        self.item = item
         self._server = server
         self._ledger = ledger
         self._slot = slot_name
@@ -32,8 +34,8 @@ class Watch:
         standing = await self._server.standing(names)
         if self._ledger.slot is None or not self._ledger.slot.made:
             await self._ledger.refresh()  # after the server was asked: a slot of ours that it has is noted by now
-        slot.check(standing, names, self._ledger.slot, self._slot, self._publication)
-        slot.check_log(standing, read)
+        slot.check(standing, names, self._ledger.slot, self._slot, self._publication, self.item)
+        slot.check_log(standing, read, self.item)
         if self._ledger.slot is None or not self._ledger.slot.made:
             standing = await self._made(standing, names)
         assert standing.slot is not None
@@ -49,7 +51,7 @@ class Watch:
         if standing.slot is None or not standing.slot.whole:
             await self._server.create_slot()
             standing = await self._server.standing(tables)
-            slot.check(standing, [], note, self._slot, self._publication)
+            slot.check(standing, [], note, self._slot, self._publication, self.item)
         if standing.slot is None:
             raise Unavailable(f"replication slot {self._slot!r} was made and is gone; it is made again")
         if not standing.slot.whole:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from typing import Final
 
 import pyarrow as pa
 
@@ -12,6 +13,15 @@ from strandline.algebra.schema import Column, Schema
 from strandline.algebra.stored import located, type_of
 from strandline.algebra.stored_values import converted
 from strandline.errors import DefinitionError, InvalidUsage, SourceError
+from strandline.problem import Problem, Stopped, Way
+
+UNFITTING: Final = Problem(
+    "column-unfitting",
+    "{table} cannot be read with this column: {why}",
+    Stopped.NOTHING,
+    (Way("declare it with the type that upstream has"),),
+)
+"""An ALTER … ADD COLUMN is refused for it."""
 
 
 def declarable(there: pa.Schema, locate: Callable[[Schema], object]) -> list[tuple[str, str | None]]:
@@ -37,7 +47,7 @@ def require_fitting(name: str, added: Schema, there: pa.Schema) -> None:
     try:
         located(Schema(tuple(column for column in added if column.name.lower() in known)), there)
     except ValueError as error:
-        raise SourceError(f"{name} cannot be read with this column: {error}") from error
+        raise SourceError(UNFITTING.said(table=name, why=error)) from error
 
 
 def tables_of(schema: Schema, made: Iterator[pa.Table]) -> Iterator[pa.Table]:

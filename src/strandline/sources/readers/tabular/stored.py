@@ -23,12 +23,20 @@ from strandline.errors import InvalidUsage, SourceError
 from strandline.frontier.gauge import Offsets
 from strandline.persist.handles.contents import Rows
 from strandline.plane.staging import Staging
+from strandline.problem import Problem, Stopped, Way
+from strandline.sources.kinds import ANEW
 from strandline.sources.reader import FileDecoder
 from strandline.sources.readers.tabular.declared import tables_of
 from strandline.sources.readers.tabular.gathered import Gathering, Piece
 
 PLAIN_BYTES_MIN: Final = 4 << 20
 """A file that is smaller is read here: that costs less than a Spark job."""
+UNHELD: Final = Problem(
+    "value-unheld",
+    "{table} holds a value that its declared column does not: {why}",
+    Stopped.SOURCE,
+    (Way("correct the value in a version that is not read yet"), ANEW),
+)
 _ID: Final = b"PARQUET:field_id"
 SMALL_BYTES_MAX: Final = 1 << 20
 """So few bytes of files are likely to be at most some ten thousand rows."""
@@ -54,7 +62,9 @@ class StoredFile:
 class TableRows:
     """The rows of the last read of one table."""
 
-    def __init__(self, engine: Staging, decoder: FileDecoder, schema: Schema, what: str) -> None:
+    def __init__(self, engine: Staging, decoder: FileDecoder, schema: Schema, what: str, item: str) -> None:
+        """``what``: the table, and ``item``: the source that reads it, for what messages say."""
+        self._item = item
         self._engine = engine
         self._decoder = decoder
         self._schema = schema
@@ -74,7 +84,7 @@ class TableRows:
         try:
             rows = await self._gathering.rows(self._schema, pieces, until)
         except InvalidUsage as error:
-            raise SourceError(f"{self._what} holds a value that its declared column does not: {error}") from error
+            raise SourceError(UNHELD.said(table=self._what, why=error, item=self._item)) from error
         if not plain:
             return rows
         self.plain_files += len(plain)

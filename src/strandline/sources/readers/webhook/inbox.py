@@ -34,11 +34,20 @@ from strandline.frontier.antichain import Frontier, as_time
 from strandline.persist.handles.records import Record, RecordShard
 from strandline.persist.handles.write import fenced
 from strandline.persist.shard.state import Appended, Fenced, UpperMismatch
+from strandline.problem import Problem, Stopped, Way
+from strandline.sources.kinds import ANEW
 from strandline.sources.readers.webhook.kept import Arrival, Kept, Next, Seen, content, decode, encode, seen_of, size
 from strandline.store.clock import Clock
 
 HOLD: Final = "webhook"
 """The critical reader by which the shard's past is released."""
+APART: Final = Problem(
+    "webhook-shards-apart",
+    "messages {lower} to {upper} are asked for; the webhook's record shard {shard!r} holds {first} to {next}: it and "
+    "the source's shards are of different moments",
+    Stopped.SOURCE,
+    (Way("restore the location's stores to one moment"), ANEW),
+)
 KEYS_MAX: Final = 100_000
 RELEASE_EVERY: Final = 16
 """The shard's past is released when so many more appends can be added up."""
@@ -92,7 +101,10 @@ class Inbox:
     ``room``: how many bytes may wait.  ``remember_ms``: how long a key is remembered.
     """
 
-    def __init__(self, clock: Clock, shard: RecordShard, epoch: int, *, room: int, remember_ms: int) -> None:
+    def __init__(
+        self, clock: Clock, shard: RecordShard, epoch: int, *, room: int, remember_ms: int, name: str = "s"
+    ) -> None:
+        self._name = name
         self._clock = clock
         self._shard = shard
         self._epoch = epoch
@@ -114,9 +126,11 @@ class Inbox:
         """How many bytes wait to be ingested."""
 
     @classmethod
-    async def open(cls, clock: Clock, shard: RecordShard, epoch: int, *, room: int, remember_ms: int) -> Inbox:
-        """Return the inbox kept in ``shard`` (opened under ``epoch``)."""
-        opened = cls(clock, shard, epoch, room=room, remember_ms=remember_ms)
+    async def open(
+        cls, clock: Clock, shard: RecordShard, epoch: int, *, room: int, remember_ms: int, name: str = "s"
+    ) -> Inbox:
+        """Return the inbox kept in ``shard`` (opened under ``epoch``) of the source ``name``."""
+        opened = cls(clock, shard, epoch, room=room, remember_ms=remember_ms, name=name)
         await opened.refresh()
         return opened
 
@@ -177,10 +191,8 @@ class Inbox:
         at = bisect_right(self._arrivals, lower, key=lambda each: each.end)
         first = self._arrivals[at].first if at < len(self._arrivals) else self.next
         if lower < upper and (lower < first or self.next < upper):
-            raise SourceError(
-                f"messages {lower} to {upper} are asked for; the webhook's record shard {self._shard.shard!r} holds "
-                f"{first} to {self.next}: it and the source's shards are of different moments; restore them together"
-            )
+            about = {"lower": lower, "upper": upper, "shard": self._shard.shard, "first": first, "next": self.next}
+            raise SourceError(APART.said(**about, item=self._name))
         for arrival in islice(self._arrivals, at, None):
             if arrival.first >= upper:
                 break

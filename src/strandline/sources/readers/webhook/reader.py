@@ -23,6 +23,7 @@ from strandline.connections.addresses import Address
 from strandline.connections.ports import cannot_listen
 from strandline.frontier.gauge import Offsets
 from strandline.persist.handles.contents import Rows
+from strandline.problem import Problem, Stopped, Way
 from strandline.sources.reader import MessageDecoder, Plain, ReaderKind, Records, Surroundings
 from strandline.sources.readers.webhook.inbox import Inbox
 from strandline.sources.readers.webhook.options import WebhookOptions, check_schema, clash
@@ -43,6 +44,15 @@ _RAW: Final = pa.schema(
         pa.field("headers", pa.list_(pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())]))),
         pa.field(TIME, pa.int64()),
     ]
+)
+
+
+UNHEARD: Final = Problem(
+    "webhook-unheard",
+    "nothing can be sent to {place}: {why} (option `listen`)",
+    Stopped.NOTHING,
+    (Way("free that address, and the next tick listens again"),),
+    "What was sent before.",
 )
 
 
@@ -85,7 +95,7 @@ class WebhookReader:
 
     def _why_unheard(self, error: OSError) -> str:
         why = cannot_listen(Address(*self._options.place), error.strerror or str(error))
-        return f"nothing can be sent to {self._options.listen}{self._options.path}: {why} (option `listen`)"
+        return UNHEARD.said(place=f"{self._options.listen}{self._options.path}", why=why)
 
     async def read(self, slices: Sequence[Slice], *, table: str, locate: bool) -> Rows:
         """Return the rows of these messages; they are in this process."""
@@ -128,7 +138,9 @@ class WebhookReader:
 
 async def _open(options: WebhookOptions, given: Surroundings) -> WebhookReader:
     shard = await given.progress()
-    inbox = await Inbox.open(given.clock, shard, given.epoch, room=options.max_waiting, remember_ms=options.remember)
+    inbox = await Inbox.open(
+        given.clock, shard, given.epoch, room=options.max_waiting, remember_ms=options.remember, name=given.name
+    )
     return WebhookReader(inbox, WebhookServer(inbox, options), given.messages, given.schema, options)
 
 

@@ -15,6 +15,7 @@ from typing import Any, Final, LiteralString, cast
 from psycopg import sql
 
 from strandline.errors import SourceError, Unavailable
+from strandline.problem import Problem, Stopped, Way
 from strandline.sources.readers.postgres.pgoutput import Identity, lsn_number
 from strandline.sources.readers.postgres.server import (
     Name,
@@ -27,6 +28,27 @@ from strandline.sources.readers.postgres.server import (
     UpstreamTable,
 )
 
+OLD: Final = Problem(
+    "postgres-server-old",
+    "{place} has version {version}: a source needs {least} or later",
+    Stopped.SOURCE,
+    (Way("upgrade the server, or correct the source's connection"),),
+)
+DENIED: Final = Problem(
+    "postgres-denied",
+    "{place}: {what}: {why}",
+    Stopped.SOURCE,
+    (Way("give the role REPLICATION, and SELECT on the tables, and BYPASSRLS if they have row security"),),
+)
+NOT_THERE: Final = Problem(
+    "postgres-not-there", "{place}: {what}: {why}", Stopped.SOURCE, (Way("create there what it names"),)
+)
+MISSED: Final = Problem(
+    "postgres-changes-missed",
+    "{place}: {what}: {why}, or did not for a while: what changed meanwhile cannot be read",
+    Stopped.SOURCE,
+    (Way("define the source anew, as `strandline anew` does"),),
+)
 _PUBLISHED: Final = """
     pg_publication AS pub
         JOIN (SELECT * FROM pg_publication_tables WHERE pubname = {publication} {only}) AS p ON p.pubname = pub.pubname
@@ -188,7 +210,7 @@ def in_order(snapshot: str) -> str:
 def check_version(version: int, place: str) -> None:
     """Raise `SourceError` if a server is too old to be asked."""
     if version < VERSION_MIN:
-        raise SourceError(f"{place} has version {version // 10_000}: a source needs {VERSION_MIN // 10_000} or later")
+        raise SourceError(OLD.said(place=place, version=version // 10_000, least=VERSION_MIN // 10_000))
 
 
 def standing_query(slot: str, publication: str, only: Collection[Name], version: int) -> sql.Composed:
@@ -297,17 +319,11 @@ def refused(place: str, what: str, state: str, why: str) -> SourceError | Unavai
     """
     match state:
         case "42501":
-            return SourceError(
-                f"{place}: {what}: {why}; the role needs REPLICATION, and SELECT on the tables, and BYPASSRLS if they "
-                "have row security"
-            )
+            return SourceError(DENIED.said(place=place, what=what, why=why))
         case "42P01" | "3F000":
-            return SourceError(f"{place}: {what}: {why}")
+            return SourceError(NOT_THERE.said(place=place, what=what, why=why))
         case "42704":
-            return SourceError(
-                f"{place}: {what}: {why}, or did not for a while: what changed meanwhile cannot be read; drop "
-                "the source and its tables here, and create them anew"
-            )
+            return SourceError(MISSED.said(place=place, what=what, why=why))
         case "55006":
             return SlotInUse(f"{place}: {what}: another session has the slot: {why}")
         case "55P03":

@@ -1,0 +1,84 @@
+"""Anew: an item is defined again, with all that reads it, in one write: a source that has lost its place upstream, say.
+
+A source is read from the start, into shards of its own; what reads it is made again, each item by the statement that it
+was made with.  All of it is tried on a scratch copy of the catalog first.  So where upstream refuses the source, or a
+process ends in between, everything is as it was.
+
+What is gone is the history of the item and of what reads it: they begin anew.
+"""
+
+from __future__ import annotations
+
+from graphlib import TopologicalSorter
+from operator import methodcaller
+from typing import Any, Final
+
+from strandline.controller.core import Core
+from strandline.controller.defining import altering
+from strandline.controller.defining.creating import create
+from strandline.controller.defining.trying.adopting import adopt
+from strandline.controller.defining.trying.making import Made
+from strandline.controller.defining.trying.scratch import Scratch
+from strandline.controller.defining.trying.trial import Trial
+from strandline.controller.introspection.definition import definition
+from strandline.controller.language import statements
+from strandline.controller.language.altering import Alter
+from strandline.controller.location.catalog import Catalog, needs, unknown
+from strandline.controller.location.items import (
+    IndexItem,
+    Item,
+    Materialization,
+    SharedSource,
+    Source,
+    SourceTable,
+    View,
+)
+from strandline.errors import DefinitionError
+
+_DERIVED: Final = (Source, SharedSource, SourceTable, View, IndexItem, Materialization)
+"""What can be made again of what is elsewhere: the rows of a table are only here."""
+
+
+async def anew(core: Core, name: str, *, apply: bool) -> dict[str, Any]:
+    """Return the statements that define the item called ``name`` again, with what reads it.
+
+    ``apply``: and have them done.
+
+    Raises:
+        DefinitionError: there is no such item that can be made of what is elsewhere, with candidates; a view over it is
+            being replaced; or a statement is refused, because upstream has nothing to read.  Nothing was changed.
+        InvalidUsage: it is to be applied, and this environment does not write.
+        Unavailable: the definitions have changed meanwhile, or the source cannot be opened.  Nothing was changed.
+    """
+    catalog = core.catalog
+    made = _made_again(catalog, name)
+    texts = [text for item in made for text in statements.split(definition(item))]
+    if apply:
+        scratch, epoch = Scratch(core), core.require_writing().epoch
+        gone = frozenset(item.name.lower() for item in made)
+        await scratch.catalogs.change(epoch, methodcaller("lacking", gone))
+        for text in texts:
+            match statements.parse(text):
+                case statement if isinstance(statement, statements.Create):
+                    await create(scratch, statement)
+                case statement if isinstance(statement, Alter):
+                    await altering.alter(scratch, statement)
+        await scratch.catalogs.change(epoch, methodcaller("with_defined", catalog.defined))
+        await adopt(core, Trial(scratch, Made((), (), (), ()), ()))
+    return {"name": made[0].name, "items": [item.name for item in made], "statements": texts, "applied": apply}
+
+
+def _made_again(catalog: Catalog, name: str) -> list[Item]:
+    """Return what is to be made, in an order in which it can be."""
+    if not isinstance(catalog.find(name), _DERIVED):
+        there = (each.name for each in catalog.items.values() if isinstance(each, _DERIVED))
+        raise unknown("source, view, index or materialization", name, there)
+    gone = catalog.downstream(name)
+    for each in gone:
+        if isinstance(item := catalog.items[each], View) and item.replaces:
+            raise DefinitionError(
+                f"{item.replaces!r} is being replaced: wait until the new query has its place, or take it back with "
+                f"DROP MATERIALIZED VIEW {item.name}"
+            )
+    read = {each: gone & needs(catalog.items[each]) for each in sorted(gone)}
+    return [catalog.items[each] for each in TopologicalSorter(read).static_order()]

@@ -1,0 +1,135 @@
+"""The rows of a file that is gone are withdrawn: exactly these, at a new time; or it is refused.  Over lists."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.controller.ways.site import Site, follow
+from tests.controller.ways.test_files import NAME, Lines, define, write
+
+from strandline.errors import DefinitionError, InvalidUsage, SourceError
+
+A, B, C = "a.csv", "b.csv", "c.csv"
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Iterator[Site]:
+    """A source of files, and a view over it."""
+    made = Site(tmp_path, Lines())
+    yield made
+    made.env.close()
+
+
+def filled(site: Site, more: str = "") -> None:
+    """Have three files durable, two of which share a row."""
+    write(site, A, 1, 2, 2)
+    write(site, B, 2, 3)
+    write(site, C, 4)
+    define(site, more)
+    site.clean()
+    site.clean()
+
+
+def remove(site: Site, *names: str) -> None:
+    """Delete files, and look."""
+    for name in names:
+        (site.root / "in" / name).unlink()
+    site.tick()
+
+
+def test_the_rows_of_a_file_go_and_those_of_others_stay(site: Site) -> None:
+    """Damage: a row that another file has too goes with the file, or one copy of it stays."""
+    filled(site)
+    before = site.env.status()["collections"][NAME]["upper"] - 1
+    remove(site, A)
+    told = site.env.withdraw(NAME, [A])
+    assert (told["applied"], told["withdrawn"]) == (False, None)
+    assert "vanished" in site.tick()["problems"][NAME], "nothing was changed"
+    assert site.env.withdraw(NAME, [A], apply=True)["withdrawn"] == 3
+    site.clean()
+    assert site.rows("v") == [(2,), (3,), (4,)]
+    assert site.rows(NAME, before) == [(1,), (2,), (2,), (2,), (3,), (4,)], "earlier times are read as before"
+    assert site.env.withdraw(NAME, [A], apply=True)["withdrawn"] == 0, "twice is once"
+    site.reopen()
+    site.clean()
+    assert site.rows("v") == [(2,), (3,), (4,)]
+
+
+def test_a_file_that_was_skipped_before_is_withdrawn_later(site: Site) -> None:
+    """Damage: who kept the rows at first can never let them go."""
+    filled(site)
+    remove(site, A)
+    site.env.skip(NAME, file=A, apply=True)
+    site.clean()
+    assert site.env.withdraw(NAME, [A], apply=True)["withdrawn"] == 3
+    site.clean()
+    assert site.rows("v") == [(2,), (3,), (4,)]
+
+
+def test_rows_of_two_files_that_are_gone_are_withdrawn_together(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Damage: the rows of a file that was skipped, which were to stay, go with those of another."""
+    filled(site)
+    remove(site, A)
+    site.env.skip(NAME, file=A, apply=True)
+    site.clean()
+    remove(site, B)
+    with pytest.raises(InvalidUsage, match=f"goes on without '{A}', whose rows it has") as refused:
+        site.env.withdraw(NAME, [B], apply=True)
+    assert "vanished" in site.tick()["problems"][NAME], "nothing was changed"
+    assert len(site.rows("v")) == 6
+    text = str(refused.value)
+    follow(site.env, text[text.index("strandline source skip") :], monkeypatch)
+    site.clean()
+    assert site.rows("v") == [(4,)]
+
+
+def test_a_file_that_another_takes_rows_back_of_is_refused(site: Site) -> None:
+    """Damage: the collection is negative, which is an error for every reader."""
+    filled(site, ", retract '*.retract.csv'")
+    write(site, "x.retract.csv", 1)
+    site.clean()
+    assert site.rows("v") == [(2,), (2,), (2,), (3,), (4,)]
+    remove(site, A)
+    with pytest.raises(InvalidUsage, match="other files .* take back rows of these"):
+        site.env.withdraw(NAME, [A], apply=True)
+    site.clean()
+    assert site.rows("v") == [(2,), (2,), (2,), (3,), (4,)]
+
+
+def test_where_other_files_are_gone_nothing_is_withdrawn(site: Site) -> None:
+    """Damage: the rows of all files that have left their directory are taken for those of the one that is named."""
+    filled(site, ", retain 'false'")
+    remove(site, A, B)
+    site.clean()
+    with pytest.raises(SourceError, match=f"'{B}' vanished"):
+        site.env.withdraw(NAME, [A], apply=True)
+    site.clean()
+    assert len(site.rows("v")) == 6
+
+
+def test_errors_that_were_dismissed_stay_so_and_others_stay(site: Site) -> None:
+    """Damage: what an operator dismissed is an error again, or what is still wrong is none."""
+    filled(site, ", on_error 'continue'")
+    write(site, "bad.csv", "x", 5)
+    site.clean()
+    site.env.skip(NAME, apply=True)
+    write(site, "worse.csv", "y", "z", 6)
+    site.clean()
+    remove(site, A)
+    assert site.env.withdraw(NAME, [A], apply=True)["withdrawn"] == 3
+    site.clean()
+    assert site.rows("v") == [(2,), (3,), (4,), (5,), (6,)]
+    assert site.env.status()["collections"][NAME]["errors"]["rows"] == 2
+
+
+def test_what_cannot_be_withdrawn_is_refused(site: Site) -> None:
+    """Damage: a typing mistake reads all files, and says nothing."""
+    filled(site)
+    with pytest.raises(DefinitionError, match=r"has taken no file 'd\.csv'"):
+        site.env.withdraw(NAME, ["d.csv"], apply=True)
+    with pytest.raises(DefinitionError, match="there is no source 'v'"):
+        site.env.withdraw("v", [A])
+    with pytest.raises(InvalidUsage, match="name the files"):
+        site.env.withdraw(NAME, [], apply=True)
