@@ -80,6 +80,8 @@ class Shown:
     plans: dict[str, dict[str, Any]] = field(default_factory=dict)
     counted: list[str] = field(default_factory=list)
     """Whose errors were asked for."""
+    asked: list[dict[str, Any]] = field(default_factory=list)
+    """The queries that are answered."""
 
     def figures(self) -> dict[str, Any]:
         return {
@@ -92,6 +94,9 @@ class Shown:
             "store": {"retries": 3, "gc_runs": 5},
             "steps": {},
         }
+
+    def queries(self) -> list[dict[str, Any]]:
+        return list(self.asked)
 
     def errors(self, name: str) -> dict[str, Any]:
         self.counted.append(name)
