@@ -210,12 +210,13 @@ def test_what_goes_on_by_itself_is_told_once_and_has_no_commands() -> None:
 def test_the_queries_that_run_are_shown_with_the_command_that_cancels_each(console: Console) -> None:
     """Damage: who sees that the machine is busy must find another tool to learn with what."""
     told = {"who": "ada at 10.0.0.9", "since": BEGUN_MS - 65_000, "ms": 65_000, "stage": "computes"}
-    console.env.asked = [{"number": 12, **told, "text": "SELECT count(*) FROM range(1000000) a"}]
-    console.env.asked += [{"number": 13, **told, "text": "x" * 1_000_000}]
-    assert console.json("/api/environment")["queries"] == [], "it answers from the last look"
+    console.env.asked = [{"number": 13, **told, "text": "SELECT count(*) FROM range(1000000) a"}]
+    console.env.asked += [{"number": 14, **told, "text": "x" * 1_000_000}]
+    before = [each["number"] for each in console.json("/api/environment")["queries"]]
+    assert before == [12], "it answers from the last look"
     console.watch.look()
     first, long = console.json("/api/environment")["queries"]
-    assert (first["who"], first["stage"], first["cancel"]) == ("ada at 10.0.0.9", "computes", "strandline cancel 12")
+    assert (first["who"], first["stage"], first["cancel"]) == ("ada at 10.0.0.9", "computes", "strandline cancel 13")
     assert first["since_at"] == "2026-09-21T14:12:15Z"
     assert first["text"] == "SELECT count(*) FROM range(1000000) a"
     assert len(long["text"]) < 3_000
