@@ -336,7 +336,7 @@ def test_queries_and_ways_out_are_commands_to_copy(browser: Browser, hour: Conso
     with page_of(browser, permissions=["clipboard-read", "clipboard-write"]) as page:
         page.goto(hour.url)
         panel = page.locator("#panel")
-        expect(panel).to_contain_text("1 query now")
+        expect(panel).to_contain_text("Running queries: 1")
         expect(panel).to_contain_text("12 ada at 10.0.0.9:51514, since 2026-09-21T14:12:15Z")
         expect(panel.locator(".queries pre")).to_contain_text("GROUP BY city ORDER BY n DESC")
         broken = panel.locator(".reason.broken").filter(has_text="connection refused at db:5432")
@@ -348,7 +348,7 @@ def test_queries_and_ways_out_are_commands_to_copy(browser: Browser, hour: Conso
         hour.env.asked.append({**hour.env.asked[0], "number": 13})
         hour.watch.look()
         try:
-            expect(panel).to_contain_text("2 queries now")
+            expect(panel).to_contain_text("Running queries: 2")
             expect(page.get_by_label("Copy strandline cancel 12")).to_be_focused()  # though the card was drawn anew
         finally:
             hour.env.asked.pop()

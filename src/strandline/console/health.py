@@ -34,7 +34,7 @@ STALE_MS_MIN: Final = 60_000
 STALE_TICKS: Final = 60
 assert LATE_TICKS < STALE_TICKS
 assert LATE_MS_MIN < STALE_MS_MIN
-WAYS_MAX: Final = 8
+WAYS_MAX: Final = 4
 """So many commands stand beside a reason that several items share; each item has all of its own."""
 SOURCES: Final = frozenset({"source", "source table", "shared source"})
 

@@ -63,15 +63,15 @@ export function table(heads, rows) {
   return h("div", { class: "scroll" }, h("table", {}, h("thead", {}, h("tr", {}, head)), h("tbody", {}, rows.map((row) => h("tr", {}, row.map(cell))))));
 }
 
-// A command to type, and what it does; a button copies it where the browser lets it.
-export function command(text, does) {
+// A command to type; a button copies it where the browser lets it.
+export function command(text) {
   const copy = h("button", { type: "button", class: "quiet", "aria-label": `Copy ${text}` }, "Copy");
   copy.addEventListener("click", async () => {
     await navigator.clipboard.writeText(text);
     copy.textContent = "Copied";
     setTimeout(() => { copy.textContent = "Copy"; }, COPIED_MS);
   });
-  return h("div", { class: "way" }, h("code", {}, text), navigator.clipboard ? copy : null, does ? h("small", {}, does) : null);
+  return h("div", { class: "way" }, h("code", {}, text), navigator.clipboard ? copy : null);
 }
 
 // ---- numbers --------------------------------------------------------------------------------------------------------
@@ -85,9 +85,9 @@ export function many(value) {
 }
 
 // A count with its noun; `one` may be in the plural already, as the units of upstreams are.
-export function count(value, one, several) {
+export function count(value, one) {
   const noun = one.replace(/s$/, "");
-  return `${many(value)} ${value === 1 ? noun : several ?? `${noun}s`}`;
+  return `${many(value)} ${value === 1 ? noun : `${noun}s`}`;
 }
 
 export const short = (value) => (value < 10000 ? many(value) : compact.format(value));
@@ -125,7 +125,7 @@ function ago(ms) {
 export function when(at, ms) {
   if (!at) return h("span", {}, ms === null || ms === undefined ? "–" : String(ms));
   const [day, clock] = at.split("T");
-  return h("span", { class: "moment" }, h("time", { datetime: at }, `${day}T`, h("wbr"), clock), " ", h("small", { "data-ms": String(ms) }, ago(ms)));
+  return h("span", { class: "moment" }, h("time", { datetime: at }, h("span", {}, `${day}T`), h("wbr"), h("span", {}, clock)), " ", h("small", { "data-ms": String(ms) }, ago(ms)));
 }
 
 export function age(ms) {

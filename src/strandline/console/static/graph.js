@@ -4,10 +4,11 @@ import { $, HEALTHS, count, dot, h, lagOf, many, named, place, s, short, span } 
 import { MARGIN, arranged, drawn, layered } from "/layout.js";
 
 const FORMS = { // sizes in pixels; `tall`: of the least item; `screens`: so high may the graph be
-  cards: { wide: [150, 220], tall: 54, gap: 12, step: [30, 72], turnedStep: 30, thin: 4, screens: 1 },
-  names: { wide: [100, 180], tall: 30, gap: 8, step: [22, 60], turnedStep: 26, thin: 3, screens: 1.5 },
+  cards: { wide: [150, 220], tall: 54, gap: 12, step: [30, 72], turnedStep: 30, thin: 6, screens: 1 },
+  names: { wide: [100, 180], tall: 30, gap: 8, step: [22, 60], turnedStep: 26, thin: 4, screens: 1.5 },
   dots: { wide: [24, 24], tall: 24, gap: 2, step: [28, 90], turnedStep: 26, thin: 0, screens: 1 },
 };
+const WAYS = [["cards", false], ["cards", true], ["names", false], ["names", true], ["names", true, true]]; // the last folds
 const TALL_MIN = 420;
 const AROUND = 180; // what else stands above and below the graph on a screen
 const nodes = new Map(); // by name: its button
@@ -60,16 +61,14 @@ export function fit() {
   if (!nodes.size) return;
   const wide = $("graph").clientWidth;
   const tall = Math.max(TALL_MIN, innerHeight - AROUND);
-  for (const name of ["cards", "names"]) {
-    for (const turned of [false, true]) {
-      const room = tall * FORMS[name].screens;
-      const found = tried(name, turned, turned ? wide - 2 * MARGIN : Infinity, wide);
-      if (found && found.wide <= wide && found.tall <= room) return settle(found);
-    }
+  const fits = (found) => found && found.wide <= wide && found.tall <= tall * FORMS[found.name].screens;
+  for (const [name, turned, folds] of WAYS) {
+    const found = tried(name, turned, turned ? wide - 2 * MARGIN : Infinity, wide);
+    if (fits(found) && (folds || !found.folded)) return settle(found);
   }
-  for (let room = tall - 2 * MARGIN; room < 4 * tall; room *= 1.25) {
+  for (let room = tall / 2; room < 4 * tall; room *= 1.2) {
     const found = tried("dots", false, room, wide);
-    if (found && found.wide <= wide) return settle(found);
+    if (found.wide <= wide) return settle(found);
   }
   settle(tried("dots", true, wide - 2 * MARGIN, wide));
 }
@@ -78,16 +77,18 @@ function tried(name, turned, room, wide) {
   const how = FORMS[name];
   const [least, most] = how.wide;
   const inside = wide - 2 * MARGIN;
-  const longest = Math.max(...layers.map((layer) => layer.filter((spot) => spot.item).length));
+  const counted = layers.map((layer) => layer.filter((spot) => spot.item).length);
+  const longest = Math.max(...counted);
   let [each, step] = [most, how.turnedStep];
   if (turned) {
+    const whole = Math.min(...layers.map((layer, at) => (inside - 2 * how.thin * (layer.length - counted[at])) / counted[at] - how.gap));
     const side = Math.max(1, Math.min(longest, Math.floor((inside + how.gap) / (least + how.gap))));
-    each = Math.min(most, Math.floor((inside - (side - 1) * how.gap) / side));
+    each = Math.min(most, Math.floor(whole >= least ? whole : (inside + how.gap) / side - how.gap));
   } else if (name !== "dots") {
     const between = layers.length - 1;
     each = Math.min(most, Math.floor((inside - between * how.step[0]) / layers.length));
     step = between ? Math.min(how.step[1], Math.floor((inside - layers.length * each) / between)) : 0;
-    if (each < least || longest * how.tall > FORMS[name].screens * 2 * innerHeight) return null;
+    if (each < least || longest * how.tall > how.screens * 2 * innerHeight) return null;
   } else step = how.step[0];
   const sheet = drawing.parentNode;
   sheet.className = `sheet ${name}`;
@@ -96,14 +97,14 @@ function tried(name, turned, room, wide) {
     const high = name === "dots" ? how.tall : nodes.get(spot.item.name).offsetHeight;
     return turned ? [high, each] : [each, high];
   };
-  const [long, across] = arranged(layers, { size, room, gap: how.gap, step, thin: how.thin });
+  const [long, across, folded] = arranged(layers, { size, room, gap: how.gap, step, thin: how.thin });
   const spare = wide - long;
   if (name === "dots" && !turned && spare > 0 && layers.length > 1) { // lanes are as near as can be; layers need not
     const wider = Math.min(how.step[1], step + spare / (layers.length - 1));
     const [again] = arranged(layers, { size, room, gap: how.gap, step: wider, thin: how.thin });
-    return { name, turned, wide: again, tall: across };
+    return { name, turned, folded, wide: again, tall: across };
   }
-  return turned ? { name, turned, wide: across, tall: long } : { name, turned, wide: long, tall: across };
+  return turned ? { name, turned, folded, wide: across, tall: long } : { name, turned, folded, wide: long, tall: across };
 }
 
 function settle(found) {
@@ -134,7 +135,7 @@ function figures(item) {
   if (item.phase && !["following", "Idle"].includes(item.phase)) parts.push(item.phase.replace(/(?<=[a-z])(?=[A-Z])/g, " ").toLowerCase());
   const lag = lagOf(item);
   if (lag !== null) parts.push(span(lag));
-  return parts.join(" · ");
+  return parts.map((part) => part.replaceAll(" ", "\u00a0")).join(" · "); // no line ends inside of a figure
 }
 
 // Writes what is known of each item now.  `wanted`: those that were found, null: all.

@@ -55,17 +55,19 @@ export function layered(items) {
 }
 
 // Gives each spot its place `[along, across]` and its size.  `how.size(spot)`: that of an item; `how.room`: across, for
-// one lane; `how.gap`: between items; `how.step`: between layers.  Returns how long and how wide all is.
+// one lane; `how.gap`: between items; `how.step`: between layers.  Returns how long and how wide all is, and whether a layer
+// has several lanes.
 export function arranged(layers, how) {
-  let [along, widest] = [MARGIN, 0];
+  let [along, widest, folded] = [MARGIN, 0, false];
   for (const layer of layers) {
     const lanes = [];
     for (const spot of layer) {
       spot.size = spot.item ? how.size(spot) : [0, how.thin];
       let lane = lanes[lanes.length - 1];
-      if (!lane || lane.wide + how.gap + spot.size[1] > how.room) lanes.push((lane = { spots: [], wide: -how.gap, long: 0 }));
-      spot.across = lane.wide + how.gap;
+      if (!lane || lane.next + spot.size[1] > how.room) lanes.push((lane = { spots: [], wide: 0, next: 0, long: 0 }));
+      spot.across = lane.next;
       lane.wide = spot.across + spot.size[1];
+      lane.next = lane.wide + (spot.item ? how.gap : how.thin);
       lane.long = Math.max(lane.long, spot.size[0]);
       lane.spots.push(spot);
     }
@@ -75,13 +77,14 @@ export function arranged(layers, how) {
       along += lane.long + how.gap;
     }
     along -= how.gap;
+    folded ||= lanes.length > 1;
     layer.wide = Math.max(...lanes.map((lane) => lane.wide));
     widest = Math.max(widest, layer.wide);
     for (const spot of layer) if (!spot.item) [spot.along, spot.size[0]] = [begin, along - begin];
     along += how.step;
   }
   for (const layer of layers) for (const spot of layer) spot.across += MARGIN + (widest - layer.wide) / 2;
-  return [along - how.step + MARGIN, widest + 2 * MARGIN];
+  return [along - how.step + MARGIN, widest + 2 * MARGIN, folded];
 }
 
 // Returns the line through the middles of places, as a path.

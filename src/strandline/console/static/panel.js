@@ -33,10 +33,18 @@ export function learn(found) {
 
 // ---- reasons --------------------------------------------------------------------------------------------------------
 
-function names(all, known) {
+function names(label, all, known) {
+  if (!all.length) return null;
   const one = (name) => (known.has(name) ? link(name) : named(name));
   const rest = all.slice(NAMES_MAX);
-  return h("div", { class: "links" }, all.slice(0, NAMES_MAX).map(one), rest.length ? h("details", {}, h("summary", {}, `and ${many(rest.length)} more`), h("div", { class: "links" }, rest.map(one))) : null);
+  const more = rest.length ? h("details", {}, h("summary", {}, `and ${many(rest.length)} more`), h("div", { class: "links" }, rest.map(one))) : null;
+  return h("div", { class: "links" }, label ? h("small", {}, label) : null, all.slice(0, NAMES_MAX).map(one), more);
+}
+
+// Commands, each followed by what it does; what several of them do is said once, after the last.
+function ways(all) {
+  const says = (way, at) => (way.does && way.does !== all[at + 1]?.does ? h("small", {}, way.does) : null);
+  return all.length ? h("div", { class: "ways" }, all.flatMap((way, at) => [command(way.command), says(way, at)])) : null;
 }
 
 function reason(each, known, own) {
@@ -44,9 +52,9 @@ function reason(each, known, own) {
   const behind = own && !each.items.includes(own);
   return h("li", { class: `reason ${each.health}` },
     h("p", {}, word(each.health), " ", behind ? "It is behind because another item stands still: " : null, dated(each.why)),
-    others.length ? h("div", { class: "whom" }, own ? h("small", {}, behind ? "stands still" : "so are") : null, names(others, known)) : null,
-    each.stops.length ? h("div", { class: "whom" }, h("small", {}, `stops ${count(each.stops.length, "item")}`), names(each.stops, known)) : null,
-    each.ways.length ? h("div", { class: "ways" }, each.ways.map((way) => command(way.command, way.does))) : null);
+    names(behind ? "of" : own ? "also of" : null, others, known),
+    names(`stops ${count(each.stops.length, "item")}:`, each.stops, known),
+    ways(each.ways));
 }
 
 // ---- an item --------------------------------------------------------------------------------------------------------
@@ -57,7 +65,7 @@ function facts(item) {
   const about = first && first.about ? ` of about ${many(first.about)}` : "";
   const held = ["source", "source table"].includes(item.kind) && item.lag ? item.lag[item.unit] : null;
   const time = (title, ms, at) => (ms === undefined || ms === null ? null : fact(title, when(at, ms), at ? String(ms) : null));
-  return h("dl", { class: "facts" }, [
+  const known = [
     lag === null ? null : fact("Freshness", span(lag)),
     item.upper === null && typeof item.since === "number" ? fact("Upper", "closed") : time("Upper", item.upper, item.upper_at),
     time("Since", item.since, item.since_at),
@@ -73,7 +81,8 @@ function facts(item) {
     item.index && item.index.memory !== undefined ? fact("Look-ups", many(item.index.memory), `${many(item.index.scanned)} by a scan`) : null,
     item.holders === undefined ? null : fact("Holders", many(item.holders)),
     item.instance ? fact("Instance", link(item.instance)) : null,
-  ].filter(Boolean));
+  ].filter(Boolean);
+  return known.length ? h("dl", { class: "facts" }, known) : null;
 }
 
 const errorsOf = (errors) => card("errors", [errors], () => [
@@ -155,12 +164,12 @@ function attention({ reasons, items }) {
 }
 
 const queriesOf = (queries) => card("queries", [queries.map((each) => [each.number, each.stage])], () => [
-  h("h3", {}, queries.length ? `${count(queries.length, "query", "queries")} now` : "No query now"),
+  h("h3", {}, queries.length ? `Running queries: ${many(queries.length)}` : "No query runs"),
   queries.length ? h("ol", { class: "queries" }, queries.map((each) => h("li", {},
     h("p", {}, h("b", {}, String(each.number)), ` ${each.who}, since `, when(each.since_at, each.since), `: ${each.stage}`),
     h("pre", { tabindex: "0" }, each.text),
-    command(each.cancel, null)))) : null,
-  h("p", { class: "sub" }, queries.length ? "This page changes nothing: type the command in the project's directory." : "Statements that are answered stand here, each with the command that cancels it."),
+    command(each.cancel)))) : null,
+  h("p", { class: "sub" }, queries.length ? "This page changes nothing: type the command in the project's directory." : "Statements that are run stand here, each with the command that cancels it."),
 ]);
 
 export function showEnvironment(found, seen) {
