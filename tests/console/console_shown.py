@@ -217,7 +217,7 @@ def items_of(count: int) -> dict[str, dict[str, Any]]:
         if kind == "view":
             found[name] |= {"rows": 1 + number * number, "lag": {"ms": 17_000 if number % 9 == 0 else 800, "rows": 1}}
         if number % 17 == 3:
-            found[name]["problem"] = f"the endpoint of the {kind}s does not answer: connection refused at db:5432"
+            found[name]["problem"] = f"this {kind} cannot go on: connection refused at db:5432"
     return found
 
 

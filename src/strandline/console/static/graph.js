@@ -4,7 +4,7 @@ import { $, HEALTHS, count, dot, h, lagOf, many, named, place, s, short, span } 
 import { MARGIN, arranged, drawn, layered } from "/layout.js";
 
 const FORMS = { // sizes in pixels; `tall`: of the least item; `screens`: so high may the graph be
-  cards: { wide: [150, 220], tall: 54, gap: 12, step: [30, 72], turnedStep: 30, thin: 6, screens: 1 },
+  cards: { wide: [138, 220], tall: 54, gap: 12, step: [30, 72], turnedStep: 30, thin: 6, screens: 1 },
   names: { wide: [100, 180], tall: 30, gap: 8, step: [22, 60], turnedStep: 26, thin: 4, screens: 1.5 },
   dots: { wide: [24, 24], tall: 24, gap: 2, step: [28, 90], turnedStep: 26, thin: 0, screens: 1 },
 };

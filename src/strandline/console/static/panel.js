@@ -140,13 +140,14 @@ export function showItem(found, seen, choose) {
 // ---- the environment ------------------------------------------------------------------------------------------------
 
 function replicas(instances) {
-  const rows = instances.flatMap((item) => Object.entries(item.replicas || {}).map(([name, each]) => [
-    h("a", { href: `#${encodeURIComponent(item.name)}` }, named(`${item.name} / ${name}`)),
-    each.address,
-    word(each.obeys ? "fresh" : "broken", each.obeys ? "connected" : each.problem || "it compares what it runs"),
-    Object.keys(each.problems || {}).length || "",
-  ]));
-  return rows.length ? table(["replica", "address", "state", "problems"], rows) : h("p", { class: "sub" }, "It has no replicas: its items wait.");
+  const rows = instances.flatMap((item) => Object.entries(item.replicas || {}).map(([name, each]) => {
+    const problems = Object.keys(each.problems || {}).length;
+    return [
+      h("div", {}, h("a", { href: `#${encodeURIComponent(item.name)}` }, named(`${item.name} / ${name}`)), h("small", {}, each.address)),
+      h("div", {}, word(each.obeys ? "fresh" : "broken", each.obeys ? "connected" : each.problem || "it compares what it runs"), problems ? h("small", {}, count(problems, "problem")) : null),
+    ];
+  }));
+  return rows.length ? table(["replica", "state"], rows) : h("p", { class: "sub" }, "It has no replicas: its items wait.");
 }
 
 function attention({ reasons, items }) {
@@ -169,7 +170,7 @@ const queriesOf = (queries) => card("queries", [queries.map((each) => [each.numb
     h("p", {}, h("b", {}, String(each.number)), ` ${each.who}, since `, when(each.since_at, each.since), `: ${each.stage}`),
     h("pre", { tabindex: "0" }, each.text),
     command(each.cancel)))) : null,
-  h("p", { class: "sub" }, queries.length ? "This page changes nothing: type the command in the project's directory." : "Statements that are run stand here, each with the command that cancels it."),
+  h("p", { class: "sub" }, queries.length ? "This page changes nothing: type the command in the project's directory." : "Queries stand here while they run, each with the command that cancels it."),
 ]);
 
 export function showEnvironment(found, seen) {
@@ -185,7 +186,7 @@ export function showEnvironment(found, seen) {
     }),
     tasks.length ? card("tasks", [states], () => [
       h("h3", {}, "Materializations"),
-      table(["name", "phase", "behind", "rows", "rows/s"], states.map(([name, phase, lag, ...rows]) => [link(name), phase || "–", span(lag), ...rows])),
+      table(["name", "behind", "rows", "rows/s"], states.map(([name, phase, lag, ...rows]) => [h("div", {}, link(name), h("small", {}, phase || "–")), span(lag), ...rows])),
     ]) : null,
     instances.length ? card("instances", [instances.map((item) => [item.name, item.replicas])], () => [h("h3", {}, "Replicas"), replicas(instances)]) : null,
   ]);
