@@ -157,6 +157,17 @@ def test_each_reason_is_told_once_with_what_it_stops_and_the_ways_out(console: C
     assert console.json("/api/item?name=balances")["reasons"][0]["why"] == away
 
 
+def test_an_instance_stops_its_items_once_no_replica_is_left(console: Console) -> None:
+    """Damage: an operator starts a replica of which another has taken the work, and looks no further."""
+    console.env.items["balances"]["lag"] = {"ms": 95_000}
+    lost = "replica b at 10.0.0.2:7071: it does not answer"
+    for obeys, stops in ((True, []), (False, ["balances"])):
+        console.env.items["wide"]["replicas"]["a"]["obeys"] = obeys
+        console.watch.look()
+        found = {each["why"]: each for each in console.json("/api/environment")["reasons"]}
+        assert found[lost]["stops"] == stops
+
+
 @pytest.mark.parametrize(
     ("figures", "commands"),
     [

@@ -192,12 +192,18 @@ def _stops(items: Iterable[Mapping[str, Any]]) -> dict[str, list[str]]:
             after.setdefault(each, []).append(name)
     found = {}
     for name, item in known.items():
-        if item["problem"] or any(_lost(item)):
+        if item["problem"] or _is_alone(item):
             reached = [name]
             for each in reached:  # it grows meanwhile
                 reached += [other for other in after.get(each, ()) if other not in reached]
             found[name] = [each for each in reached[1:] if _is_behind(known[each], reached)]
     return found
+
+
+def _is_alone(item: Mapping[str, Any]) -> bool:
+    """Return whether an instance has replicas, and none of them is connected."""
+    replicas = (item.get("replicas") or {}).values()
+    return bool(replicas) and not any(each["obeys"] for each in replicas)
 
 
 def _is_behind(item: Mapping[str, Any], those: Iterable[str]) -> bool:

@@ -58,19 +58,28 @@ async function look() {
       if (chosen !== null && !narrow.matches) reveal(chosen);
     }
     summarize(found);
-    const detail = await ask(`/api/item?name=${encodeURIComponent(chosen ?? "")}`);
-    if (number !== asked || !detail) return;
-    if (chosen === null) showEnvironment(detail, seen);
-    else showItem(detail, seen, choose);
-    arrived();
-    age(found.seen_ms);
+    await inspect(number);
+    if (number !== asked) return;
     $("connection").className = "";
     $("connection").textContent = `as of ${found.seen_at}`;
   } catch (error) {
-    if (number !== asked) return;
-    $("connection").className = "lost";
-    $("connection").textContent = `no answer (${error.message})${seen ? `; this is as of ${seen.seen_at}` : ""}`;
+    if (number === asked) lost(error);
   }
+}
+
+// Shows what is chosen.
+async function inspect(number) {
+  const detail = await ask(`/api/item?name=${encodeURIComponent(chosen ?? "")}`);
+  if (number !== asked || !detail) return;
+  if (chosen === null) showEnvironment(detail, seen);
+  else showItem(detail, seen, choose);
+  age(seen.seen_ms);
+  arrived();
+}
+
+function lost(error) {
+  $("connection").className = "lost";
+  $("connection").textContent = `no answer (${error.message})${seen ? `; this is as of ${seen.seen_at}` : ""}`;
 }
 
 // The panel shows what was chosen: it begins at its top, and on a narrow page it is what is looked at.
@@ -90,9 +99,10 @@ function choose(name) {
   if (location.hash !== hash) history.pushState(null, "", hash || location.pathname);
   follows = name !== null && name !== shown;
   chosen = name;
-  if (seen) write();
+  if (!seen) return void look();
+  write();
   if (name !== null && !narrow.matches) reveal(name);
-  look();
+  inspect(++asked).catch(lost);
 }
 
 function fromAddress() {

@@ -135,7 +135,7 @@ function figures(item) {
   if (item.phase && !["following", "Idle"].includes(item.phase)) parts.push(item.phase.replace(/(?<=[a-z])(?=[A-Z])/g, " ").toLowerCase());
   const lag = lagOf(item);
   if (lag !== null) parts.push(span(lag));
-  return parts.map((part) => part.replaceAll(" ", "\u00a0")).join(" · "); // no line ends inside of a figure
+  return parts;
 }
 
 // Writes what is known of each item now.  `wanted`: those that were found, null: all.
@@ -147,8 +147,8 @@ export function paint(items, chosen, wanted) {
   let moved = false;
   for (const [name, button] of nodes) {
     const item = by.get(name);
-    const [kind, text] = [item.kind, figures(item)];
-    const label = [name, kind, text, item.health, item.errors ? count(item.errors, "error") : ""].filter(Boolean).join(", ");
+    const known = figures(item);
+    const label = [name, item.kind, ...known, item.health, item.errors ? count(item.errors, "error") : ""].filter(Boolean).join(", ");
     button.className = `node ${item.health}${fits(name) ? "" : " dim"}`;
     button.setAttribute("aria-pressed", String(name === chosen));
     if (here === button || !nodes.has(here?.dataset?.name)) button.tabIndex = here === button || name === first ? 0 : -1;
@@ -156,7 +156,7 @@ export function paint(items, chosen, wanted) {
     button.dataset.name = name;
     button.title = label;
     button.setAttribute("aria-label", label);
-    button.replaceChildren(dot(), named(name), item.errors ? h("span", { class: "count" }, short(item.errors)) : "", h("small", {}, h("span", {}, kind), text ? h("span", {}, text) : null));
+    button.replaceChildren(dot(), named(name), item.errors ? h("span", { class: "count" }, short(item.errors)) : "", h("small", {}, h("span", { class: "kind" }, item.kind), known.map((text) => h("span", {}, text))));
     if (form === "cards" && button.offsetHeight !== spots.get(name).high) moved = true;
   }
   for (const { from, to, path } of edges) {

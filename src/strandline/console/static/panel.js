@@ -50,10 +50,11 @@ function ways(all) {
 function reason(each, known, own) {
   const others = each.items.filter((name) => name !== own);
   const behind = own && !each.items.includes(own);
+  const stopped = each.stops.filter((name) => name !== own);
   return h("li", { class: `reason ${each.health}` },
     h("p", {}, word(each.health), " ", behind ? "It is behind because another item stands still: " : null, dated(each.why)),
-    names(behind ? "of" : own ? "also of" : null, others, known),
-    names(`stops ${count(each.stops.length, "item")}:`, each.stops, known),
+    names(behind ? "stands still:" : own ? "the same is said of" : null, others, known),
+    names(`${behind ? "also stops" : "stops"} ${count(stopped.length, "item")}:`, stopped, known),
     ways(each.ways));
 }
 
