@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from console_shown import BEGUN_MS, Console, Hands, Shown, an_hour, item, shown
-from strandline.console.health import health, reasons, ways
+from strandline.console.health import health, reasons, reasons_of
 from strandline.console.history import ITEMS_MAX, POINTS, History
 from strandline.console.watch import COUNT_EVERY_MS, LOOK_S, Watch
 from strandline.errors import Unavailable
@@ -180,6 +180,18 @@ def test_an_instance_stops_its_items_once_no_replica_is_left(console: Console) -
             ["ALTER SOURCE it SET (retain 'false')", "strandline source retry it"],
         ),
         (
+            item(
+                "source",
+                problem="file 'a b' is gone; put it back; or go on without it: strandline source skip it --file 'a b' "
+                "--apply; or let files go once they are durable: ALTER SOURCE `it` SET (retain 'false')",
+            ),
+            [
+                "strandline source skip it --file 'a b' --apply",
+                "ALTER SOURCE `it` SET (retain 'false')",
+                "strandline source retry it",
+            ],
+        ),
+        (
             item("view", problem="'clicks' has 2 errors at 7: no JSON; dismiss them with `strandline source skip`"),
             ["strandline source skip clicks"],
         ),
@@ -203,7 +215,18 @@ def test_the_ways_out_are_commands_that_can_be_typed(figures: dict[str, Any], co
     shown_item = {"name": "it", "errors": 0, "example": None, "health": "broken"} | figures
     (reason,) = reasons([shown_item], {})
     assert [each.command for each in reason.ways] == commands
-    assert list(ways(shown_item, reason.why)) == reason.ways
+    assert list(reasons_of(shown_item)) == [reason]
+
+
+def test_a_command_stands_beside_a_reason_and_not_in_it() -> None:
+    """Damage: thirty files that are gone are thirty reasons, since each names its own source."""
+    gone = "the directory is gone; create it; or go on without it: strandline source skip {} --apply"
+    found = reasons(
+        [{**item("source", problem=gone.format(n)), "name": n, "health": "broken", "errors": 0} for n in "ab"], {}
+    )
+    assert [(each.why, each.items) for each in found] == [("the directory is gone; create it", ["a", "b"])]
+    first = found[0].ways[0]
+    assert (first.command, first.does) == ("strandline source skip a --apply", "go on without it")
 
 
 def test_what_goes_on_by_itself_is_told_once_and_has_no_commands() -> None:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
-from strandline.console.health import Reason, health, reasons, ways
+from strandline.console.health import Reason, health, reasons, reasons_of
 from strandline.console.watch import Look, Watch
 from strandline.store.clock import utc_text
 
@@ -79,10 +79,10 @@ def _items(look: Look) -> list[dict[str, Any]]:
 
 def _reasons_of(item: Mapping[str, Any], items: Sequence[Mapping[str, Any]]) -> list[Reason]:
     """Return why an item is as it is; of a reason that others share, with the ways out of this one alone."""
-    name, found = item["name"], reasons(items, {})
+    name, own = item["name"], {each.why: each.ways for each in reasons_of(item)}
     return [
-        replace(each, ways=list(ways(item, each.why))) if name in each.items and each.ways else each
-        for each in found
+        replace(each, ways=own[each.why]) if name in each.items else each
+        for each in reasons(items, {})
         if name in each.items or name in each.stops
     ]
 

@@ -3,9 +3,9 @@
 The *health* of an item is the worst that applies: `BROKEN` (a problem, or rows with errors), `STALE` and `LATE` (by how
 far it is behind), `BEGINNING` (nothing can be read yet), `WAITING` (it says what for), `FRESH`.
 
-A *way out* is a command.  Those that a problem says in backquotes are its own; others follow from what the item is: a
-source can be opened anew, records that cannot be decoded can be dismissed, a replica can be started.  What waits,
-begins or is behind goes on by itself, and has none.
+A *way out* is a command.  Those that a problem says are its own: behind what they do (``; or skip it: strandline …``),
+or in backquotes.  Others follow from what the item is: a source can be opened anew, records that cannot be decoded can
+be dismissed, a replica can be started.  What waits, begins or is behind goes on by itself, and has none.
 """
 
 from __future__ import annotations
@@ -38,7 +38,11 @@ WAYS_MAX: Final = 4
 """So many commands stand beside a reason that several items share; each item has all of its own."""
 SOURCES: Final = frozenset({"source", "source table", "shared source"})
 
-_SAID: Final = re.compile(r"`((?:strandline|ALTER|CREATE|DELETE|DROP|INSERT|UPDATE)\s[^`]+)`")
+_BEGINS: Final = r"(?:strandline|ALTER|CREATE|DELETE|DROP|INSERT|SELECT|UPDATE)\s"
+_SAID: Final = re.compile(rf"; (?:or )?([^;:`]+): ({_BEGINS}.+?)(?=; |$)")
+_QUOTED: Final = re.compile(rf"`({_BEGINS}[^`]+)`")
+_SHORT: Final = frozenset({"strandline anew", "strandline source retry", "strandline source skip"})
+"""Commands that texts name without the item that they are for."""
 _DOES: Final = (
     ("strandline backfill", "says what filling its tables again would do; with --apply, the next tick does it"),
     ("strandline source skip", "lists what cannot be decoded; with --as-of and --apply, dismisses it"),
@@ -101,39 +105,44 @@ def reasons(items: Sequence[Mapping[str, Any]], others: Mapping[str, str]) -> li
     """
     stops = _stops(items)
     behind = {name for names in stops.values() for name in names}
-    found = {("", name): Reason(BROKEN, why, [name], ways=list(_named(why, name))) for name, why in others.items()}
+    found: dict[tuple[str, str], Reason] = {}
+    for name, said in others.items():
+        why, named = _parted(said, name)
+        found["", name] = Reason(BROKEN, why, [name], ways=named)
     for item in items:
-        name = item["name"]
-        for word, why in () if name in behind else _why(item):
-            reason = found.setdefault((word, why), Reason(word, why))
-            reason.items.append(name)
-            if word == BROKEN:
-                reason.stops += [each for each in stops.get(name, ()) if each not in reason.stops]
-                reason.ways += [each for each in ways(item, why) if each not in reason.ways]
+        for own in () if item["name"] in behind else reasons_of(item):
+            reason = found.setdefault((own.health, own.why), Reason(own.health, own.why))
+            reason.items += own.items
+            if own.health == BROKEN:
+                reason.stops += [each for each in stops.get(item["name"], ()) if each not in reason.stops]
+                reason.ways += [each for each in own.ways if each not in reason.ways]
     for reason in found.values():
         del reason.ways[WAYS_MAX:]
     return sorted(found.values(), key=lambda each: HEALTHS.index(each.health))
 
 
-def ways(item: Mapping[str, Any], why: str) -> Iterator[Way]:
-    """Yield the commands that end the reason ``why`` of an item: first those that it names itself.
+def reasons_of(item: Mapping[str, Any]) -> Iterator[Reason]:
+    """Yield each reason why an item is not fresh, with all commands that end it: first those that it says itself.
 
-    >>> item = {"name": "q1", "kind": "materialization", "problem": "it is gone: `strandline backfill` of 'v' fills it"}
-    >>> [each.command for each in ways(item, item["problem"])]
-    ['strandline backfill q1 v', 'strandline sync q1']
+    >>> item = {"name": "q1", "kind": "materialization", "health": "broken", "errors": 0}
+    >>> gone = {"problem": "table 't' is gone; put it back; or fill it: strandline backfill q1 --apply"}
+    >>> [(each.why, [way.command for way in each.ways]) for each in reasons_of(item | gone)]
+    [("table 't' is gone; put it back", ['strandline backfill q1 --apply', 'strandline sync q1'])]
     """
-    named = list(_named(why, item["name"]))
-    yield from named
-    for command in _fitting(item, why):
-        if not any(each.command.startswith(command) for each in named):
-            yield _way(command)
+    name = item["name"]
+    for health, said in _said(item):
+        why, ways = _parted(said, name)
+        if health == BROKEN:
+            fitting = [each for each in _fitting(item, said) if not any(way.command.startswith(each) for way in ways)]
+            ways += map(_way, fitting)
+        yield Reason(health, why, [name], ways=ways)
 
 
-def _fitting(item: Mapping[str, Any], why: str) -> Iterator[str]:
+def _fitting(item: Mapping[str, Any], said: str) -> Iterator[str]:
     """Yield the commands that fit what an item is, whatever its problem says."""
     name = shlex.quote(item["name"])
     match item:
-        case {"problem": str(problem), "kind": kind} if problem == why:
+        case {"problem": str(problem), "kind": kind} if problem == said:
             if kind in SOURCES:
                 yield f"strandline source retry {name}"
             elif kind == "materialization":
@@ -147,18 +156,21 @@ def _fitting(item: Mapping[str, Any], why: str) -> Iterator[str]:
             yield shlex.join(["strandline", "query", question])
 
 
-def _named(why: str, name: str) -> Iterator[Way]:
-    """Yield the commands that a problem names, with the item where it leaves that out."""
-    for command in dict.fromkeys(_SAID.findall(why)):
-        match command:
-            case "strandline backfill":
-                of = re.search(r"`strandline backfill` of '([^']+)'", why)
-                yield _way(shlex.join([*command.split(), name, *([of[1]] if of else [])]))
-            case "strandline source skip" | "strandline source retry":
-                of = re.match(r"'([^']+)' has ", why)  # a view says whose records they are
-                yield _way(shlex.join([*command.split(), of[1] if of else name]))
-            case _:
-                yield _way(command)
+def _parted(said: str, name: str) -> tuple[str, list[Way]]:
+    """Return what has happened, and the commands that a problem says, with the item where it leaves that out."""
+    ways = [Way(command, does) for does, command in _SAID.findall(said)]
+    why = _SAID.sub("", said)
+    return why, ways + [_way(_whole(command, why, name)) for command in dict.fromkeys(_QUOTED.findall(why))]
+
+
+def _whole(command: str, why: str, name: str) -> str:
+    if command == "strandline backfill":
+        of = re.search(r"`strandline backfill` of '([^']+)'", why)
+        return shlex.join([*command.split(), name, *([of[1]] if of else [])])
+    if command in _SHORT:
+        of = re.match(r"'([^']+)' has ", why)  # a view says whose records they are
+        return shlex.join([*command.split(), of[1] if of else name])
+    return command
 
 
 def _way(command: str) -> Way:
@@ -169,8 +181,8 @@ def _lost(item: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
     return ((name, each) for name, each in (item.get("replicas") or {}).items() if not each["obeys"])
 
 
-def _why(item: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Yield each reason why an item is not fresh, with the health that it gives."""
+def _said(item: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Yield what is said of an item that is not fresh, with the health that it gives."""
     if item["health"] == BROKEN:
         if item["problem"]:
             yield BROKEN, item["problem"]
