@@ -29,6 +29,7 @@ export function among(all) {
   const text = typed();
   hits = text ? all.map((item) => [item, fit(item, text)]).filter(([, how]) => how).sort(([, one], [, other]) => other - one).map(([item]) => item) : [];
   active = Math.max(0, hits.findIndex((item) => item.name === was));
+  if (!$("hits").hidden) listed();
 }
 
 function listed() {
@@ -44,7 +45,7 @@ function listed() {
   }, named(item.name), h("small", {}, item.kind), word(item.health)));
   const more = hits.length - options.length;
   const below = hits.length ? (more ? `${count(hits.length, "item")}; type more, or go on with the arrow keys` : "") : `No item has “${$("filter").value.trim()}” in its name, kind or health.`;
-  box.replaceChildren(...options, ...(below ? [h("p", { class: "sub" }, below)] : []));
+  box.replaceChildren(...options, ...(below ? [h("p", { class: "sub", role: "presentation" }, below)] : []));
   if (hits.length) $("filter").setAttribute("aria-activedescendant", `hit-${active}`);
   else $("filter").removeAttribute("aria-activedescendant");
 }
