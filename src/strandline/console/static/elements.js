@@ -30,7 +30,11 @@ export function s(tag, how, ...children) {
 export function place(parent, wanted) {
   const stays = new Set(wanted);
   for (const child of [...parent.childNodes]) if (!stays.has(child)) child.remove();
-  wanted.forEach((each, at) => { if (parent.childNodes[at] !== each) parent.insertBefore(each, parent.childNodes[at] ?? null); });
+  let next = parent.firstChild;
+  for (const each of wanted) {
+    if (each === next) next = next.nextSibling;
+    else parent.insertBefore(each, next);
+  }
 }
 
 // Puts one element in the place of another: what was open, scrolled or in focus stays so.
