@@ -80,6 +80,8 @@ class Shown:
     plans: dict[str, dict[str, Any]] = field(default_factory=dict)
     counted: list[str] = field(default_factory=list)
     """Whose errors were asked for."""
+    asked: list[dict[str, Any]] = field(default_factory=list)
+    """The queries that are answered."""
 
     def figures(self) -> dict[str, Any]:
         return {
@@ -92,6 +94,9 @@ class Shown:
             "store": {"retries": 3, "gc_runs": 5},
             "steps": {},
         }
+
+    def queries(self) -> list[dict[str, Any]]:
+        return list(self.asked)
 
     def errors(self, name: str) -> dict[str, Any]:
         self.counted.append(name)
@@ -182,6 +187,9 @@ def figures_of(clock: Hands) -> Shown:
         {"clicks": {"rows": 3, "first": [bad], "since": BEGUN_MS - 600_000, "told": ["clicks[0]@17: it is no JSON"]}},
     )
     stage = {"name": "sessions", "rule": "join", "last_step": {"rows_read": 310, "ms": 84}}
+    told = {"who": "ada at 10.0.0.9:51514", "since": BEGUN_MS - 65_000, "ms": 65_000, "stage": "computes"}
+    text = "SELECT city, count(*) AS n\nFROM sessions JOIN customers USING (customer)\nGROUP BY city ORDER BY n DESC"
+    shown.asked = [{"number": 12, **told, "text": text}]
     shown.plans["sessions"] = {
         "incremental": True,
         "reasons": [],
@@ -189,6 +197,28 @@ def figures_of(clock: Hands) -> Shown:
         "stages": [stage],
     }
     return shown
+
+
+def items_of(count: int) -> dict[str, dict[str, Any]]:
+    """Return ``count`` items, as many of each kind as real environments have, some of them late or broken."""
+    found: dict[str, dict[str, Any]] = {}
+    kinds = [*["source"] * 3, "table", *["view"] * 4, "materialization", "index"] if count > 5 else ["source"] * 2
+    kinds = kinds * (count // len(kinds)) if count > 5 else [*kinds, "view", "view", "materialization"]
+    of_kind: dict[str, list[str]] = {}
+    for number, kind in enumerate(sorted(kinds, key=("source", "table", "view", "materialization", "index").index)):
+        read = [*of_kind.get("source", []), *of_kind.get("table", [])] if kind == "view" else of_kind.get("view", [])
+        words = {"source": "orders_of_region", "table": "rates", "view": "revenue_by_customer", "index": "by_id"}
+        name = f"{words.get(kind, 'warehouse')}_{number}"
+        reads = [read[number % len(read)], read[number * 7 % len(read)]] if read else []
+        if kind == "view" and number % 3 == 0 and "view" in of_kind:
+            reads.append(of_kind["view"][number * 5 % len(of_kind["view"])])
+        of_kind.setdefault(kind, []).append(name)
+        found[name] = item(kind, *dict.fromkeys(reads[: 1 if kind == "index" else 3]))
+        if kind == "view":
+            found[name] |= {"rows": 1 + number * number, "lag": {"ms": 17_000 if number % 9 == 0 else 800, "rows": 1}}
+        if number % 17 == 3:
+            found[name]["problem"] = f"this {kind} cannot go on: connection refused at db:5432"
+    return found
 
 
 @dataclass

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from console_shown import BEGUN_MS, Console, Hands, Shown, an_hour, item, shown
-from strandline.console.document import health
+from strandline.console.health import health, reasons, reasons_of
 from strandline.console.history import ITEMS_MAX, POINTS, History
 from strandline.console.watch import COUNT_EVERY_MS, LOOK_S, Watch
 from strandline.errors import Unavailable
@@ -60,7 +60,7 @@ def test_rows_with_errors_are_no_rows(console: Console) -> None:
     assert (clicks["rows"], clicks["errors"]) == (51_900, 3)
     shown_errors = console.json("/api/item?name=clicks")["errors"]
     assert shown_errors["told"] == ["clicks[0]@17: it is no JSON"]
-    assert shown_errors["since_at"] == "2026-09-21T14:03:20+00:00"
+    assert shown_errors["since_at"] == "2026-09-21T14:03:20Z"
 
 
 def test_errors_are_counted_only_where_some_came_or_went(console: Console) -> None:
@@ -126,6 +126,135 @@ def test_a_thousand_items_have_a_bounded_history() -> None:
     history = History()
     history.note(1, {f"v{number}": {"rows": 1.0} for number in range(2 * ITEMS_MAX)})
     assert sum(bool(history.of(f"v{number}")[1]) for number in range(2 * ITEMS_MAX)) == ITEMS_MAX
+
+
+def test_each_reason_is_told_once_with_what_it_stops_and_the_ways_out(console: Console) -> None:
+    """Damage: one database that is away is forty lines of red, and none of them says what to type."""
+    items, away = console.env.items, "PostgreSQL (db:5432/shop) does not answer: connection refused"
+    items["bank"]["problem"] = items["accounts"]["problem"] = away
+    items["balances"] |= {"waiting": "it waits for 'accounts'", "lag": {"ms": 95_000}}
+    items["balances_by_account"]["waiting"] = "it waits for its collection"
+    items["dashboard"]["waiting"] = (
+        "it waits for its schedule: its next transaction begins at 2026-09-21T15:00:00+00:00"
+    )
+    console.env.others["(merges)"] = "the disk is full: `strandline gc --apply` makes room"
+    console.watch.look()
+    found = {each["why"]: each for each in console.json("/api/environment")["reasons"]}
+    assert found[away]["items"] == ["bank", "accounts"]
+    assert sorted(found[away]["stops"]) == ["balances", "balances_by_account", "payments"]
+    commands = [each["command"] for each in found[away]["ways"]]
+    assert commands == ["strandline source retry bank", "strandline source retry accounts"]
+    assert "3 rows with errors: clicks[0]@17: it is no JSON" in found
+    assert found["replica b at 10.0.0.2:7071: it does not answer"]["items"] == ["wide"]
+    merges = found["the disk is full: `strandline gc --apply` makes room"]
+    assert merges["ways"][0]["command"] == "strandline gc --apply"
+    told = [name for each in found.values() for name in each["items"]]
+    assert len(told) == len(set(told))
+    assert not {"balances", "balances_by_account"} & set(told), "they are behind because another stands still"
+    assert "dashboard" in told, "it waits for noon, not for the database"
+    shown_reasons = console.json("/api/item?name=accounts")["reasons"]
+    assert [each["command"] for each in shown_reasons[0]["ways"]] == ["strandline source retry accounts"]
+    assert console.json("/api/item?name=balances")["reasons"][0]["why"] == away
+
+
+def test_an_instance_stops_its_items_once_no_replica_is_left(console: Console) -> None:
+    """Damage: an operator starts a replica of which another has taken the work, and looks no further."""
+    console.env.items["balances"]["lag"] = {"ms": 95_000}
+    lost = "replica b at 10.0.0.2:7071: it does not answer"
+    for obeys, stops in ((True, []), (False, ["balances"])):
+        console.env.items["wide"]["replicas"]["a"]["obeys"] = obeys
+        console.watch.look()
+        found = {each["why"]: each for each in console.json("/api/environment")["reasons"]}
+        assert found[lost]["stops"] == stops
+
+
+@pytest.mark.parametrize(
+    ("figures", "commands"),
+    [
+        (
+            item("source", problem="it holds 9 errors; dismiss them with `strandline source skip clicks`, or wait"),
+            ["strandline source skip clicks", "strandline source retry it"],
+        ),
+        (
+            item("source", problem="a file is gone; `ALTER SOURCE it SET (retain 'false')`"),
+            ["ALTER SOURCE it SET (retain 'false')", "strandline source retry it"],
+        ),
+        (
+            item(
+                "source",
+                problem="file 'a b' is gone; put it back; or go on without it: strandline source skip it --file 'a b' "
+                "--apply; or let files go once they are durable: ALTER SOURCE `it` SET (retain 'false')",
+            ),
+            [
+                "strandline source skip it --file 'a b' --apply",
+                "ALTER SOURCE `it` SET (retain 'false')",
+                "strandline source retry it",
+            ],
+        ),
+        (
+            item("view", problem="'clicks' has 2 errors at 7: no JSON; dismiss them with `strandline source skip`"),
+            ["strandline source skip clicks"],
+        ),
+        (
+            item("materialization", problem="the table is gone: `strandline backfill` of 'v' makes it anew"),
+            ["strandline backfill it v", "strandline sync it"],
+        ),
+        (item("view", errors=2, name="a b"), ["strandline query 'SELECT * FROM errors(`a b`)'"]),
+        (item("source table", errors=2), ["strandline source skip it"]),
+        (
+            item(
+                "instance", replicas={"a": {"address": "h:1", "obeys": False}, "b": {"address": "h:2", "obeys": True}}
+            ),
+            ["strandline replica --listen h:1"],
+        ),
+        (item("view", problem="a file of it is damaged; `strandline fsck` lists all"), ["strandline fsck"]),
+    ],
+)
+def test_the_ways_out_are_commands_that_can_be_typed(figures: dict[str, Any], commands: list[str]) -> None:
+    """Damage: at night an operator looks for the name of the command, and for what it is to be given."""
+    shown_item = {"name": "it", "errors": 0, "example": None, "health": "broken"} | figures
+    (reason,) = reasons([shown_item], {})
+    assert [each.command for each in reason.ways] == commands
+    assert list(reasons_of(shown_item)) == [reason]
+
+
+def test_a_command_stands_beside_a_reason_and_not_in_it() -> None:
+    """Damage: thirty files that are gone are thirty reasons, since each names its own source."""
+    gone = "the directory is gone; create it; or go on without it: strandline source skip {} --apply"
+    found = reasons(
+        [{**item("source", problem=gone.format(n)), "name": n, "health": "broken", "errors": 0} for n in "ab"], {}
+    )
+    assert [(each.why, each.items) for each in found] == [("the directory is gone; create it", ["a", "b"])]
+    first = found[0].ways[0]
+    assert (first.command, first.does) == ("strandline source skip a --apply", "go on without it")
+
+
+def test_what_goes_on_by_itself_is_told_once_and_has_no_commands() -> None:
+    """Damage: forty views that are a minute behind hide the one problem that someone can end."""
+    late = [{**item("view", lag={"ms": 12_000}), "name": f"v{n}", "health": "late", "errors": 0} for n in range(40)]
+    broken = {**item("table", problem="it is damaged"), "name": "t", "health": "broken", "errors": 0}
+    found = reasons([*late, broken], {})
+    assert [(each.health, each.why, len(each.items)) for each in found] == [
+        ("broken", "it is damaged", 1),
+        ("late", "behind by more than 10 seconds", 40),
+    ]
+    assert found[1].ways == []
+
+
+def test_the_queries_that_run_are_shown_with_the_command_that_cancels_each(console: Console) -> None:
+    """Damage: who sees that the machine is busy must find another tool to learn with what."""
+    told = {"who": "ada at 10.0.0.9", "since": BEGUN_MS - 65_000, "ms": 65_000, "stage": "computes"}
+    console.env.asked = [{"number": 13, **told, "text": "SELECT count(*) FROM range(1000000) a"}]
+    console.env.asked += [{"number": 14, **told, "text": "x" * 1_000_000}]
+    before = [each["number"] for each in console.json("/api/environment")["queries"]]
+    assert before == [12], "it answers from the last look"
+    console.watch.look()
+    first, long = console.json("/api/environment")["queries"]
+    assert (first["who"], first["stage"], first["cancel"]) == ("ada at 10.0.0.9", "computes", "strandline cancel 13")
+    assert first["since_at"] == "2026-09-21T14:12:15Z"
+    assert first["text"] == "SELECT count(*) FROM range(1000000) a"
+    assert len(long["text"]) < 3_000
+    assert console.ask("/api/environment", method="POST")[0] == 405, "a page that anyone sees cancels nothing"
 
 
 def test_an_item_that_is_not_there_is_not_found(console: Console) -> None:

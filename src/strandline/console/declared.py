@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from strandline.console.document import HEALTHS
+from strandline.console.health import HEALTHS
 
 COUNTER: Final = "counter"
 GAUGE: Final = "gauge"

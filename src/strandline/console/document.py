@@ -1,63 +1,28 @@
-"""Documents: what the page asks for, as JSON; it draws what is here and computes nothing of its own.
-
-The *health* of an item is one word, the worst that applies: `BROKEN` (a problem, or rows with errors), `STALE` and
-`LATE` (by how far it is behind), `BEGINNING` (nothing can be read yet), `WAITING` (it says what for), `FRESH`.
-"""
+"""Documents: what the page asks for, as JSON; it draws what is here and decides nothing of its own."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Final
 
+from strandline.console.health import Reason, health, reasons, reasons_of
 from strandline.console.watch import Look, Watch
 from strandline.store.clock import utc_text
 
-BROKEN: Final = "broken"
-STALE: Final = "stale"
-LATE: Final = "late"
-BEGINNING: Final = "beginning"
-WAITING: Final = "waiting"
-FRESH: Final = "fresh"
-HEALTHS: Final = (BROKEN, STALE, LATE, BEGINNING, WAITING, FRESH)
-"""The worst first."""
-
-LATE_TICKS: Final = 10
-"""An item is late once it is so many ticks behind: where nothing is new, four of five are left out."""
-LATE_MS_MIN: Final = 10_000
-STALE_MS_MIN: Final = 60_000
-STALE_TICKS: Final = 60
-assert LATE_TICKS < STALE_TICKS
-assert LATE_MS_MIN < STALE_MS_MIN
 TIME_MS_MAX: Final = 253_402_300_799_999
 """The last time that a calendar has: the end of the year 9999."""
-
-
-def health(item: Mapping[str, Any], errors: int, tick_ms: int) -> str:
-    """Return the health of an item.
-
-    >>> health({"problem": None, "waiting": None, "lag": {"ms": 11_000}, "phase": "following"}, 0, 1000)
-    'late'
-    >>> health({"problem": None, "waiting": None, "lag": {"ms": None}, "phase": "hydrating"}, 0, 1000)
-    'beginning'
-    """
-    ms = (item.get("lag") or {}).get("ms")
-    if item["problem"] or errors or any(not each["obeys"] for each in (item.get("replicas") or {}).values()):
-        return BROKEN
-    if item.get("phase") in {"snapshotting", "hydrating"}:
-        return BEGINNING
-    scheduled = item.get("refresh") is not None or (bool(item["waiting"]) and item["kind"] == "materialization")
-    if ms is not None and not scheduled and ms > max(LATE_MS_MIN, LATE_TICKS * tick_ms):
-        return STALE if ms > max(STALE_MS_MIN, STALE_TICKS * tick_ms) else LATE
-    return WAITING if item["waiting"] else FRESH
+TEXT_CHARS_MAX: Final = 2_000
+"""So much of the text of a query is shown."""
 
 
 def moment(ms: int | None) -> str | None:
-    """Return a time as an ISO date; None where there is none that a calendar has.
+    """Return a time as an ISO date in UTC; None where there is none that a calendar has.
 
     >>> moment(1_700_000_000_000), moment(None), moment(2**62)
-    ('2023-11-14T22:13:20+00:00', None, None)
+    ('2023-11-14T22:13:20Z', None, None)
     """
-    return None if ms is None or not 0 <= ms <= TIME_MS_MAX else utc_text(ms)
+    return None if ms is None or not 0 <= ms <= TIME_MS_MAX else utc_text(ms).replace("+00:00", "Z")
 
 
 def environment(watch: Watch) -> dict[str, Any]:
@@ -67,6 +32,7 @@ def environment(watch: Watch) -> dict[str, Any]:
         return {"ready": False, "items": []}
     found = look.figures
     ticks, counted = watch.ticks, watch.traffic.counted
+    items = _items(look)
     return {
         "ready": True,
         "now_ms": watch.now_ms,
@@ -80,8 +46,9 @@ def environment(watch: Watch) -> dict[str, Any]:
         "tick_s": ticks.last,
         "statements": sum(each.answered + each.failed for each in counted.values()),
         "subscriptions": watch.traffic.followed,
-        "others": found["others"],
-        "items": [_item(name, item, look) for name, item in found["items"].items()],
+        "queries": [_query(each) for each in look.queries],
+        "reasons": reasons(items, found["others"]),
+        "items": items,
     }
 
 
@@ -94,12 +61,40 @@ def item(watch: Watch, name: str) -> dict[str, Any] | None:
     known = watch.described(name) if name else None
     errors = look.errors_of(name)
     holders = [] if known is None else known["holders"]
+    items = _items(look)
+    shown = next((each for each in items if name and each["name"] == name), None)
     return {
-        "item": _item(name, look.figures["items"][name], look) if name else None,
+        "item": shown,
+        "reasons": [] if shown is None else _reasons_of(shown, items),
         "described": None if known is None else {**known, "holders": [_holder(each) for each in holders]},
         "errors": {**errors, "since_at": moment(errors["since"])},
         "times": times,
         "series": series,
+    }
+
+
+def _items(look: Look) -> list[dict[str, Any]]:
+    return [_item(name, item, look) for name, item in look.figures["items"].items()]
+
+
+def _reasons_of(item: Mapping[str, Any], items: Sequence[Mapping[str, Any]]) -> list[Reason]:
+    """Return why an item is as it is; of a reason that others share, with the ways out of this one alone."""
+    name, own = item["name"], {each.why: each.ways for each in reasons_of(item)}
+    return [
+        replace(each, ways=own[each.why]) if name in each.items else each
+        for each in reasons(items, {})
+        if name in each.items or name in each.stops
+    ]
+
+
+def _query(found: Mapping[str, Any]) -> dict[str, Any]:
+    text = found["text"]
+    shown = text if len(text) <= TEXT_CHARS_MAX else f"{text[:TEXT_CHARS_MAX]} …"
+    return {
+        **found,
+        "text": shown,
+        "since_at": moment(found["since"]),
+        "cancel": f"strandline cancel {found['number']}",
     }
 
 
@@ -108,7 +103,8 @@ def _holder(found: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _item(name: str, found: Mapping[str, Any], look: Look) -> dict[str, Any]:
-    errors = look.errors_of(name)["rows"]
+    tally = look.errors_of(name)
+    errors = tally["rows"]
     shown = {key: value for key, value in found.items() if key != "seen"}
     if "rows" in shown:
         shown["rows"] -= errors
@@ -117,6 +113,7 @@ def _item(name: str, found: Mapping[str, Any], look: Look) -> dict[str, Any]:
         "name": name,
         "health": health(found, errors, look.figures["tick_ms"]),
         "errors": errors,
+        "example": next(iter(tally.get("told", ())), None),
         "since_at": moment(found.get("since")),
         "upper_at": moment(found.get("upper")),
     }

@@ -12,7 +12,7 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 
 from strandline.console.declared import COUNTER, DECLARED, HISTOGRAM, Declared
-from strandline.console.document import HEALTHS, health
+from strandline.console.health import HEALTHS, health
 from strandline.console.watch import TICK_BUCKETS, Look, Watch
 
 Sample = tuple[tuple[str, ...], float]

@@ -1,4 +1,4 @@
-"""Pages: what can be asked for.  One page, its script and its style; two documents of JSON; metrics; a form."""
+"""Pages: what can be asked for.  One page, its scripts and its style; two documents of JSON; metrics; a form."""
 
 from __future__ import annotations
 
@@ -19,9 +19,10 @@ from strandline.console.metrics import Metrics
 from strandline.console.watch import Watch
 from strandline.errors import StrandlineError, first_line
 
+_SCRIPTS: Final = ("console", "elements", "find", "graph", "layout", "list", "panel", "plots")
 _STATIC: Final = {
     "/": ("console.html", "text/html; charset=utf-8"),
-    "/console.js": ("console.js", "text/javascript; charset=utf-8"),
+    **{f"/{name}.js": (f"{name}.js", "text/javascript; charset=utf-8") for name in _SCRIPTS},
     "/console.css": ("console.css", "text/css; charset=utf-8"),
     "/icon.svg": ("icon.svg", "image/svg+xml"),
 }

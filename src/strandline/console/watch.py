@@ -7,7 +7,7 @@ errors are counted only where some came or went: that may be a job, for a collec
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -44,6 +44,10 @@ class Observed(Protocol):
         """Return what an item is."""
         ...
 
+    def queries(self) -> list[dict[str, Any]]:
+        """Return the queries that are answered now."""
+        ...
+
 
 @dataclass(slots=True)
 class Ticks:
@@ -65,10 +69,14 @@ class Ticks:
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """What was seen at one moment; ``errors``: by collection, where it has or had any."""
+    """What was seen at one moment; ``errors``: by collection, where it has or had any.
+
+    ``queries``: those that were answered then, as `Environment.queries` returns them.
+    """
 
     figures: Mapping[str, Any]
     errors: Mapping[str, Mapping[str, Any]]
+    queries: Sequence[Mapping[str, Any]] = ()
 
     def errors_of(self, name: str) -> Mapping[str, Any]:
         """Return the errors of a collection, as they were counted last."""
@@ -98,10 +106,10 @@ class Watch:
 
     def look(self) -> None:
         """Look once.  Raises what the environment raises."""
-        found = self._env.figures()
-        self.latest = Look(found, {name: counted for name, (_, _, counted) in self._counted.items()})
+        found, queries = self._env.figures(), self._env.queries()
+        self.latest = Look(found, {name: counted for name, (_, _, counted) in self._counted.items()}, queries)
         self._count(found["items"])
-        self.latest = Look(found, {name: counted for name, (_, _, counted) in self._counted.items()})
+        self.latest = Look(found, {name: counted for name, (_, _, counted) in self._counted.items()}, queries)
         if found["now_ms"] - self._noted_ms >= EVERY_MS or found["now_ms"] < self._noted_ms:
             self._noted_ms = found["now_ms"]
             with self._lock:

@@ -1,0 +1,227 @@
+"""Health: how an item is in one word, and why; each reason once, with what it stops and the commands that end it.
+
+The *health* of an item is the worst that applies: `BROKEN` (a problem, or rows with errors), `STALE` and `LATE` (by how
+far it is behind), `BEGINNING` (nothing can be read yet), `WAITING` (it says what for), `FRESH`.
+
+A *way out* is a command.  Those that a problem says are its own: behind what they do (``; or skip it: strandline …``),
+or in backquotes.  Others follow from what the item is: a source can be opened anew, records that cannot be decoded can
+be dismissed, a replica can be started.  What waits, begins or is behind goes on by itself, and has none.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from strandline.algebra.schema import quote
+
+BROKEN: Final = "broken"
+STALE: Final = "stale"
+LATE: Final = "late"
+BEGINNING: Final = "beginning"
+WAITING: Final = "waiting"
+FRESH: Final = "fresh"
+HEALTHS: Final = (BROKEN, STALE, LATE, BEGINNING, WAITING, FRESH)
+"""The worst first."""
+
+LATE_TICKS: Final = 10
+"""An item is late once it is so many ticks behind: where nothing is new, four of five are left out."""
+LATE_MS_MIN: Final = 10_000
+STALE_MS_MIN: Final = 60_000
+STALE_TICKS: Final = 60
+assert LATE_TICKS < STALE_TICKS
+assert LATE_MS_MIN < STALE_MS_MIN
+WAYS_MAX: Final = 4
+"""So many commands stand beside a reason that several items share; each item has all of its own."""
+SOURCES: Final = frozenset({"source", "source table", "shared source"})
+
+_BEGINS: Final = r"(?:strandline|ALTER|CREATE|DELETE|DROP|INSERT|SELECT|UPDATE)\s"
+_SAID: Final = re.compile(rf"; (?:or )?([^;:`]+): ({_BEGINS}.+?)(?=; |$)")
+_QUOTED: Final = re.compile(rf"`({_BEGINS}[^`]+)`")
+_SHORT: Final = frozenset({"strandline anew", "strandline source retry", "strandline source skip"})
+"""Commands that texts name without the item that they are for."""
+_DOES: Final = (
+    ("strandline backfill", "says what filling its tables again would do; with --apply, the next tick does it"),
+    ("strandline source skip", "lists what cannot be decoded; with --as-of and --apply, dismisses it"),
+    ("strandline source retry", "once the cause is mended: opens it anew, and asks its upstream at once"),
+    ("strandline sync", "once the cause is mended: brings the endpoint to where its collections are"),
+    ("strandline query", "lists the rows without a value: mend or withdraw the rows that caused them"),
+    ("strandline replica", "runs the replica, on its machine"),
+    ("strandline fsck", "lists what is damaged or missing"),
+    ("strandline ", ""),
+    ("", "is a statement: `strandline sql` runs it"),
+)
+"""What commands do, by how they begin."""
+_BEHIND: Final = {LATE: "behind by more than 10 seconds", STALE: "behind by more than a minute"}
+_FIRST: Final = {"snapshotting": "the first snapshot is taken", "hydrating": "the first result is computed"}
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """A way out of a problem: a command, and what it does (empty: the problem says so)."""
+
+    command: str
+    does: str
+
+
+@dataclass(slots=True)
+class Reason:
+    """Why ``items`` have this health.  ``stops``: items that are behind only because these stand still."""
+
+    health: str
+    why: str
+    items: list[str] = field(default_factory=list)
+    stops: list[str] = field(default_factory=list)
+    ways: list[Way] = field(default_factory=list)
+
+
+def health(item: Mapping[str, Any], errors: int, tick_ms: int) -> str:
+    """Return the health of an item.
+
+    >>> health({"problem": None, "waiting": None, "lag": {"ms": 11_000}, "phase": "following"}, 0, 1000)
+    'late'
+    >>> health({"problem": None, "waiting": None, "lag": {"ms": None}, "phase": "hydrating"}, 0, 1000)
+    'beginning'
+    """
+    ms = (item.get("lag") or {}).get("ms")
+    if item["problem"] or errors or any(_lost(item)):
+        return BROKEN
+    if item.get("phase") in _FIRST:
+        return BEGINNING
+    scheduled = item.get("refresh") is not None or (bool(item["waiting"]) and item["kind"] == "materialization")
+    if ms is not None and not scheduled and ms > max(LATE_MS_MIN, LATE_TICKS * tick_ms):
+        return STALE if ms > max(STALE_MS_MIN, STALE_TICKS * tick_ms) else LATE
+    return WAITING if item["waiting"] else FRESH
+
+
+def reasons(items: Sequence[Mapping[str, Any]], others: Mapping[str, str]) -> list[Reason]:
+    """Return why those of ``items``, as documents have them, are not fresh, the worst first.
+
+    ``others``: the problems of what is no item.  An item that is behind only since another stands still has no reason
+    of its own: it is among what that one stops.
+    """
+    stops = _stops(items)
+    behind = {name for names in stops.values() for name in names}
+    found: dict[tuple[str, str], Reason] = {}
+    for name, said in others.items():
+        why, named = _parted(said, name)
+        found["", name] = Reason(BROKEN, why, [name], ways=named)
+    for item in items:
+        for own in () if item["name"] in behind else reasons_of(item):
+            reason = found.setdefault((own.health, own.why), Reason(own.health, own.why))
+            reason.items += own.items
+            if own.health == BROKEN:
+                reason.stops += [each for each in stops.get(item["name"], ()) if each not in reason.stops]
+                reason.ways += [each for each in own.ways if each not in reason.ways]
+    for reason in found.values():
+        del reason.ways[WAYS_MAX:]
+    return sorted(found.values(), key=lambda each: HEALTHS.index(each.health))
+
+
+def reasons_of(item: Mapping[str, Any]) -> Iterator[Reason]:
+    """Yield each reason why an item is not fresh, with all commands that end it: first those that it says itself.
+
+    >>> item = {"name": "q1", "kind": "materialization", "health": "broken", "errors": 0}
+    >>> gone = {"problem": "table 't' is gone; put it back; or fill it: strandline backfill q1 --apply"}
+    >>> [(each.why, [way.command for way in each.ways]) for each in reasons_of(item | gone)]
+    [("table 't' is gone; put it back", ['strandline backfill q1 --apply', 'strandline sync q1'])]
+    """
+    name = item["name"]
+    for health, said in _said(item):
+        why, ways = _parted(said, name)
+        if health == BROKEN:
+            fitting = [each for each in _fitting(item, said) if not any(way.command.startswith(each) for way in ways)]
+            ways += map(_way, fitting)
+        yield Reason(health, why, [name], ways=ways)
+
+
+def _fitting(item: Mapping[str, Any], said: str) -> Iterator[str]:
+    """Yield the commands that fit what an item is, whatever its problem says."""
+    name = shlex.quote(item["name"])
+    match item:
+        case {"problem": str(problem), "kind": kind} if problem == said:
+            if kind in SOURCES:
+                yield f"strandline source retry {name}"
+            elif kind == "materialization":
+                yield f"strandline sync {name}"
+        case {"kind": "instance"}:
+            yield from (f"strandline replica --listen {each['address']}" for _, each in _lost(item))
+        case {"kind": kind} if kind in SOURCES:
+            yield f"strandline source skip {name}"
+        case _:
+            question = f"SELECT * FROM errors({quote(item['name'])})"  # noqa: S608 - it is shown, and not run
+            yield shlex.join(["strandline", "query", question])
+
+
+def _parted(said: str, name: str) -> tuple[str, list[Way]]:
+    """Return what has happened, and the commands that a problem says, with the item where it leaves that out."""
+    ways = [Way(command, does) for does, command in _SAID.findall(said)]
+    why = _SAID.sub("", said)
+    return why, ways + [_way(_whole(command, why, name)) for command in dict.fromkeys(_QUOTED.findall(why))]
+
+
+def _whole(command: str, why: str, name: str) -> str:
+    if command == "strandline backfill":
+        of = re.search(r"`strandline backfill` of '([^']+)'", why)
+        return shlex.join([*command.split(), name, *([of[1]] if of else [])])
+    if command in _SHORT:
+        of = re.match(r"'([^']+)' has ", why)  # a view says whose records they are
+        return shlex.join([*command.split(), of[1] if of else name])
+    return command
+
+
+def _way(command: str) -> Way:
+    return Way(command, next(does for begin, does in _DOES if command.startswith(begin)))
+
+
+def _lost(item: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    return ((name, each) for name, each in (item.get("replicas") or {}).items() if not each["obeys"])
+
+
+def _said(item: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Yield what is said of an item that is not fresh, with the health that it gives."""
+    if item["health"] == BROKEN:
+        if item["problem"]:
+            yield BROKEN, item["problem"]
+        if count := item["errors"]:
+            rows = "1 row with an error" if count == 1 else f"{count:,} rows with errors"
+            yield BROKEN, f"{rows}: {item['example']}" if item["example"] else rows
+        for name, each in _lost(item):
+            yield BROKEN, f"replica {name} at {each['address']}: {each.get('problem') or 'it compares what it runs'}"
+    elif item["health"] != FRESH:
+        yield item["health"], _BEHIND.get(item["health"]) or item["waiting"] or _FIRST.get(item.get("phase", ""), "")
+
+
+def _stops(items: Iterable[Mapping[str, Any]]) -> dict[str, list[str]]:
+    """Return, by each item that stands still, those that are behind only because of it."""
+    known = {item["name"]: item for item in items}
+    after: dict[str, list[str]] = {}
+    for name, item in known.items():
+        for each in dict.fromkeys([*item["reads"], item["instance"]]):
+            after.setdefault(each, []).append(name)
+    found = {}
+    for name, item in known.items():
+        if item["problem"] or _is_alone(item):
+            reached = [name]
+            for each in reached:  # it grows meanwhile
+                reached += [other for other in after.get(each, ()) if other not in reached]
+            found[name] = [each for each in reached[1:] if _is_behind(known[each], reached)]
+    return found
+
+
+def _is_alone(item: Mapping[str, Any]) -> bool:
+    """Return whether an instance has replicas, and none of them is connected."""
+    replicas = (item.get("replicas") or {}).values()
+    return bool(replicas) and not any(each["obeys"] for each in replicas)
+
+
+def _is_behind(item: Mapping[str, Any], those: Iterable[str]) -> bool:
+    """Return whether an item with no problem of its own is behind, or says that it waits for one of ``those``."""
+    if item["health"] in {LATE, STALE}:
+        return True
+    waits = (item["waiting"] or "").lower()
+    names = any(f"'{each}'".lower() in waits for each in those)
+    return item["health"] in {WAITING, BEGINNING} and (names or "its collection" in waits)
