@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import io
 from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -22,7 +24,7 @@ from strandline.testing.kinds import Kinds
 from strandline.testing.lists.list_assembly import list_assembly
 from strandline.testing.lists.list_source import Upstream
 from strandline.wiring.loop import LoopThread
-from strandline.wiring.registry import Readers
+from strandline.wiring.registry import Readers, driver
 
 DEFINITIONS = (
     "CREATE CONNECTION here TO lists (server = one)",
@@ -37,12 +39,15 @@ class Opened:
     def __init__(self, env: Environment) -> None:
         self.env = env
 
-    def place(self, _: Path) -> None:
-        """There is no project."""
+    def place(self, root: Path) -> Any:
+        """There is no project, but for the place of one."""
+        return SimpleNamespace(root=root)
 
     def reading(self, *_: object) -> Any:
         """Return it, and leave it open."""
         return nullcontext(self.env)
+
+    changing = reading
 
 
 def shown(env: Environment) -> str:
@@ -75,3 +80,25 @@ def test_status_shows_phases_and_the_source_of_tables(monkeypatch: pytest.Monkey
     assert "accounts: snapshotting, 0 rows" in begun
     assert "following  0.0 s" in followed
     assert "source bank: tables by here, feeds accounts\n" in followed
+
+
+def test_what_a_dropped_view_leaves_is_said_with_what_removes_it(tmp_path: Path) -> None:
+    """Damage: a table that no one keeps up to date any longer stays at the endpoint, and the operator does not know."""
+    clock, loop = HandClock(1_000), LoopThread()
+    drivers = partial(driver, clock)
+    assembly = list_assembly(clock, CountingIds("p"), MemoryBlob(), MemoryConsensus(), drivers=drivers)
+    env = Environment(Access(loop.run(Core.open(assembly, Config(), Mode.FULL)), assembly, loop))
+    for name in ("a", "b"):
+        env.execute(f"CREATE TABLE {name} (k INT)")
+    env.execute(f"CREATE MATERIALIZATION m INTO sqlite OPTIONS (path '{tmp_path / 'm.db'}') AS a KEY (k), b KEY (k)")
+    file = tmp_path / "change.sql"
+    file.write_text("ALTER MATERIALIZATION M DROP VIEW b")
+    printed, noted = io.StringIO(), io.StringIO()
+    output = Output(False, Console(file=printed, width=300), Console(file=noted, width=300))
+    asking.script(cast("Any", Opened(env)), tmp_path, file, output)
+    told = shown(env)
+    env.close()
+    text = "the rows of 'b' stay in 'b' of sqlite; ALTER MATERIALIZATION m DROP VIEW b REMOVE ROWS takes them out\n"
+    assert printed.getvalue() == "ALTER VIEWS: done\n"
+    assert noted.getvalue() == text
+    assert f"m: {text}" in told

@@ -10,7 +10,8 @@ from pathlib import Path
 
 from strandline.controller.core import Core
 from strandline.controller.defining import definitions
-from strandline.controller.language.statements import Bind, CreateMaterialization, Drop
+from strandline.controller.language.clauses import Bind
+from strandline.controller.language.statements import CreateMaterialization, Drop
 from strandline.controller.location.config import Config, Mode
 from strandline.controller.location.items import Table
 from strandline.instance.tables import Change

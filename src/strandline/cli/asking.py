@@ -13,7 +13,7 @@ from strandline.cli.terminal import watching
 from strandline.cli.terminal.exits import Exit
 from strandline.cli.terminal.opening import Asked, Opener
 from strandline.cli.terminal.output import Output, outcome, rows_document, rows_table, table
-from strandline.cli.terminal.standing import left_out, parts, stands_still, waiting, written_by
+from strandline.cli.terminal.standing import left, left_out, parts, stands_still, waiting, written_by
 from strandline.cli.terminal.watching import interrupted
 from strandline.client import Progress, Updates
 from strandline.controller.defining.project.settings import Project
@@ -146,6 +146,7 @@ def script(opener: Opener, root: Path, file: Path, output: Output) -> None:
     """Run the statements of a file.  A script that only reads does not block the writer."""
     from strandline.controller.defining.project.files import resolved  # they bring the parser of SQL
     from strandline.controller.language import statements
+    from strandline.controller.language.altering import AlterViews
     from strandline.controller.language.showing import Show
 
     project = opener.place(root)
@@ -176,6 +177,9 @@ def script(opener: Opener, root: Path, file: Path, output: Output) -> None:
                     time = env.execute(each) if isinstance(env, RemoteEnvironment) else env.execute(statement)
                     replaces = isinstance(statement, statements.CreateView) and statement.replaces
                     _said(type(statement).__name__, time, output, replaces=replaces)
+                    if isinstance(statement, AlterViews):
+                        for text in left(env.status(), statement.name):
+                            output.note(text)
 
 
 def _refuse_loose_ends(parsed: Sequence[tuple[str, statements.Statement]]) -> None:

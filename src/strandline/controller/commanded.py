@@ -9,17 +9,20 @@ from __future__ import annotations
 from collections.abc import Hashable
 from typing import Final
 
+from strandline.algebra.schema import Schema
 from strandline.controller.location import on_error
 from strandline.controller.location.audits import audits_of
 from strandline.controller.location.catalog import Catalog
 from strandline.controller.location.config import Config
 from strandline.controller.location.items import (
+    BoundTable,
     Collected,
     Connection,
     Fed,
     IndexItem,
     InstanceItem,
     Item,
+    LeftTable,
     Materialization,
     SharedSource,
     Source,
@@ -188,25 +191,41 @@ def collection(item: Collected, config: Config) -> Collection:
 def bindings(item: Materialization, catalog: Catalog) -> tuple[Binding, ...]:
     """Return what the task binds, with the collections' schemas."""
     collections = [catalog.collection(bound.collection) for bound in item.bindings]
-    how, location = item.common_options, f"@{item.location}" if item.location else ""
     return tuple(
-        Binding(
-            collected.name,
-            bound.table,
-            bound.key,
-            collected.schema,
-            backfill=bound.backfill,
-            incarnation=f"{item.id}-{collected.shard}{location}",
-            delta=how.delta,
-            times=how.times,
-            diffs=how.diffs,
-            reduce=how.reduce,
-            task=item.name,
-        )
+        _binding(item, collected.name, bound, collected.schema, collected.shard)
         for bound, collected in zip(item.bindings, collections, strict=True)
     )
 
 
+def binding_left(item: Materialization, left: LeftTable) -> Binding:
+    """Return the binding by which rows are taken out that a dropped view has left."""
+    return _binding(item, left.name, left.bound, left.schema, left.shard)
+
+
+def _binding(item: Materialization, name: str, bound: BoundTable, schema: Schema, shard: str) -> Binding:
+    how, location = item.common_options, f"@{item.location}" if item.location else ""
+    return Binding(
+        name,
+        bound.table,
+        bound.key,
+        schema,
+        backfill=bound.backfill,
+        incarnation=f"{item.id}-{shard}{location}",
+        delta=how.delta,
+        times=how.times,
+        diffs=how.diffs,
+        reduce=how.reduce,
+        task=item.name,
+    )
+
+
 def spec_of(item: Materialization, catalog: Catalog) -> MaterializationSpec:
-    """Return the task as its driver sees it."""
-    return MaterializationSpec(item.name, bindings(item, catalog), item.options, item.common_options.splits)
+    """Return the task as its driver sees it; the tables that it empties come last."""
+    emptied = tuple(binding_left(item, left) for left in item.left if left.empties)
+    bound = bindings(item, catalog) + emptied
+    return MaterializationSpec(item.name, bound, item.options, item.common_options.splits)
+
+
+def state_keys(item: Materialization, catalog: Catalog) -> tuple[str, ...]:
+    """Return the state key of each table that the task keeps equal to its collection."""
+    return tuple(each.state_key for each in bindings(item, catalog))

@@ -22,7 +22,7 @@ from contextlib import AsyncExitStack, suppress
 from strandline.algebra.schema import Schema
 from strandline.compute.tick import TickReport
 from strandline.controller.assembly import Assembly
-from strandline.controller.commanded import collection, spec_of
+from strandline.controller.commanded import collection, state_keys
 from strandline.controller.health import MERGES, TICK, Health
 from strandline.controller.instances.running import Running
 from strandline.controller.location.answers import ANSWERS, keep, recall
@@ -354,7 +354,7 @@ class Core:
         item = self.catalog.one(name, Materialization, "materialization")
         position = self.reached(item)
         if self.writing is None:
-            position = await reached(item.log, spec_of(item, self.catalog), self.client)
+            position = await reached(item.log, state_keys(item, self.catalog), self.client)
             if item.scheduled and not await self._syncs.waits(item):
                 position = max(position, upto)
         return position if position >= upto else None

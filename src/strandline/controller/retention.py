@@ -12,6 +12,7 @@ forward, so that since follows and compaction can add up updates that no reader 
 Endpoints, leases and foreign critical readers have holds of their own: since is the earliest time of all holds.
 
 A hold is moved when since gains an eighth of the policy by it, and not at every tick: in one write for all of them.
+With it the holds of endpoints are released that no materialization has any longer.
 """
 
 from __future__ import annotations
@@ -25,7 +26,17 @@ from strandline.controller.instances.running import Running
 from strandline.controller.location.catalog import Catalog
 from strandline.controller.location.config import Config
 from strandline.controller.location.interval import milliseconds
-from strandline.controller.location.items import Collected, Item, Kept, SharedSource, Source, SourceTable, View
+from strandline.controller.location.items import (
+    LOGS,
+    Collected,
+    Item,
+    Kept,
+    Materialization,
+    SharedSource,
+    Source,
+    SourceTable,
+    View,
+)
 from strandline.frontier.antichain import MINIMUM, Frontier, as_time, meet
 from strandline.persist.client import PersistClient
 from strandline.persist.handles.since import SinceHandle
@@ -114,6 +125,21 @@ class Retention:
         ]
         if moves:
             await self._client.downgrade_many(moves)
+        await self._release(catalog, there)
+
+    async def _release(self, catalog: Catalog, shards: Iterable[str]) -> None:
+        """Release the holds of materializations on ``shards`` that they read no longer, or that were dropped."""
+        reads = {
+            (item.log, catalog.collection(bound.collection).shard)
+            for item in catalog.items.values()
+            if isinstance(item, Materialization)
+            for bound in item.bindings
+        }
+        for shard in sorted(shards):
+            state = self._client.known(shard)
+            for reader in () if state is None else sorted(state.criticals):
+                if reader.startswith(LOGS) and (reader, shard) not in reads:
+                    await self._client.release(shard, reader)
 
     def _upper(self, shard: str) -> Frontier | None:
         state = self._client.known(shard)

@@ -21,7 +21,7 @@ import msgspec
 from strandline.algebra.schema import SUCCESSOR, Column
 from strandline.compute.stage import Stage
 from strandline.controller.assembly import Assembly
-from strandline.controller.commanded import Plans, command, commands, instance_of, runs_in
+from strandline.controller.commanded import Plans, binding_left, command, commands, instance_of, runs_in
 from strandline.controller.instances.running import Running
 from strandline.controller.location.catalog import Catalog, CatalogStore
 from strandline.controller.location.config import Config
@@ -47,6 +47,7 @@ from strandline.frontier.antichain import Frontier, as_time, join, meet
 from strandline.instance import error_half
 from strandline.instance.instance import Instance
 from strandline.instance.problems import Problems
+from strandline.instance.tasks import records
 from strandline.persist.client import PersistClient
 from strandline.persist.together.transactions import Transactions
 from strandline.problem import Problem, Stopped, Way
@@ -158,6 +159,7 @@ class Writing:
                         self.problems.pop(name)
                 self._reconciled = catalog
             await self._grown()  # of those that run as they are now
+            await self._emptied()
             if self._to_close:
                 await self.close_dropped()
             self.problems.note(CATALOG, "")
@@ -288,7 +290,7 @@ class Writing:
         """Whether a tick would find nothing to open, to close or to drop."""
         catalog = self.catalogs.current
         waiting = any(view.awaits_creation or view.seed or view.replaces for view in self._views)
-        return catalog is self._reconciled and not (self._to_close or waiting or self._unread)
+        return catalog is self._reconciled and not (self._to_close or waiting or self._unread or self._emptying)
 
     @property
     def _to_close(self) -> bool:
@@ -299,6 +301,12 @@ class Writing:
     @property
     def _views(self) -> list[View]:
         return [item for item in self.catalogs.current.items.values() if isinstance(item, View)]
+
+    @property
+    def _emptying(self) -> list[Materialization]:
+        """The materializations that take out rows of views that were dropped from them."""
+        items = self.catalogs.current.of_kind(Materialization)
+        return [each for each in items if isinstance(each, Materialization) and any(left.empties for left in each.left)]
 
     @property
     def _unread(self) -> AbstractSet[str]:
@@ -316,6 +324,16 @@ class Writing:
             if await self._has_grown(view):
                 change = methodcaller("with_changed", view, msgspec.structs.replace(view, seed=""))
                 await self.catalogs.change(self.epoch, change)
+
+    async def _emptied(self) -> None:
+        """Forget the tables that were emptied, as all splits of their tasks say: these then run without them."""
+        for item in self._emptying:
+            with suppress(StoreError, Unavailable):  # it is asked again by the next tick
+                known = [record.progress.acknowledged for record in await records(item.log, self.client)]
+                keys = {left: binding_left(item, left).state_key for left in item.left if left.empties}
+                gone = {left for left, key in keys.items() if all(each.of(key) is not None for each in known)}
+                after = msgspec.structs.replace(item, left=tuple(each for each in item.left if each not in gone))
+                await self.catalogs.change(self.epoch, methodcaller("with_changed", item, after))
 
     async def _skip(self) -> None:
         """Let each view that was replaced begin where it can, if an earlier time cannot be computed any longer.

@@ -106,7 +106,8 @@ class RunDataflow:
 class RunMaterialization:
     """Keep tables of an endpoint equal to collections.
 
-    ``log`` is the key of its recovery log.  ``inputs`` are the collections that ``spec`` binds, in its order.
+    ``log`` is the key of its recovery log.  ``inputs`` are the collections that ``spec`` binds, in its order; what it
+    binds beyond these are tables that are emptied.
     ``continues``: push the good rows of a collection that has errors.  ``every`` (milliseconds) and ``within``: see
     `materialize/schedule/pace.py`.  ``trigger``: the URL that is called after transactions, or a reference to
     it; empty: none is.

@@ -11,7 +11,7 @@ from functools import partial
 from strandline.instance.commands import RunMaterialization
 from strandline.instance.running.feeds import CollectionFeed
 from strandline.materialize.driver import Driver
-from strandline.materialize.feed import Feed
+from strandline.materialize.feed import Feed, NoRows
 from strandline.materialize.log import ENDED, Record, RecoveryLog, peek, register_of
 from strandline.materialize.protocol.task import MaterializationSpec
 from strandline.materialize.schedule.pace import Pace, Schedule
@@ -39,6 +39,7 @@ async def start_task(
     for reader in readers:
         since = await client.since(reader.state.shard, command.log, epoch)
         feeds.append(CollectionFeed(reader, since, engine, continues=command.continues, item=command.spec.name))
+    feeds += [NoRows(emptied.collection, emptied.schema) for emptied in command.spec.bindings[len(readers) :]]
 
     def of_split(split: str, epoch: int) -> RecoveryLog:
         return RecoveryLog(client.clock, client.ids, client.consensus, split_log(command.log, split), epoch)
@@ -49,12 +50,12 @@ async def start_task(
     return Splits(command.spec, endpoint, log, of_split, client.ids, held_back, watch, beside), pace
 
 
-async def reached(log: str, spec: MaterializationSpec, client: PersistClient) -> int:
-    """Return the time before which the endpoint equals its collections, as it has acknowledged; 0: nothing yet.
+async def reached(log: str, state_keys: Sequence[str], client: PersistClient) -> int:
+    """Return the time before which an endpoint's tables equal their collections, as it has acknowledged; 0: nothing.
 
     The recovery log says it once the transaction that came last has ended (`Progress.acknowledged`).
     """
-    return min(each.progress.acknowledged.time(spec.state_keys) for each in await records(log, client))
+    return min(each.progress.acknowledged.time(state_keys) for each in await records(log, client))
 
 
 async def records(log: str, client: PersistClient) -> list[Record]:

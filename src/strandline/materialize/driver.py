@@ -112,10 +112,15 @@ class Constraint:
 
 @dataclass(frozen=True, slots=True)
 class Validated:
-    """The verdicts on one binding: a constraint for each column of its schema, and which values can be stored."""
+    """The verdicts on one binding: a constraint for each column of its schema, and which values can be stored.
+
+    ``empties``: what an earlier binding of the task has left in the resource goes when this one begins, also if there
+    was a time in which none was bound to it.
+    """
 
     constraints: Mapping[str, Constraint]
     holds: Holds = EVERYTHING
+    empties: bool = True
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from typing import Protocol, TypeAlias
 import pyarrow as pa
 
 from strandline.algebra.schema import Schema
-from strandline.frontier.antichain import Frontier, as_time, meet
+from strandline.frontier.antichain import EMPTY, Frontier, as_time, meet
 
 Batches: TypeAlias = AsyncGenerator[pa.RecordBatch, None]
 """Batches of bounded size; a reader that stops early must close the iterator (`aclosing`)."""
@@ -74,6 +74,32 @@ class Feed(Protocol):
     async def hold(self, frontier: Frontier) -> None:
         """Move this task's critical hold to ``frontier``, which is never past the durable commits."""
         ...
+
+
+class NoRows:
+    """The feed of a table that is emptied: a collection that never has a row, and is complete."""
+
+    def __init__(self, name: str, schema: Schema) -> None:
+        self.name = name
+        self.schema = schema
+        self.waits = ""
+
+    async def upper(self) -> Frontier:
+        """Return the empty frontier: nothing will come."""
+        return EMPTY
+
+    async def changes(self, lower: int, upper: int, *, key: Sequence[str] = (), times: bool = False) -> Changes:
+        """Return no change."""
+        return Changes(0, _nothing())
+
+    async def hold(self, frontier: Frontier) -> None:
+        """Do nothing: there is no history to hold."""
+
+
+async def _nothing() -> Batches:
+    none: tuple[pa.RecordBatch, ...] = ()
+    for batch in none:
+        yield batch
 
 
 async def complete(feeds: Iterable[Feed]) -> int:

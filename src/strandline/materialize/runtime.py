@@ -374,6 +374,8 @@ class Task:
         found = dict(known)
         for place, binding in enumerate(self._spec.bindings):
             key = binding.state_key
+            if key not in progress.extent.keys:
+                continue  # it begins with a later transaction
             if ordered(binding) and (key in known or progress.extent.start.of(key) is None):
                 transfer = self._transfers.get(place)
                 found[key] = greater(known.get(key), None if transfer is None else transfer.greatest)

@@ -30,7 +30,17 @@ from strandline.persist.shard.evolution import parse_schema, widened
 from strandline.persist.shard.machine import ROLLUP_EVERY, Command, Machine
 from strandline.persist.shard.metrics import Metrics
 from strandline.persist.shard.patience import PatientBlob
-from strandline.persist.shard.state import Append, AppendOutcome, ShardState, admit, append, describe, mark_swept
+from strandline.persist.shard.state import (
+    Append,
+    AppendOutcome,
+    OpaqueMismatch,
+    ShardState,
+    admit,
+    append,
+    describe,
+    expire_critical,
+    mark_swept,
+)
 from strandline.persist.shard.trace import due
 from strandline.persist.upkeep.collect import DELETION_GRACE_MS, Collector
 from strandline.persist.upkeep.compact import Compactor
@@ -158,6 +168,16 @@ class PersistClient:
         handle = SinceHandle(await self._open(shard), reader, epoch)
         await handle.register()
         return handle
+
+    async def release(self, shard: str, reader: str) -> None:
+        """Release the hold of the critical reader ``reader`` of ``shard``, which no one has any longer, for good."""
+        machine = await self._open(shard)
+
+        def gone(state: ShardState) -> tuple[ShardState, OpaqueMismatch | None]:
+            held = state.criticals.get(reader)
+            return (state, None) if held is None else expire_critical(state, reader, held.opaque)
+
+        await machine.commit(gone)
 
     async def advance_many(
         self, moves: Sequence[tuple[WriteHandle, Frontier, str]]

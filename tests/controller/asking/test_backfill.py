@@ -15,7 +15,8 @@ from strandline.controller.asking import verification
 from strandline.controller.asking.backfill import backfill
 from strandline.controller.core import Core
 from strandline.controller.defining import definitions
-from strandline.controller.language.statements import Bind, CreateMaterialization
+from strandline.controller.language.clauses import Bind
+from strandline.controller.language.statements import CreateMaterialization
 from strandline.controller.location.config import Config, Mode
 from strandline.controller.location.items import BoundTable, Table
 from strandline.errors import DefinitionError, InvalidUsage, Unavailable

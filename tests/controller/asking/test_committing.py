@@ -18,7 +18,8 @@ from strandline.controller.asking.status import status, task_position, task_prog
 from strandline.controller.asking.verification import COMMITTING_S, Verification, verify_endpoint
 from strandline.controller.core import Core
 from strandline.controller.defining import definitions
-from strandline.controller.language.statements import Bind, CreateMaterialization, Drop
+from strandline.controller.language.clauses import Bind
+from strandline.controller.language.statements import CreateMaterialization, Drop
 from strandline.controller.location.config import Config, Mode
 from strandline.controller.location.items import Materialization, Table
 from strandline.errors import AsOfError, Unavailable

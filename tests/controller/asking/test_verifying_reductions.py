@@ -16,7 +16,8 @@ import pytest
 from strandline.controller.asking.verification import verify_endpoint
 from strandline.controller.core import Core
 from strandline.controller.defining import definitions
-from strandline.controller.language.statements import Bind, CreateMaterialization
+from strandline.controller.language.clauses import Bind
+from strandline.controller.language.statements import CreateMaterialization
 from strandline.controller.location.config import Config, Mode
 from strandline.controller.location.items import Table
 from strandline.errors import DefinitionError, InvalidUsage

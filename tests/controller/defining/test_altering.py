@@ -17,7 +17,8 @@ from strandline.controller.core import Core
 from strandline.controller.defining import definitions
 from strandline.controller.defining.altering import alter_materialization
 from strandline.controller.language.altering import AlterMaterialization
-from strandline.controller.language.statements import Bind, CreateMaterialization, parse
+from strandline.controller.language.clauses import Bind
+from strandline.controller.language.statements import CreateMaterialization, parse
 from strandline.controller.location import on_error
 from strandline.controller.location.config import Config, Mode
 from strandline.controller.location.items import Table

@@ -10,8 +10,9 @@ import pytest
 from strandline.controller.defining.changing.order import in_order
 from strandline.controller.defining.project.files import load
 from strandline.controller.defining.project.settings import Defined
+from strandline.controller.language.clauses import Bind
 from strandline.controller.language.instances import CreateInstance
-from strandline.controller.language.statements import Bind, CreateMaterialization, CreateSource, CreateView
+from strandline.controller.language.statements import CreateMaterialization, CreateSource, CreateView
 from strandline.controller.location.config import Config
 from strandline.errors import ConfigError, DefinitionError, Position
 

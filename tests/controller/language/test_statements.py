@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from strandline.algebra.excerpt import Excerpt
 from strandline.controller.language import statements, unsupported
 from strandline.controller.language.altering import AddColumns
+from strandline.controller.language.clauses import Bind
 from strandline.controller.language.statements import (
     Assignment,
-    Bind,
     Bracket,
     CreateConnection,
     CreateMaterialization,

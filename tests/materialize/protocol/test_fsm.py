@@ -30,13 +30,16 @@ def at(time: int) -> Checkpoint:
     return NOTHING.advance(KEYS, time)
 
 
+AT_2 = Checkpoint(((KEYS[0], 2),))
 LOGS = (
     Progress(),
     Progress(at(2), at(2), Extent(at(2), at(2), 4)),
     Progress(at(4), at(4), Extent(at(2), at(3), 4)),
     Progress(at(2), at(3)),
+    Progress(AT_2, AT_2, Extent(AT_2, AT_2, 4, KEYS[:1])),
 )
-"""What a log may hold: nothing; a transaction in flight; one that the endpoint may not have; a quiet position."""
+"""What a log may hold: nothing; a transaction in flight; one that the endpoint may not have; a quiet position; a
+transaction in flight that began before the second binding came."""
 
 
 @dataclass(frozen=True)
@@ -266,6 +269,25 @@ def test_an_extent_in_flight_is_replayed_exactly() -> None:
         step(machine, states.Extend(9))
     _, actions = run(machine, states.Extend(5), states.Read(0, 1))
     assert actions == (states.SendLoad(0, new=False),), "which of its rows are there must be asked"
+
+
+def test_a_binding_that_has_come_since_takes_no_part_in_a_replay() -> None:
+    """Damage: its collection cannot be read as early as where the replay ends, and the task stands still for ever."""
+    log = Progress(AT_2, AT_2, Extent(AT_2, AT_2, 5, KEYS[:1]))
+    machine, _ = run(Machine(KEYS), states.Start(log), Opened(None), Acknowledged())
+    machine, actions = step(machine, states.Extend(5))
+    assert actions == (states.ReadChanges(0, 2, 5),)
+    machine, _ = run(machine, states.Read(0, 1))
+    machine, actions = run(machine, Flushed())
+    (persisted,) = actions
+    assert isinstance(persisted, states.PersistExtent)
+    assert persisted.progress.extent == log.extent
+    machine, _ = run(machine, states.ExtentPersisted(), states.Sent(0), StartedCommit(), states.CommitPersisted())
+    machine, actions = step(machine, Acknowledged())
+    assert actions == (states.Hold(0, 5),)
+    assert machine.due(9) == 9
+    _, actions = step(machine, states.Extend(9))
+    assert actions == (states.ReadChanges(0, 5, 9), states.ReadChanges(1, 0, 9)), "now both are brought to one time"
 
 
 def test_an_endpoint_without_a_checkpoint_is_asked_for_the_keys_that_are_new() -> None:

@@ -22,7 +22,7 @@ from strandline.algebra.schema import Schema
 from strandline.errors import AsOfError, FencedError, ProtocolViolation, StrandlineError
 from strandline.frontier.antichain import Frontier
 from strandline.materialize.driver import Session
-from strandline.materialize.feed import Changes
+from strandline.materialize.feed import Changes, Feed
 from strandline.materialize.log import RecoveryLog
 from strandline.materialize.protocol.fsm import QUIET_TIMES_MAX
 from strandline.materialize.protocol.spec import canonical
@@ -56,9 +56,12 @@ SPLIT_PATTERNS: Final = ("staging", "direct", "reducing in stages")
 class PushedWorld:
     """One run.
 
-    ``room``: of the pipe to the driver; 0: there is none.  ``generation``: the newest epoch.  ``done``: whether the
-    collections will not change again.  ``now``: what runs, the history or what comes after it.
+    ``watching``: the class of the endpoint.  ``room``: of the pipe to the driver; 0: there is none.  ``generation``:
+    the newest epoch.  ``done``: whether the collections will not change again.  ``now``: what runs, the history or what
+    comes after it.
     """
+
+    watching: type[WatchedPlace] = WatchedPlace
 
     def __init__(self, choose: Choose, pattern: str, splits_max: int = 1) -> None:
         self.simulation = self.now = Simulation(choose, tuple(Fate), CALM_AFTER, STEPS_MAX)
@@ -69,7 +72,7 @@ class PushedWorld:
         self.generation = 1
         self.done = False
         self.spec = self.pattern.spec(TWO)
-        self.place = WatchedPlace(judges=self, spec=self.spec)
+        self.place = self.watching(judges=self, spec=self.spec)
         self.data = World(self.place, TWO, KEYED_TYPES)  # type: ignore[arg-type]  # of it, only the collections
         self.consensus = WatchedConsensus(HandClock(), CountingIds("observer"))
         self.ids = SimIds()
@@ -87,13 +90,26 @@ class PushedWorld:
     def task(self, epoch: int) -> Task | Splits:
         """Return a runtime under an epoch; where there may be splits, with a number of them."""
         logs = partial(RecoveryLog, HandClock(), self.ids, SimConsensus(self.consensus))
-        driver = Driver(self.place, self.pattern.session, self.room, self.now.beside)
-        feeds = [SimFeed(feed) for feed in self.data.feeds]
+        driver, feeds = self.driver(), self.feeds()
         if self.splits_max == 1:
             return Task(self.spec, driver, logs(LOG, epoch), feeds, beside=self.now.beside)
         spec = replace(self.spec, splits=1 + self.choose("splits", self.splits_max))
         of_split = lambda split, of: logs(f"{LOG}/{split}", of)  # noqa: E731
         return Splits(spec, driver, logs(LOG, epoch), of_split, self.ids, feeds, beside=self.now.beside)
+
+    def driver(self) -> Driver:
+        """Return one more driver."""
+        return Driver(self.place, self.pattern.session, self.room, self.now.beside)
+
+    def feeds(self) -> list[Feed]:
+        """Return the feeds of what is bound, in order."""
+        return [SimFeed(feed) for feed in self.data.feeds]
+
+    def joined(self) -> None:
+        """Begin what goes on besides."""
+
+    def turned(self, task: Task | Splits) -> None:
+        """Take note of what a task has come to, after a turn."""
 
     def run(self) -> None:
         """Make the history, and see the endpoint arrive after it.  Raises what it breaks."""
@@ -211,11 +227,17 @@ async def write(world: PushedWorld) -> None:
 async def follow(world: PushedWorld, epoch: int) -> None:
     """Run the task until it has arrived, or belongs to another epoch."""
     task: Task | Splits | None = None
+    spec = world.spec
     while True:
+        if task is not None and spec is not world.spec:
+            await task.close()
+            task = None
         if task is None:
-            task = world.task(epoch)
+            task, spec = world.task(epoch), world.spec
         try:
-            if await turn(world, task) and world.done and task.status.position == world.data.upper:
+            rests = await turn(world, task)
+            world.turned(task)
+            if rests and world.done and task.status.position == world.data.upper and spec is world.spec:
                 await task.close()
                 return
         except ProtocolViolation as error:
@@ -227,8 +249,10 @@ async def follow(world: PushedWorld, epoch: int) -> None:
             task = None
         except AsOfError:
             world.marks["history gone"] += 1
-            require("M2", epoch < world.generation, "the newest runtime cannot read what it needs")
-            return
+            newest = epoch == world.generation and spec is world.spec
+            require("M2", not newest, "the newest runtime cannot read what it needs")
+            if epoch < world.generation:
+                return
         except StrandlineError as error:
             world.marks[type(error).__name__] += 1
         if task is not None and not task.under_way:
@@ -277,11 +301,17 @@ def play_split(seed: int) -> PushedWorld:
     return play(seed, SPLIT_PATTERNS, SPLITS_MAX)
 
 
-def play(seed: int, patterns: Sequence[str] = tuple(PATTERNS), splits_max: int = 1) -> PushedWorld:
-    """Make the history of ``seed``.  Raises what it breaks."""
+def play(
+    seed: int,
+    patterns: Sequence[str] = tuple(PATTERNS),
+    splits_max: int = 1,
+    kind: type[PushedWorld] = PushedWorld,
+) -> PushedWorld:
+    """Make the history of ``seed``, in a world of some ``kind``.  Raises what it breaks."""
     pattern = patterns[seed % len(patterns)]
-    world = PushedWorld(Seeded(random.Random(seed)), pattern, splits_max)
+    world = kind(Seeded(random.Random(seed)), pattern, splits_max)
     world.simulation.spawn("writer", lambda n: write(world) if n == 0 else finish(world))
+    world.joined()
     world.simulation.spawn("a", lambda _: follow(world, 1))
     if world.pattern.shared and world.choose("two", 2):
         world.simulation.spawn("b", lambda _: take_over(world))

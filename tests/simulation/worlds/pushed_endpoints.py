@@ -61,13 +61,14 @@ class Judge(Protocol):
 class WatchedPlace(Place):
     """A `Place` that is judged.
 
-    ``pushed``: the transactions that came, in order, with their ends.  ``staged_at``: the end of each that was staged.
+    ``pushed``: the transactions that came, in order, with their ends.  ``staged_at``: of each that was staged, what it
+    binds and its checkpoint.
     """
 
     judges: Judge | None = None
     spec: MaterializationSpec | None = None
     pushed: list[tuple[Checkpoint, list[tuple[int, list[Row]]]]] = field(default_factory=list)
-    staged_at: dict[str, int] = field(default_factory=dict)
+    staged_at: dict[str, tuple[tuple[Binding, ...], Checkpoint]] = field(default_factory=dict)
     alone: bool = True
     """Whether one runtime at a time talks to it: else one that was fenced may still say what is no longer so."""
 
@@ -75,10 +76,10 @@ class WatchedPlace(Place):
         """M1: the runtime says of every row whether it is there."""
         require("M1", not self.alone, what)
 
-    def judged(self, time: int, when: str) -> None:
-        """Have it judged now."""
+    def judged(self, bound: tuple[Binding, ...], checkpoint: Checkpoint, when: str) -> None:
+        """Have it judged now, with what is bound, and how far."""
         assert self.judges is not None
-        self.judges.judge(time, when)
+        self.judges.judge(checkpoint.time(tuple(each.state_key for each in bound)), when)
 
     def bindings(self) -> tuple[Binding, ...]:
         """Return the bindings of the task."""
@@ -123,7 +124,7 @@ class Checkpointing(CheckpointSession):
     def _commit(self, checkpoint: Checkpoint) -> None:
         super()._commit(checkpoint)
         require("M3", self.place.fences[self.name] == self._fence, "a session has committed that was fenced off")
-        self.place.judged(_end(self, checkpoint), "at a commit")
+        self.place.judged(self.bindings, checkpoint, "at a commit")
 
 
 class Staging(StagedSession):
@@ -135,13 +136,16 @@ class Staging(StagedSession):
         """See `StagedSession.answers`."""
         found = super().answers(message)
         if isinstance(message, StartCommit):
-            self.place.staged_at[self.state["staged"]] = _end(self, message.checkpoint)
+            self.place.staged_at[self.state["staged"]] = self.bindings, message.checkpoint
         return found
 
     def apply_staged(self, name: str) -> None:
         """See `StagedSession.apply_staged`."""
         super().apply_staged(name)
-        self.place.judged(self.place.staged_at[name], f"after {name} was applied")
+        bound, checkpoint = self.place.staged_at[name]
+        filled = {each.resource: each.state_key for each in self.bindings}
+        same = tuple(each for each in bound if filled.get(each.resource, each.state_key) == each.state_key)
+        self.place.judged(same, checkpoint, f"after {name} was applied")
 
 
 class Pushing(SimSession):
@@ -240,11 +244,7 @@ class Buffering(SimSession):
         for store in stores:
             self.place.store(self.bindings[store.binding], store.rows.to_pylist())
         self.place.commits += 1
-        self.place.judged(_end(self, self._end), "after rows were applied")
-
-
-def _end(session: SimSession, checkpoint: Checkpoint) -> int:
-    return checkpoint.time(tuple(binding.state_key for binding in session.bindings))
+        self.place.judged(self.bindings, self._end, "after rows were applied")
 
 
 class Piped:

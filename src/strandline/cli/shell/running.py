@@ -32,9 +32,11 @@ from strandline.cli.shell.working import followed, interruptible, within
 from strandline.cli.terminal.exits import sentence
 from strandline.cli.terminal.opening import Asked
 from strandline.cli.terminal.output import outcome, printable, verb
+from strandline.cli.terminal.standing import left
 from strandline.client import Cancel, ended_by
 from strandline.controller.defining.project.files import resolved
 from strandline.controller.language import statements
+from strandline.controller.language.altering import AlterViews
 from strandline.controller.language.showing import Show, Shown, Subscribe
 from strandline.errors import ConfigError, DefinitionError, InvalidUsage, StrandlineError, Unavailable
 from strandline.frontier import moments
@@ -176,6 +178,9 @@ class Shell:
         at = None if time is None else moments.clock(time)
         self._say(outcome(type(statement).__name__, at, replaces=replaces))
         self._follow_up()
+        if isinstance(statement, AlterViews):
+            for text in left(self._waited(self._connection.env.status), statement.name):
+                self._say(text)
 
     def _follow_up(self) -> None:
         """Have views follow, where no other process sees to it."""

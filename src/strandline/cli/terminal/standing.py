@@ -59,6 +59,13 @@ def parts(found: Mapping[str, Any], width: int, rates: Rates | None = None) -> I
         yield Text(printable(line))
 
 
+def left(found: Mapping[str, Any], name: str) -> Iterator[str]:
+    """Yield what views have left at the endpoint that were dropped from the materialization ``name``, in any case."""
+    for each, status in found["materializations"].items():
+        if each.lower() == name.lower():
+            yield from status.get("left", ())
+
+
 def waiting(found: Mapping[str, Any]) -> Iterator[Text]:
     """Yield a line for each problem, for what each item waits for, and for each notice."""
     for name, problem in found["problems"].items():
@@ -160,6 +167,7 @@ def _lines(found: Mapping[str, Any]) -> Iterator[str]:
             yield f"{name}: {remedy(first[0])}"
     for name, each in found["materializations"].items():
         yield from _under_way(name, each)
+        yield from (f"{name}: {text}" for text in left(found, name))
     for name, each in found["instances"].items():
         yield from _instance(name, each)
     if found["next"] is not None:

@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from strandline.controller.asking.freshness import counted_in, freshness, lag_ms
-from strandline.controller.commanded import place_of, spec_of
+from strandline.controller.commanded import place_of, state_keys
 from strandline.controller.core import Core
 from strandline.controller.instances.replicas import seen
 from strandline.controller.introspection import words
+from strandline.controller.introspection.definition import said_of_left
 from strandline.controller.location import on_error
 from strandline.controller.location.catalog import Catalog
 from strandline.controller.location.items import (
@@ -98,6 +99,7 @@ async def status(core: Core) -> dict[str, Any]:
                 **(task := await _task_status(core, report, name, item)),
                 "lag": {"ms": max(0, now_ms - task["position"] + 1) if task["position"] else None},
                 "moving": live.of(counted, live.MOVING, name) or None,
+                "left": [*said_of_left(item)],
                 **_said(name, said),
             }
             for name, item in catalog.items.items()
@@ -274,7 +276,7 @@ async def _task_status(core: Core, report: Report | None, name: str, item: Mater
 
 async def task_position(core: Core, item: Materialization) -> int:
     """Return how far an endpoint has come, as the recovery log says that it has acknowledged."""
-    return await reached(item.log, spec_of(item, core.catalog), core.client)
+    return await reached(item.log, state_keys(item, core.catalog), core.client)
 
 
 async def task_progress(core: Core, item: Materialization) -> list[Progress]:

@@ -25,7 +25,7 @@ from strandline.compute.stage import Stage
 from strandline.controller.asking.backfill import materialization
 from strandline.controller.asking.reads import complete, latest, multiset, shown_at, snapshot, updates
 from strandline.controller.asking.status import task_progress
-from strandline.controller.commanded import bindings, spec_of
+from strandline.controller.commanded import bindings, state_keys
 from strandline.controller.core import Core
 from strandline.controller.holding import Hold
 from strandline.controller.location.catalog import unknown
@@ -263,7 +263,7 @@ async def _table(core: Core, item: Materialization, binding: Binding) -> Verific
 
 async def _table_now(core: Core, item: Materialization, binding: Binding, until: AsyncExitStack) -> Verification | str:
     """Compare one table; if it differs, and that may be no mistake, return why."""
-    keys = spec_of(item, core.catalog).state_keys
+    keys = state_keys(item, core.catalog)
     splits = await task_progress(core, item)
     newest = max(each.checkpoint.time(keys) for each in splits)
     position = min(each.position.time(keys) for each in splits)

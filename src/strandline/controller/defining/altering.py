@@ -13,7 +13,7 @@ from strandline.algebra.excerpt import within
 from strandline.controller.commanded import spec_of
 from strandline.controller.core import Core
 from strandline.controller.defining import instances, sources
-from strandline.controller.defining.changing import tables
+from strandline.controller.defining.changing import rebinding, tables
 from strandline.controller.defining.changing.comparing import alterable, options_anew
 from strandline.controller.defining.ground import Ground
 from strandline.controller.defining.project.settings import Defined
@@ -23,6 +23,7 @@ from strandline.controller.language.altering import (
     Alter,
     AlterMaterialization,
     AlterSource,
+    AlterViews,
     KeepHistory,
     Of,
     Rename,
@@ -42,6 +43,8 @@ async def alter(core: Ground, statement: Alter) -> None:
     match statement:
         case AlterMaterialization():
             await alter_materialization(core, statement)
+        case AlterViews():
+            await rebinding.alter_views(core, statement)
         case AlterSource():
             await alter_source(core, statement)
         case AddColumns():
@@ -64,6 +67,20 @@ async def keep_options(core: Ground, item: Item, defined: Defined) -> None:
         case CreateSource(at=at) | CreateSourceTable(at=at):
             kind: Of = "TABLE" if isinstance(item, SourceTable) else "SOURCE"
             await alter_source(core, AlterSource(item.name, options, kind=kind, at=at))
+
+
+async def drop_views(core: Ground, item: Materialization, wanted: CreateMaterialization) -> None:
+    """Drop the views that a definition lists no longer.  Raises as ALTER does."""
+    drops, _ = rebinding.rebinding(item, wanted)
+    if drops:
+        await rebinding.alter_views(core, AlterViews(item.name, tuple(drops), at=wanted.at), more=True)
+
+
+async def add_views(core: Ground, item: Materialization, wanted: CreateMaterialization) -> None:
+    """Add the views that a definition lists besides.  Raises as ALTER does."""
+    _, adds = rebinding.rebinding(item, wanted)
+    if adds:
+        await rebinding.alter_views(core, AlterViews(item.name, tuple(adds), at=wanted.at))
 
 
 async def alter_materialization(core: Ground, statement: AlterMaterialization) -> None:

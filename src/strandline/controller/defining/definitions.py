@@ -25,6 +25,7 @@ from strandline.controller.defining.ground import Ground
 from strandline.controller.defining.triggers import require_trigger
 from strandline.controller.introspection import naming
 from strandline.controller.language import statements
+from strandline.controller.language.clauses import Bind
 from strandline.controller.language.cursor import comments_of
 from strandline.controller.language.indexes import CreateIndex
 from strandline.controller.language.placed import Kept
@@ -57,7 +58,7 @@ from strandline.controller.planning import (
     stage_shards,
     wanted_view,
 )
-from strandline.errors import DefinitionError
+from strandline.errors import DefinitionError, Position
 from strandline.frontier.refresh import Refresh
 from strandline.materialize.driver import require_all
 from strandline.materialize.reduced import Reduced
@@ -163,39 +164,43 @@ async def create_materialization(core: Ground, statement: statements.CreateMater
     with within(statement.at):
         own = on_error.others(statement.name, statement.options, on_error.MaterializationOptions)
         refuse_secrets("materialization", statement.name, own)
-        endpoint = core.assembly.drivers(statement.endpoint, own)
+        core.assembly.drivers(statement.endpoint, own)  # it may not know the endpoint, or an option
     how = on_error.common_to_all(statement.name, statement.options, on_error.MaterializationOptions)
     with within(statement.at):
         require_trigger(core, statement.name, how.trigger)
     require_settled(core.catalog, (bind.collection.lower() for bind in statement.bindings))
-    bound = tuple([await _bound(core, bind, delta=how.delta) for bind in statement.bindings])
+    tables = tuple([await bound(core, bind, delta=how.delta) for bind in statement.bindings])
     fresh, location = core.assembly.ids.fresh("m"), core.require_writing().location
-    made = Materialization(statement.name, statement.endpoint, statement.options, bound, fresh, instance, location)
+    made = Materialization(statement.name, statement.endpoint, statement.options, tables, fresh, instance, location)
+    await require_endpoint(core, made, statement.at)
+    await add(core, made)
+
+
+async def require_endpoint(core: Ground, made: Materialization, at: Position | None) -> None:
+    """Raise `DefinitionError` if another one fills a table of ``made``, or its endpoint cannot hold a collection."""
     spec = spec_of(made, core.catalog)
     _refuse_shared(core, made)
-    answers = await endpoint.validate(spec)
-    with within(statement.at):
+    answers = await core.assembly.drivers(made.endpoint, made.endpoint_options).validate(spec)
+    with within(at):
         require_all(spec, answers)
         for binding in spec.bindings:
             if binding.reduce:
                 Reduced(binding).require_columns()
-    await add(core, made)
 
 
 def _refuse_shared(core: Ground, made: Materialization) -> None:
     """Raise `DefinitionError` if another one writes to one of its tables: each would undo the other."""
-    place = made.endpoint, made.endpoint_options
-    tables = {bound.table.lower(): bound.table for bound in made.bindings}
-    for other in core.catalog.items.values():
-        if isinstance(other, Materialization) and (other.endpoint, other.endpoint_options) == place:
-            for bound in other.bindings:
-                if bound.table.lower() in tables:
-                    raise DefinitionError(
-                        f"materialization {other.name!r} writes to table {bound.table!r} there; name another table"
-                    )
+    place, tables = (made.endpoint, made.endpoint_options), {each.table.lower() for each in made.written}
+    others = [each for each in core.catalog.items.values() if isinstance(each, Materialization)]
+    for other in others:
+        for each in other.written if (other.endpoint, other.endpoint_options) == place else ():
+            if each.table.lower() in tables and other.name != made.name:
+                text = f"materialization {other.name!r} writes to table {each.table!r} there; name another table"
+                raise DefinitionError(text)
 
 
-async def _bound(core: Ground, bind: statements.Bind, *, delta: bool) -> BoundTable:
+async def bound(core: Ground, bind: Bind, *, delta: bool) -> BoundTable:
+    """Return what ``bind`` binds, with its key inferred if it says none.  Raises `DefinitionError` with its place."""
     with within(bind.at):
         item = core.catalog.collection(bind.collection)
         key = bind.key or await _key(core, item)

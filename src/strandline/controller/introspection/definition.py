@@ -2,12 +2,13 @@
 
 The columns that a source has got since come by a second statement: what was read before they came has none of them.
 Options are what the catalog keeps: of a secret, its reference.  A clause of a source comes back as the option that it
-stands for, and the options of a connection stay the connection's.
+stands for, and the options of a connection stay the connection's.  What views that were dropped from a materialization
+have left is no part of its definition, and is said apart.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 from typing import Final
 
@@ -22,6 +23,7 @@ from strandline.controller.location.items import (
     IndexItem,
     InstanceItem,
     Item,
+    LeftTable,
     Materialization,
     SharedSource,
     Source,
@@ -105,6 +107,25 @@ def _history(interval: str | None) -> str:
 
 def _options(options: Mapping[str, str]) -> str:
     return f"({', '.join(f'{named(name)} = {literal(text)}' for name, text in options.items())})"
+
+
+def said_of_left(item: Materialization, before: Materialization | None = None) -> Iterator[str]:
+    """Yield what is to be known of each table that a dropped view has left, or of those since ``before``."""
+    for left in item.left:
+        if before is not None and left in before.left:
+            continue
+        place = f"{left.bound.table!r} of {item.endpoint}"
+        if left.stuck:
+            yield f"what {left.name!r} has put into {place} stays, and only the endpoint's own tools remove it"
+        elif left.empties:
+            yield f"the rows of {left.name!r} are taken out of {place}, which stays there"
+        else:
+            yield f"the rows of {left.name!r} stay in {place}; {_removal(item, left)} takes them out"
+
+
+def _removal(item: Materialization, left: LeftTable) -> str:
+    """Return the statement that takes out what a dropped view has left."""
+    return f"ALTER MATERIALIZATION {named(item.name)} DROP VIEW {named(left.name)} REMOVE ROWS"
 
 
 def literal(text: str) -> str:

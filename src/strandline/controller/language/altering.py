@@ -2,6 +2,7 @@
 
 ALTER INSTANCE name {ADD REPLICA name 'host:port' | DROP REPLICA name}
 ALTER MATERIALIZATION name {SET (option value, …) | RESET (option, …)}
+ALTER MATERIALIZATION name {ADD VIEW name [TO table] [KEY (columns)] | DROP VIEW name [{KEEP | REMOVE} ROWS]}, …
 ALTER SOURCE name {ADD COLUMN column type | ADD COLUMNS (column type, …)}
 ALTER {SOURCE | TABLE} name {SET (option value, …) | RESET (option, …)}
 ALTER TABLE name {ADD COLUMN column type | ADD COLUMNS (column type, …) | RENAME TO name}
@@ -14,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import Final, Literal, TypeAlias
 
 from strandline.controller.language import clauses, instances
+from strandline.controller.language.clauses import Bind
 from strandline.controller.language.cursor import Cursor
 from strandline.controller.language.instances import AddReplica, DropReplica
 from strandline.controller.language.placed import Kept, Placed
@@ -37,6 +39,29 @@ class SetOptions(Placed):
 @dataclass(frozen=True, slots=True)
 class AlterMaterialization(SetOptions):
     """ALTER MATERIALIZATION."""
+
+
+@dataclass(frozen=True, slots=True)
+class AddView:
+    """ADD VIEW: what is bound, as CREATE MATERIALIZATION says it."""
+
+    bind: Bind
+
+
+@dataclass(frozen=True, slots=True)
+class DropView(Placed):
+    """DROP VIEW; ``removes``: whether REMOVE ROWS is said, or KEEP ROWS; None: neither."""
+
+    collection: str
+    removes: bool | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class AlterViews(Placed):
+    """ALTER MATERIALIZATION … ADD VIEW, DROP VIEW: all ``actions`` are done, in order, or none."""
+
+    name: str
+    actions: tuple[AddView | DropView, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +97,9 @@ class KeepHistory(Kept):
     name: str
 
 
-Alter: TypeAlias = AddReplica | DropReplica | AlterMaterialization | AlterSource | AddColumns | Rename | KeepHistory
+Alter: TypeAlias = (
+    AddReplica | DropReplica | AlterMaterialization | AlterViews | AlterSource | AddColumns | Rename | KeepHistory
+)
 KINDS: Final = ("INSTANCE", "MATERIALIZATION", "SOURCE", "TABLE")
 
 
@@ -135,13 +162,34 @@ def _table(cursor: Cursor) -> AddColumns | AlterSource | Rename | KeepHistory:
     raise cursor.fail("ADD COLUMN, RENAME TO, SET KEEP HISTORY FOR, RESET KEEP HISTORY, SET (…) or RESET (…)")
 
 
-def _materialization(cursor: Cursor) -> AlterMaterialization:
+def _materialization(cursor: Cursor) -> AlterMaterialization | AlterViews:
     cursor.take("ALTER", "MATERIALIZATION")
     at, name = cursor.position, cursor.only_name()
+    if cursor.peek() in {"ADD", "DROP"}:
+        actions = [_view(cursor)]
+        while cursor.accept(","):
+            actions.append(_view(cursor))
+        return AlterViews(name, tuple(actions), at=at)
     sets = cursor.accept("SET")
     if not sets and not cursor.accept("RESET"):
-        raise cursor.fail("SET or RESET")
+        raise cursor.fail("ADD VIEW, DROP VIEW, SET or RESET")
     return AlterMaterialization(name, *_options(cursor, sets=sets), at=at)
+
+
+def _view(cursor: Cursor) -> AddView | DropView:
+    """Take one ADD VIEW or DROP VIEW."""
+    adds = cursor.accept("ADD", "VIEW")
+    if not adds and not cursor.accept("DROP", "VIEW"):
+        raise cursor.fail("ADD VIEW or DROP VIEW")
+    if cursor.peek() == "IF" and cursor.peek(1) in {"EXISTS", "NOT"}:
+        what = "ADD VIEW IF NOT EXISTS" if adds else "DROP VIEW IF EXISTS"
+        raise cursor.unsupported(what, f"a view that is {'there already' if adds else 'not there'} is refused")
+    if adds:
+        return AddView(clauses.binding(cursor))
+    at, collection = cursor.position, cursor.only_name("a view")
+    removes = cursor.accept("REMOVE", "ROWS")
+    keeps = not removes and cursor.accept("KEEP", "ROWS")
+    return DropView(collection, removes if removes or keeps else None, at=at)
 
 
 def _options(cursor: Cursor, *, sets: bool) -> tuple[dict[str, str | None], dict[str, Position]]:

@@ -12,6 +12,10 @@ is ``true``.
 
     [IN INSTANCE name]
     [KEEP HISTORY FOR 'interval']
+
+and a materialization, when it is created or altered, by what it binds:
+
+    collection [TO table] [KEY (columns)]
 """
 
 from __future__ import annotations
@@ -23,6 +27,7 @@ from typing import Final
 from strandline.algebra.messages import Metadata, Shape
 from strandline.controller.language import unsupported
 from strandline.controller.language.cursor import Cursor
+from strandline.controller.language.placed import Placed
 from strandline.errors import DefinitionError, Position
 
 INCLUDE: Final = "include_"
@@ -44,6 +49,23 @@ class Given:
         if name in self.options:
             raise DefinitionError(f"option {name!r} is given twice", at)
         self.options[name], self.at[name] = text, at
+
+
+@dataclass(frozen=True, slots=True)
+class Bind(Placed):
+    """One collection of a materialization; an empty key is to be inferred."""
+
+    collection: str
+    table: str
+    key: tuple[str, ...]
+
+
+def binding(cursor: Cursor) -> Bind:
+    """Take a collection, with TO and KEY if they come; its table is called like the collection if TO does not say."""
+    at, collection = cursor.position, cursor.only_name()
+    table = cursor.name() if cursor.accept("TO") else collection
+    key = tuple(name for name, _ in cursor.names()) if cursor.accept("KEY") else ()
+    return Bind(collection, table, key, at=at)
 
 
 def options(cursor: Cursor) -> Given:

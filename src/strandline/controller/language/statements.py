@@ -42,6 +42,7 @@ from strandline.algebra.excerpt import Excerpt
 from strandline.compute.plan.sql.dialect import position
 from strandline.controller.language import altering, clauses, indexes, instances, schedules, showing, unsupported
 from strandline.controller.language.altering import Alter
+from strandline.controller.language.clauses import Bind
 from strandline.controller.language.cursor import QUERY_WORDS, Cursor, tokens_of
 from strandline.controller.language.indexes import CreateIndex
 from strandline.controller.language.instances import CreateInstance
@@ -129,15 +130,6 @@ class CreateView(Kept):
     instance: str = ""
     instance_at: Position | None = field(default=None, compare=False, repr=False)
     replaces: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Bind(Placed):
-    """One collection of a materialization; an empty key is to be inferred."""
-
-    collection: str
-    table: str
-    key: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -481,18 +473,11 @@ def _materialization(cursor: Cursor, quiet: bool) -> CreateMaterialization:
     endpoint, given = cursor.name().lower(), clauses.behind_word(cursor)
     cursor.refuse("CREATE MATERIALIZATION", unsupported.MATERIALIZATION_CLAUSES)
     cursor.take("AS")
-    bindings = [_binding(cursor)]
+    bindings = [clauses.binding(cursor)]
     while cursor.accept(","):
-        bindings.append(_binding(cursor))
+        bindings.append(clauses.binding(cursor))
     cursor.refuse("CREATE MATERIALIZATION", unsupported.MATERIALIZATION_CLAUSES)
     return CreateMaterialization(name, endpoint, given.options, tuple(bindings), quiet, *instance, given.at, at=at)
-
-
-def _binding(cursor: Cursor) -> Bind:
-    at, collection = cursor.position, cursor.only_name()
-    table = cursor.name() if cursor.accept("TO") else collection
-    key = tuple(name for name, _ in cursor.names()) if cursor.accept("KEY") else ()
-    return Bind(collection, table, key, at=at)
 
 
 def _drop(cursor: Cursor) -> Drop:

@@ -42,7 +42,7 @@ from strandline.errors import DefinitionError, FencedError
 from strandline.persist.handles.register import Register, decode_json
 
 KEY: Final = "catalog"
-FORMAT: Final = 6
+FORMAT: Final = 7
 FORMAT_OF_SHARED: Final = 2
 """The first format that knows connections and shared sources; a catalog without them is kept in the first of all."""
 FORMAT_OF_LEFT: Final = 3
@@ -57,7 +57,11 @@ An earlier version would let a replica of the former query write on, so a catalo
 FORMAT_OF_ENDED: Final = 6
 """The first format that knows logs of dropped materializations that are to be taken over.  An earlier version would
 forget them, so a catalog is kept in this one while it has some."""
-assert FORMAT_OF_SHARED < FORMAT_OF_LEFT < FORMAT_OF_INSTANCES < FORMAT_OF_REPLACED < FORMAT_OF_ENDED <= FORMAT
+FORMAT_OF_UNBOUND: Final = 7
+"""The first format that knows views that were dropped from a materialization.  An earlier version would forget the
+counters of their tables, so a catalog is kept in this one while it has such a materialization."""
+assert FORMAT_OF_SHARED < FORMAT_OF_LEFT < FORMAT_OF_INSTANCES < FORMAT_OF_REPLACED
+assert FORMAT_OF_REPLACED < FORMAT_OF_ENDED < FORMAT_OF_UNBOUND <= FORMAT
 I = TypeVar("I", bound=Item)  # noqa: E741 - a kind of item
 ERRORS_SUFFIX: Final = "_errors"
 """Behind a source's name: under which name its errors are read."""
@@ -297,6 +301,8 @@ def _formatted(catalog: Catalog) -> Catalog:
         wanted.append(FORMAT_OF_REPLACED)
     if catalog.ended:
         wanted.append(FORMAT_OF_ENDED)
+    if any(isinstance(item, Materialization) and item.backfills for item in catalog.items.values()):
+        wanted.append(FORMAT_OF_UNBOUND)
     return msgspec.structs.replace(catalog, format=max(wanted))
 
 

@@ -187,11 +187,38 @@ class BoundTable(msgspec.Struct, frozen=True):
     backfill: int = 0
 
 
+LOGS: Final = "materialization/"
+"""What the keys of recovery logs begin with, and the names of the holds of their tasks."""
+
+
+class LeftTable(msgspec.Struct, frozen=True):
+    """A table that a dropped view has left at the endpoint of its materialization.
+
+    ``name``, ``columns`` and ``shard``: those of the collection, which may be gone.  ``bound``: how it was bound.
+    ``empties``: its rows are being taken out, else they stay; the counter of ``bound`` is one that was never used then.
+    ``stuck``: the endpoint cannot take them out.
+    """
+
+    name: str
+    columns: tuple[tuple[str, str], ...]
+    shard: str
+    bound: BoundTable
+    empties: bool = False
+    stuck: bool = False
+
+    @property
+    def schema(self) -> Schema:
+        """The columns that its rows have."""
+        return Schema(tuple(Column(name, kind) for name, kind in self.columns))
+
+
 class Materialization(msgspec.Struct, frozen=True, tag_field="kind", tag="materialization"):
     """A task that keeps an endpoint's tables equal to collections.
 
     Secrets in ``options`` are references, never values.  ``location``: the id of the location that it was created in,
-    by which endpoints tell it from one of the same name elsewhere; the first versions did not note it.
+    by which endpoints tell it from one of the same name elsewhere; the first versions did not note it.  ``left``: what
+    views that were dropped from it have left.  ``backfills``: the counter with which a table begins that is bound or
+    emptied from now on; it is above those of all that were dropped, so the endpoint takes none for one of before.
     """
 
     name: str
@@ -201,11 +228,18 @@ class Materialization(msgspec.Struct, frozen=True, tag_field="kind", tag="materi
     id: str
     instance: str = ""
     location: str = ""
+    left: tuple[LeftTable, ...] = ()
+    backfills: int = 0
 
     @property
     def log(self) -> str:
         """The Consensus key of its task's recovery log."""
-        return f"materialization/{self.id}"
+        return f"{LOGS}{self.id}"
+
+    @property
+    def written(self) -> tuple[BoundTable, ...]:
+        """The tables that its task writes to: what it binds, and what it empties."""
+        return (*self.bindings, *(left.bound for left in self.left if left.empties))
 
     @property
     def endpoint_options(self) -> dict[str, str]:

@@ -11,7 +11,8 @@ rows.  Errors are counted by `status` and stay readable either way.
 
 ``delta``, ``diffs``, ``times`` and ``reduce``: what a materialization pushes if not the rows as they are
 (`task.Binding`).  ``every`` and ``within``: when it begins its transactions (`materialize/schedule/`).  ``trigger``:
-what is called after them (`instance/running/announcing.py`).
+what is called after them (`instance/running/announcing.py`).  ``on_drop``: what becomes of the rows of a view that is
+dropped from it.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ ERRORS_MAX: Final = "errors_max"
 EVOLVE: Final = "evolve"
 ALTERABLE_OF_SOURCES: Final = (ERRORS_MAX, EVOLVE)
 """What may change of a source while it is there, whatever its connector."""
-ALTERABLE: Final = ("every", OPTION, "splits", "trigger", "within")
+ALTERABLE: Final = ("every", "on_drop", OPTION, "splits", "trigger", "within")
 """What may change of a materialization."""
 
 
@@ -52,6 +53,13 @@ class OfMaterialization(Enum):
 
     WAIT = "wait"
     CONTINUE = "continue"
+
+
+class OfDropped(Enum):
+    """What becomes of the rows of a view that is dropped from a materialization."""
+
+    KEEP = "keep"
+    REMOVE = "remove"
 
 
 class Evolving(Enum):
@@ -91,6 +99,12 @@ class MaterializationOptions:
         one_of(OfMaterialization),
         "While a collection has errors: `wait` stands still at the last time without, `continue` pushes the good rows.",
         default="wait",
+    )
+    on_drop: OfDropped = option(
+        one_of(OfDropped),
+        "When a view is dropped from it and `DROP VIEW` does not say: `keep` leaves its rows at the endpoint, `remove` "
+        "takes them out (docs/endpoints.md, Other views).",
+        default="keep",
     )
     delta: bool = option(
         FLAG,

@@ -18,12 +18,14 @@ from strandline.controller.defining import definitions
 from strandline.controller.defining.changing.columns import more_columns
 from strandline.controller.defining.changing.comparing import changed, is_replaced, set_anew
 from strandline.controller.defining.changing.order import in_order, mentions
+from strandline.controller.defining.changing.rebinding import unbound
 from strandline.controller.defining.changing.replacing import Replacement, drawn_up
 from strandline.controller.defining.project.files import in_file
 from strandline.controller.defining.project.settings import Defined, Project
 from strandline.controller.defining.relocating import relocated, seen_from
 from strandline.controller.defining.trying.mistakes import Mistake
 from strandline.controller.defining.trying.trial import Trial, tried
+from strandline.controller.introspection.definition import said_of_left
 from strandline.controller.language.statements import CreateView
 from strandline.controller.location.catalog import Catalog, needs, unknown
 from strandline.controller.location.items import (
@@ -88,24 +90,37 @@ async def planned(core: Core, project: Project, counted: Mapping[str, int], drop
     """
     catalog, rate = relocated(project, core.catalog, adopts=core.config.take_over), _rate(counted)
     project = seen_from(project, catalog.root)
+    after = unbound(catalog, project.definitions)
     defined = {each.statement.name.lower(): each for each in _ordered(project)}
     joint = await core.assembly.planning(partial(together, core, project, core.catalog))
     found = [
         change
         for name, each in defined.items()
-        if (change := await core.assembly.planning(partial(_change, core, catalog, catalog.find(name), each, joint)))
+        if (change := await core.assembly.planning(partial(_change, core, after, catalog.find(name), each, joint)))
     ]
     found += _orphans(catalog, project)
     gone = dropping(core.catalog, project, found, drop)
     trial = await tried(core, project, gone)
+    found = [_rebound(change, catalog, trial) for change in found]
     wrong = {each.name.lower() for each in trial.mistakes if not each.kind}
     changes = [_refused(each, catalog, defined) for each in trial.mistakes]
     for change in found:
         if change.what == "orphan":
             changes.append(change)
         elif change.name.lower() not in wrong:
-            changes.append(await _costing(core, catalog, defined, change, rate))
+            changes.append(await _costing(core, after, defined, change, rate))
     return Plan(tuple(changes), gone, trial)
+
+
+def _rebound(change: Change, catalog: Catalog, trial: Trial) -> Change:
+    """Return a change with what becomes of the endpoint's tables, if a materialization gets other views."""
+    before, after = (each.items.get(change.name.lower()) for each in (catalog, trial.scratch.catalog))
+    if change.what != "alter" or not isinstance(before, Materialization) or not isinstance(after, Materialization):
+        return change
+    there = {each.table for each in before.bindings}
+    filled = [f"table {each.table!r} is filled" for each in after.bindings if each.table not in there]
+    said = (*filled, *said_of_left(after, before))
+    return replace(change, effect="; ".join(("what stays goes on", *said))) if said else change
 
 
 def _ordered(project: Project) -> Sequence[Defined]:
@@ -153,6 +168,7 @@ def dropping(catalog: Catalog, project: Project, changes: Sequence[Change], drop
     orphans = {each.name.lower() for each in changes if each.what == "orphan"}
     ours = {each.statement.name.lower() for each in project.definitions}
     named = {name.lower() for name in drop if name != ALL} | (orphans if ALL in drop else set())
+    catalog = unbound(catalog, project.definitions)
     for name in sorted(named):
         if name not in catalog.items:
             raise InvalidUsage(f"--drop {name}: {unknown('item', name, others(catalog))}")
@@ -166,7 +182,7 @@ def unasked(catalog: Catalog, project: Project, changes: Sequence[Change], drop:
 
     What reads it and the project defines is created again, and need not be named.
     """
-    named = {name.lower() for name in drop}
+    catalog, named = unbound(catalog, project.definitions), {name.lower() for name in drop}
     ours = {each.statement.name.lower() for each in project.definitions}
     whys = {each.name.lower(): each.why for each in changes if each.what == "recreate"}
     for name, why in whys.items():

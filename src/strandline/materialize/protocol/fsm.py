@@ -17,6 +17,9 @@ it is `QUIET_TIMES_MAX` ahead of the durable position the log records it, so tha
 endpoint's checkpoint may therefore lag, but it is still right: the endpoint equals the collections there and at every
 time up to the position.
 
+A replay has the bindings that it began with and no others.  A binding that came since begins with the next transaction:
+its collection may be readable only later than where the replay ends.
+
 `RULES` is the only definition: `step` dispatches on it, tests enumerate it, and docs/materialize-protocol.md is
 generated from it.
 
@@ -126,13 +129,16 @@ def _opened(machine: Machine, head: Opening, event: Opened) -> Step:
 def _extend(machine: Machine, head: Idle, event: Extend) -> Step:
     if machine.due(event.upper, settles=event.settles) != event.upper:
         raise ProtocolViolation(f"Extend up to {event.upper} came in Idle, where it is not due")
-    bindings = range(len(machine.state_keys))
-    extending = Extending(head.progress, head.position, event.upper, frozenset(bindings), settles=event.settles)
+    taking_part = machine.taking_part(head.progress)
     reads = tuple(
-        ReadChanges(i, lower, event.upper)
-        for i, lower in enumerate(head.position.of(key) or 0 for key in machine.state_keys)
+        ReadChanges(i, head.position.of(key) or 0, event.upper)
+        for i, key in enumerate(machine.state_keys)
+        if key in taking_part
     )
-    return replace(machine, head=extending), reads
+    unread = frozenset(each.binding for each in reads)
+    return replace(
+        machine, head=Extending(head.progress, head.position, event.upper, unread, settles=event.settles)
+    ), reads
 
 
 def _read(machine: Machine, head: Extending, event: Read) -> Step:
@@ -179,7 +185,7 @@ def _loaded(machine: Machine, head: Extending | Flushing, event: Loaded) -> Step
 
 
 def _flushed(machine: Machine, head: Flushing, event: Flushed) -> Step:
-    extent = Extent(head.progress.checkpoint, head.position, head.upper, machine.state_keys)
+    extent = Extent(head.progress.checkpoint, head.position, head.upper, machine.taking_part(head.progress))
     progress = replace(head.progress, extent=extent)
     return (
         replace(machine, head=PersistingExtent(progress, extent, head.filled)),
@@ -201,7 +207,7 @@ def _store(machine: Machine, progress: Progress, extent: Extent, remaining: tupl
     """Send the next binding's rows, or begin the commit when there are none."""
     if remaining:
         return replace(machine, head=Storing(progress, extent, remaining)), (SendStore(remaining[0]),)
-    checkpoint = extent.base.advance(machine.state_keys, extent.upper)
+    checkpoint = extent.base.advance(extent.keys, extent.upper)
     committing = Progress(checkpoint, checkpoint, extent)
     return replace(machine, head=StartingCommit(progress, committing)), (SendStartCommit(checkpoint),)
 
@@ -295,7 +301,15 @@ RULES: Final[tuple[Rule, ...]] = (
         "the endpoint's checkpoint counts if there is one; else the log's, and an extent in flight is replayed exactly",
         beside=Done,
     ),
-    Rule(Idle, Extend, _extend, (Extending,), (), (ReadChanges,), "every binding is read up to the same time"),
+    Rule(
+        Idle,
+        Extend,
+        _extend,
+        (Extending,),
+        (),
+        (ReadChanges,),
+        "every binding is read up to the same time; in a replay, those that it began with",
+    ),
     Rule(
         Extending,
         Read,

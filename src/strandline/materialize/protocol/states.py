@@ -199,6 +199,15 @@ class Machine:
         """Whether a transaction is to be done again, of which the endpoint may have rows."""
         return isinstance(self.head, Idle | Extending) and self.head.progress.extent is not None
 
+    def taking_part(self, progress: Progress) -> tuple[str, ...]:
+        """Return the state keys of the next transaction: all, but in a replay those that it began with.
+
+        A replay that an earlier version began does not say with which; then it was all.
+        """
+        replay = progress.extent
+        begun = () if replay is None else replay.keys
+        return tuple(key for key in self.state_keys if not begun or key in begun)
+
     def due(self, upper: int, *, settles: bool = False) -> int | None:
         """Return where the next transaction ends if the collections are complete up to ``upper``, or None.
 

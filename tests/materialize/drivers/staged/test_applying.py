@@ -13,7 +13,8 @@ from tests.materialize.drivers.staged.memory_lake import MemoryFormat, MemoryLak
 
 from strandline.materialize.drivers.staged.table import Lake, Snapshot
 from strandline.materialize.drivers.staged.work import named
-from strandline.materialize.protocol.task import MaterializationSpec
+from strandline.materialize.protocol.messages import Acknowledge, Flush, Open, Opened, StartCommit, StartedCommit
+from strandline.materialize.protocol.task import WHOLE, Checkpoint, MaterializationSpec
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS)
@@ -50,5 +51,28 @@ def test_what_a_backfill_has_made_moot_holds_no_other_binding_up() -> None:
         assert applied.state is not None
         assert (await driver.apply(without, applied.state.apply(state))).state is None
         assert not hand.rows()
+
+    asyncio.run(body())
+
+
+def test_a_binding_that_begins_later_keeps_its_table_until_then() -> None:
+    """Damage: the rows that a view has left are gone before it has come back, in the replay of a transaction."""
+    lake = MemoryLake()
+    other = replace(BINDING, collection="u", resource="u")
+    spec = MaterializationSpec("m", (BINDING, other))
+
+    async def body() -> None:
+        driver = lake.driver()
+        await driver.apply(spec, {})
+        session = await driver.open()
+        await session.send(Open(spec, "1", WHOLE, {}))
+        assert await session.receive() == Opened(None)
+        for message in (Acknowledge(), Flush(), StartCommit(Checkpoint(((BINDING.state_key, 5),)))):
+            await session.send(message)
+            answer = await session.receive()
+        assert isinstance(answer, StartedCommit)
+        assert answer.state is not None
+        assert BINDING.state_key in answer.state.updated
+        assert other.state_key not in answer.state.updated
 
     asyncio.run(body())

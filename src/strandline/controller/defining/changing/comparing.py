@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from strandline.controller.defining import definitions, sources
+from strandline.controller.defining.changing import rebinding
 from strandline.controller.defining.changing.columns import gained
 from strandline.controller.defining.changing.replacing import meaning, same_query
 from strandline.controller.defining.ground import Ground
@@ -81,6 +82,10 @@ def set_anew(core: Ground, present: Item, defined: Defined) -> Iterator[str]:
         case InstanceItem(), CreateInstance():
             if present.replicas != statement.replicas:
                 yield "other replicas"
+        case Materialization(), CreateMaterialization():
+            drops, adds = rebinding.rebinding(present, statement)
+            yield from (f"view {each.bind.collection!r}" for each in adds)
+            yield from (f"view {each.collection!r} no longer" for each in drops)
     for name, text in options_anew(core, present, defined).items():
         yield f"no {name}" if text is None else f"{name} {text!r}"
     if isinstance(present, Collected) and isinstance(statement, Kept):
@@ -166,15 +171,17 @@ def _other_columns(core: Ground, wanted: CreateTable | CreateSource | CreateSour
 
 
 def _other_bindings(present: Materialization, wanted: CreateMaterialization) -> str:
-    """A binding without a key has the key that was inferred."""
+    """Views come and go (`rebinding`).  A binding without a key has the key that was inferred."""
     there = {bound.collection: bound for bound in present.bindings}
-    same = len(there) == len(wanted.bindings) and all(
-        (bound := there.get(bind.collection.lower())) is not None
-        and bound.table == bind.table
-        and (not bind.key or [c.lower() for c in bind.key] == [c.lower() for c in bound.key])
+    same = len(there) == len(present.bindings) and all(
+        (bound := there.get(bind.collection.lower())) is None
+        or (
+            bound.table == bind.table
+            and (not bind.key or [c.lower() for c in bind.key] == [c.lower() for c in bound.key])
+        )
         for bind in wanted.bindings
     )
-    return "" if same else "other collections, tables or keys"
+    return "" if same else "other tables or keys"
 
 
 def _other_options(before: Mapping[str, str], now: Mapping[str, str]) -> str:

@@ -20,9 +20,8 @@ import msgspec
 
 from strandline.algebra.schema import quote
 from strandline.controller.defining.project.yaml_text import Scalar, places, struct, texts
-from strandline.controller.language.clauses import INCLUDE, INCLUDED
+from strandline.controller.language.clauses import INCLUDE, INCLUDED, Bind
 from strandline.controller.language.statements import (
-    Bind,
     Create,
     CreateConnection,
     CreateMaterialization,

@@ -3,14 +3,14 @@
 What is missing is created: connections and instances, then sources and tables, then the tables of sources, then views,
 each after those that it reads, then indexes, then materializations.  What may change is taken over: a connection, which
 its sources use at once; the replicas of an instance; how long history is kept; how many errors a source may hold, and
-whether it gets columns by itself; more columns of a table or a source.  A view with another query is replaced: ticks
-compute the new one beside it (`changing/replacing.py`).  Anything else that is there already must be as the project
-says.  What the project does not mention is left alone.
+whether it gets columns by itself; more columns of a table or a source; the views of a materialization.  A view with
+another query is replaced: ticks compute the new one beside it (`changing/replacing.py`).  Anything else that is there
+already must be as the project says.  What the project does not mention is left alone.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from operator import methodcaller
@@ -20,6 +20,7 @@ from strandline.controller.defining.changing import tables
 from strandline.controller.defining.changing.columns import more_columns
 from strandline.controller.defining.changing.comparing import changed, is_replaced
 from strandline.controller.defining.changing.order import in_order, read_by, sorted_out
+from strandline.controller.defining.changing.rebinding import rebinding
 from strandline.controller.defining.changing.replacing import replace_views
 from strandline.controller.defining.creating import create
 from strandline.controller.defining.ground import Ground
@@ -77,6 +78,7 @@ async def make(core: Ground, project: Project, mistakes: Mistakes, dropped: Coll
     catalog = await core.catalogs.change(epoch, partial(relocated, project, adopts=adopts))
     project = seen_from(project, catalog.root)
     if dropped:
+        await _unbind(core, project, mistakes, dropped)
         await core.catalogs.change(epoch, methodcaller("lacking", frozenset(dropped)))
     wanted, there = [], []
     for defined in in_order(project.definitions):
@@ -103,10 +105,12 @@ async def make(core: Ground, project: Project, mistakes: Mistakes, dropped: Coll
     await _replace(core, replaced, mistakes)
     later: list[str] = []
     for each in after:
-        if any(name in later or moves(core.catalog.find(successor(name)), core.catalog) for name in read_by(each)):
+        if _waits(core, read_by(each), later):
             later.append(each.statement.name.lower())
         elif await _created(core, each, mistakes):
             created.append(each)
+    for _, each in there:
+        await _bind(core, each, mistakes, later)
     await core.catalogs.change(
         epoch, methodcaller("with_defined", [each.statement.name for each in project.definitions])
     )
@@ -116,6 +120,35 @@ async def make(core: Ground, project: Project, mistakes: Mistakes, dropped: Coll
         tuple(each.statement.name for each in replaced if core.catalog.find(successor(each.statement.name))),
         tuple(later),
     )
+
+
+def _waits(core: Ground, read: Iterable[str], later: Collection[str]) -> bool:
+    """Return whether one of the collections ``read`` comes ``later``, or gets other columns then."""
+    return any(name in later or moves(core.catalog.find(successor(name)), core.catalog) for name in read)
+
+
+async def _unbind(core: Ground, project: Project, mistakes: Mistakes, dropped: Collection[str]) -> None:
+    """Drop views from materializations that list them no longer, before these views are ``dropped`` themselves."""
+    for defined in project.definitions:
+        present = core.catalog.find(defined.statement.name)
+        if not isinstance(present, Materialization) or present.name.lower() in dropped:
+            continue
+        if not mistakes.waits(defined, core.catalog) and not changed(core, present, defined):
+            with mistakes.noted(defined):
+                await _keep(core, present, defined)
+
+
+async def _bind(core: Ground, defined: Defined, mistakes: Mistakes, later: list[str]) -> None:
+    """Add the views to a materialization that its definition lists besides; all of them later, if one comes then."""
+    statement, present = defined.statement, core.catalog.find(defined.statement.name)
+    if not isinstance(statement, CreateMaterialization) or not isinstance(present, Materialization):
+        return
+    _, adds = rebinding(present, statement)
+    if _waits(core, [each.bind.collection.lower() for each in adds], later):
+        later.append(present.name.lower())
+    elif adds and not mistakes.waits(defined, core.catalog):
+        with mistakes.noted(defined):
+            await altering.add_views(core, present, statement)
 
 
 async def _created(core: Ground, defined: Defined, mistakes: Mistakes) -> bool:
@@ -196,6 +229,7 @@ async def _keep(core: Ground, present: Item, defined: Defined) -> None:
             await _widen(core, present, statement)
         case Materialization(), CreateMaterialization():
             await altering.keep_options(core, present, defined)
+            await altering.drop_views(core, present, statement)
         case Table(), CreateTable():
             await _widen(core, present, statement)
             await tables.keep(core, core.catalog.one(present.name, Table, "table"), statement)

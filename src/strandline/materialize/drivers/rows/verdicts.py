@@ -12,7 +12,7 @@ from strandline.materialize.protocol.task import Binding
 def push_only(binding: Binding, endpoint: str) -> Validated:
     """Return the verdict of ``endpoint`` (its name in a sentence): changes it takes, contents it cannot keep."""
     if binding.delta:
-        return Validated({column.name: _pushed(binding, column) for column in binding.columns})
+        return Validated({column.name: _pushed(binding, column) for column in binding.columns}, empties=False)
     refusal = Constraint(
         ConstraintKind.FIELD_FORBIDDEN,
         f"{endpoint} is pushed to and cannot be asked which rows it has; option delta = 'true' pushes the changes",

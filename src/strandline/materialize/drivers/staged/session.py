@@ -188,8 +188,8 @@ class StagedSession:
         known = dict(entries(self._state))
         for place, binding in enumerate(self._open.spec.bindings):
             stage, last = self._stages.get(place), known.get(binding.state_key)
-            if stage is None and last is not None:
-                continue  # nothing of it changed
+            if stage is None and (last is not None or checkpoint.of(binding.state_key) is None):
+                continue  # nothing of it changed, or it begins with a later transaction
             stage = self._stage(place)
             stage.end()
             patch[binding.state_key] = named(self._entry(place, stage, last, checkpoint))

@@ -43,7 +43,7 @@ class Selection:
     @property
     def validated(self) -> Validated:
         """The verdicts as a driver returns them."""
-        return Validated(self.verdicts)
+        return Validated(self.verdicts, empties=False)  # it knows what was applied last, and not what was before that
 
     @property
     def fields(self) -> dict[str, Sequence[str] | str]:
