@@ -15,11 +15,11 @@ from strandline.client.access import Access, T
 from strandline.client.cancelling import Cancel, present
 from strandline.client.showing import shown
 from strandline.controller.asking import reads
-from strandline.controller.asking.verification import Verification, verify_endpoint
+from strandline.controller.asking.verification import Committing, Verification, verify_endpoint
 from strandline.controller.holding import Hold
 from strandline.controller.language import arguments, statements
 from strandline.controller.language.showing import Show
-from strandline.errors import InvalidUsage, Unavailable
+from strandline.errors import InvalidUsage
 from strandline.frontier.antichain import Frontier
 from strandline.persist.handles.contents import Rows
 from strandline.persist.handles.definite import read_definitely
@@ -101,7 +101,7 @@ class Asking:
         compare = partial(verify_endpoint, self._access.core, name)
         try:
             return self.verified(name, compare)
-        except Unavailable:
+        except Committing:
             return self.verified(name, compare, alone=True)
 
     def _limit(self, seconds: float | None) -> float | None:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 from strandline import client as programs
 from strandline.bench.measured import percentile
 from strandline.client import Cancel, Environment
-from strandline.errors import InvalidUsage, StrandlineError
+from strandline.errors import StrandlineError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -98,23 +98,25 @@ def _asked(env: Environment, times: int) -> list[float]:
 
 def _beside(session: SparkSession, env: Environment, runaway: str, asks: int) -> tuple[list[float], float]:
     """Return how long small queries take beside ``runaway``, and after how many seconds its tasks have ended."""
-    cancel, ended = Cancel(), list[StrandlineError]()
+    cancel, ended = Cancel(), list[object]()
 
     def run() -> None:
         try:
-            env.answer(runaway, cancel=cancel)
-        except InvalidUsage as error:
+            ended.append(env.answer(runaway, cancel=cancel))
+        except StrandlineError as error:
             ended.append(error)
 
     running = threading.Thread(target=run)  # noqa: TID251 - another program
     running.start()
-    _until(lambda: tasks(session) > 0)
-    took = _asked(env, asks)
-    begun = time.perf_counter()
-    cancel()
-    running.join()
+    try:
+        _until(lambda: tasks(session) > 0)
+        took = _asked(env, asks)
+        assert not ended, f"a runaway query has ended by itself: {ended}"
+        begun = time.perf_counter()
+    finally:
+        cancel()
+        running.join()
     _until(lambda: not tasks(session))
-    assert ended, f"it has ended by itself: {runaway}"
     return took, time.perf_counter() - begun
 
 

@@ -47,6 +47,10 @@ AGAIN_S: Final = 0.5
 """How long after a look it is looked at again."""
 
 
+class Committing(Unavailable):
+    """An endpoint cannot be compared, since a transaction is being committed there whenever it is looked at."""
+
+
 class MissingErrorsError(EvaluationError):
     """A view has an answer where it must have errors."""
 
@@ -236,7 +240,7 @@ async def verify_endpoint(core: Core, name: str) -> Verification:
     Raises:
         DefinitionError: there is no such materialization.
         AsOfError: the endpoint has nothing yet.
-        Unavailable: a transaction is being committed there all the while.
+        Committing: a transaction is being committed there all the while.
     """
     item = materialization(core.catalog, name)
     return _together(item.name, [await _table(core, item, binding) for binding in bindings(item, core.catalog)])
@@ -257,7 +261,7 @@ async def _table(core: Core, item: Materialization, binding: Binding) -> Verific
         if isinstance(found, Verification):
             return found
         if deadline.left_s() <= 0:
-            raise Unavailable(f"{binding.resource!r} cannot be compared just now: {found}; ask again in a moment")
+            raise Committing(f"{binding.resource!r} cannot be compared just now: {found}; ask again in a moment")
         await clock.sleep(AGAIN_S)
 
 
