@@ -291,14 +291,14 @@ def queries(
     json: JsonOption = True,
 ) -> None:
     """Measure small queries alone and beside a runaway one of each shape, and how soon it has gone once cancelled."""
-    from strandline.bench.served.runaway import SHAPES, measure_queries
+    from strandline.bench.served.runaway import SMALL_ANSWERS, measure_queries
 
     for each in shape or ():
-        if each not in SHAPES:
-            raise typer.BadParameter(f"there is no shape {each!r}: choose among {', '.join(SHAPES)}")
+        if each not in SMALL_ANSWERS:
+            raise typer.BadParameter(f"there is no shape {each!r}: choose among {', '.join(SMALL_ANSWERS)}")
 
     def measure(session: SparkSession, place: Path) -> dict[str, Any]:
-        return measure_queries(session, place / "location", asks=asks, shapes=shape or tuple(SHAPES))
+        return measure_queries(session, place / "location", asks=asks, shapes=shape or SMALL_ANSWERS)
 
     _bench(context, "queries", directory, measure, json=json)
 
