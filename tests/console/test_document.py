@@ -128,7 +128,7 @@ def test_a_thousand_items_have_a_bounded_history() -> None:
     assert sum(bool(history.of(f"v{number}")[1]) for number in range(2 * ITEMS_MAX)) == ITEMS_MAX
 
 
-def test_each_reason_is_told_once_with_what_it_stops_and_the_ways_out(console: Console) -> None:
+def test_each_reason_stands_once_with_what_it_stops_and_the_ways_out(console: Console) -> None:
     """Damage: one database that is away is forty lines of red, and none of them says what to type."""
     items, away = console.env.items, "PostgreSQL (db:5432/shop) does not answer: connection refused"
     items["bank"]["problem"] = items["accounts"]["problem"] = away
@@ -229,7 +229,7 @@ def test_a_command_stands_beside_a_reason_and_not_in_it() -> None:
     assert (first.command, first.does) == ("strandline source skip a --apply", "go on without it")
 
 
-def test_what_goes_on_by_itself_is_told_once_and_has_no_commands() -> None:
+def test_what_goes_on_by_itself_stands_once_and_has_no_commands() -> None:
     """Damage: forty views that are a minute behind hide the one problem that someone can end."""
     late = [{**item("view", lag={"ms": 12_000}), "name": f"v{n}", "health": "late", "errors": 0} for n in range(40)]
     broken = {**item("table", problem="it is damaged"), "name": "t", "health": "broken", "errors": 0}
