@@ -19,6 +19,8 @@ from strandline.engine.session.start import RESULT_SIZE_KEY
 from strandline.errors import Determinate, InvalidUsage
 
 MIB = 1 << 20
+LOOKS_MAX = 100
+"""So often Spark is asked whether a job has ended, twenty times a second."""
 
 
 def batch(n: int) -> pa.RecordBatch:
@@ -137,8 +139,18 @@ def test_spark_computes_no_more_than_is_taken(spark: Any, monkeypatch: pytest.Mo
     def slow(self: Gathered, rows: pa.RecordBatch) -> None:
         if not seen:
             threading.Event().wait(0.3)
-        seen.append(list(spark.sparkContext.statusTracker().getActiveJobsIds()))
+        seen.append(under_way())
         add(self, rows)
+
+    def under_way() -> list[int]:
+        """Return the jobs that do not end while we take nothing; one that has given all is listed a moment longer."""
+        active = list(spark.sparkContext.statusTracker().getActiveJobsIds())
+        for _ in range(LOOKS_MAX):
+            if not active:
+                break
+            threading.Event().wait(0.05)
+            active = list(spark.sparkContext.statusTracker().getActiveJobsIds())
+        return active
 
     monkeypatch.setattr(Gathered, "add", slow)
     rows = spark.range(0, 100_000, 1, 100).selectExpr("repeat(id, 50) AS t")  # more than sockets buffer
