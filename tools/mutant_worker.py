@@ -10,6 +10,7 @@ It reads a `Task` a line and answers each with a line: the exit status of pytest
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import dataclasses
 import importlib
 import json
@@ -28,22 +29,13 @@ from typing import Final
 import psutil
 import pytest
 
+import costs
 import stages
 
 WARM: Final = (
     *("pyspark.sql", "pandas", "pyarrow.parquet", "hypothesis", "duckdb", "sqlglot", "deltalake", "pyiceberg.catalog"),
-    *(
-        "confluent_kafka",
-        "fastavro",
-        "psycopg",
-        "typer",
-        "rich",
-        "obstore",
-        "moto.server",
-        "structlog",
-        "yaml",
-        "psutil",
-    ),
+    *("confluent_kafka", "fastavro", "psycopg", "typer", "rich", "obstore", "moto.server", "structlog"),
+    *("yaml", "psutil"),
 )
 CPU_S: Final = 30
 WALL_S: Final = 90
@@ -51,8 +43,9 @@ WALL_S: Final = 90
 PAUSE_S: Final = 0.02
 JVM_LEADER: Final = "STRANDLINE_MUTANTS_JVM"
 """Which process started the JVM that a fork uses."""
-KIND_OF_SPARK: Final = frozenset({"spark", "views"})
-"""The stages whose tests need Spark."""
+RECORDED_S: Final = 20.0
+"""A test that is known to take longer is not recorded: few do, and they take as long as many others together."""
+PR_SET_CHILD_SUBREAPER: Final = 36
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +105,7 @@ class Recorder:
     """
 
     task: Task
-    ran: dict[str, tuple[float, bool, list[str]]] = field(default_factory=dict)
+    ran: dict[str, tuple[float, set[str], bool, bool]] = field(default_factory=dict)
     before: dict[str, set[str]] = field(default_factory=dict)
     """By file: what was run before its tests."""
     seconds: float = 0.0
@@ -120,10 +113,18 @@ class Recorder:
 
     @pytest.hookimpl(trylast=True)
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
-        """Keep the tests of the stages; of those that are much alike, the share that one run of `make test` runs."""
-        alike = stages.left_out(items, seed=0)
+        """Keep the tests of the stages; of those that are much alike, the share that one run of `make test` runs.
+
+        Of others that take long, one run leaves out most: each notices mistakes of its own, so all are kept here.
+        """
+        alike, known = stages.alike_left_out(items, seed=0), costs.recorded().get(costs.TESTS, {})
         items[:] = [
-            item for item in items if stages.stage_of_item(item) in self.task.stages and item.nodeid not in alike
+            item
+            for item in items
+            if stages.stage_of_item(item) in self.task.stages
+            and item.nodeid not in alike
+            and (self.task.spark or not item.get_closest_marker("spark"))
+            and known.get(stages.reported_name(item.nodeid), 0) <= RECORDED_S
         ]
 
     @pytest.hookimpl(wrapper=True)
@@ -150,8 +151,8 @@ class Recorder:
         self.seconds, self.passed = 0.0, False
         done = yield
         if self.passed:
-            spark = stages.stage_of_item(item) in KIND_OF_SPARK
-            self.ran[item.nodeid] = (round(self.seconds, 3), spark, sorted(seen))
+            spark, server = (item.get_closest_marker(name) is not None for name in ("spark", "server"))
+            self.ran[item.nodeid] = (round(self.seconds, 3), set(seen), spark, server)
         return done
 
     @pytest.hookimpl(wrapper=True)
@@ -174,8 +175,8 @@ class Recorder:
     def pytest_sessionfinish(self) -> None:
         """Write all down."""
         ran = {
-            test: (seconds, spark, sorted(self.before[test.split("::")[0]].union(blocks)))
-            for test, (seconds, spark, blocks) in self.ran.items()
+            test: (seconds, sorted(blocks | self.before[test.split("::")[0]]), *needs)
+            for test, (seconds, blocks, *needs) in self.ran.items()
         }
         Path(self.task.answer).write_text(json.dumps(ran))
 
@@ -237,6 +238,11 @@ class Jvm:
             }
         return self._known
 
+    @property
+    def pid(self) -> int | None:
+        """The process that started it, if it runs."""
+        return None if self._process is None else self._process.pid
+
     def end(self) -> None:
         """End it, if it runs."""
         if self._process is not None:
@@ -261,6 +267,7 @@ def run(task: Task, jvm: Jvm) -> int | None:
     _kill(child)
     if status is None:
         os.waitpid(child, 0)
+    _end_left(jvm)
     if task.spark and (status is None or status < 0):
         jvm.end()
     return status if status is not None and status >= 0 else None
@@ -294,6 +301,19 @@ def _in_fork(task: Task, variables: dict[str, str]) -> None:
         os._exit(code)
 
 
+def adopt() -> None:
+    """Have what a fork leaves behind as a child, so that it can be ended: a server may leave the fork's group."""
+    ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1)
+
+
+def _end_left(jvm: Jvm) -> None:
+    """End what a fork has left behind: a server, if it was killed before its tests could stop that."""
+    while left := [each for each in psutil.Process().children() if each.pid != jvm.pid]:
+        for each in left:
+            each.kill()
+        psutil.wait_procs(left)
+
+
 def _kill(leader: int) -> None:
     with contextlib.suppress(ProcessLookupError):
         os.killpg(leader, signal.SIGKILL)
@@ -304,6 +324,7 @@ def main() -> None:
     for name in WARM:
         importlib.import_module(name)
     assert "strandline" not in sys.modules
+    adopt()
     jvm = Jvm()
     try:
         for line in sys.stdin:

@@ -8,8 +8,11 @@
 
 A mistake (`mutations.py`) is planted in a copy of the project; the checkout is never changed.  Its tests are those that
 run the block that it stands in (`reach.py`), the nearest and fastest first, up to the first that fails, in bounded
-processor time; then those on Spark.  Two workers (`mutant_worker.py`) do this at a time.
-Whatever is left has survived.  Survivors are printed with their difference; ``--out`` has all verdicts as JSON.
+processor time; then those on Spark; then those against real servers, which each mistake that comes so far starts anew
+(what only servers reach is unreached where they are not installed).  Two workers (`mutant_worker.py`) do this at a
+time.  Whatever is left has survived.  Survivors are printed with their difference; ``--out`` has all verdicts as JSON.
+
+Recorded are also the tests that one run of `make test` leaves out as they take long, up to `RECORDED_S`.
 
 Not counted: what compiles to the same code, and what `REVIEWED` calls equivalent, with a reason: no input, fault or
 schedule shows a difference (other speed is none).  The other survivors that were read stand there as well, as missed.
@@ -24,6 +27,7 @@ are the larger part of these files.
 from __future__ import annotations
 
 import argparse
+import ast
 import json
 import random
 import sys
@@ -55,7 +59,7 @@ ROOMS: Final[dict[str, tuple[str, ...]]] = {
     **dict.fromkeys([f"sources/readers/{each}" for each in ("kafka", "postgres", "delta", "iceberg")], _READERS),
     "materialize": ("tests/materialize", "tests/instance"),
     "instance": ("tests/instance", "tests/controller", "tests/client"),
-    "controller": ("tests/controller", "tests/client", "tests/cli"),
+    "controller": ("tests/controller", "tests/client", "tests/cli", "tests/console"),
 }
 """A room (a path below the package) → where the tests stand that ought to notice a mistake in it."""
 _PERSIST: Final = ("tests/simulation/test_persist.py", "tests/simulation/test_streams.py")
@@ -67,13 +71,13 @@ HISTORIES: Final = {
     **dict.fromkeys(("compute", "materialize", "instance", "controller"), _WHOLE),
 }
 """Which simulated histories a mistake can meet last.  Their processes are their own, so no blocks are recorded."""
-STAGES: Final = ("unit", "properties", "damage")
+STAGES: Final = ("unit", "properties", "damage", "servers")
 
 NEAR_S: Final = 4.0
 NEAR_FILES: Final = 6
 """What is run of a mistake's tests before all others: most are noticed at once, and each file costs its imports."""
 SECONDS_MAX: Final = 40.0
-"""How many seconds of tests a mistake gets without Spark, and again with it, by what they took when recorded."""
+"""How many seconds of tests a mistake gets without Spark, with it and with servers, by what they took when recorded."""
 HISTORIES_S: Final = 150.0
 RECORDING_S: Final = 600.0
 """The processor time that recording a few files may take."""
@@ -136,6 +140,35 @@ def _modules(place: Path) -> list[Path]:
     return [place] if place.is_file() else sorted(place.rglob("*.py"))
 
 
+def meeting(mutant: Mutant, known: reach.Reach) -> list[str]:
+    """Return the tests that may notice a mutant, the likeliest first.
+
+    The statements of a module itself (tables, limits) are met by what runs a module that imports it; so is a module of
+    which no test runs anything, as it is a program of its own.
+    """
+    block, under = mutant.mutation.block, (*ROOMS[mutant.room], EXAMPLES)
+    found = known.running(mutant.path, block, under)
+    if block is None or not known.running(mutant.path, None, under):
+        found += [test for path in importing(mutant.path) for test in known.running(path, None, under)]
+    return list(dict.fromkeys(found))
+
+
+def importing(path: str) -> list[str]:
+    """Return the modules that import a module, or from it."""
+    name = path.removeprefix("src/").removesuffix(".py").replace("/", ".")
+    package, _, own = name.rpartition(".")
+    return [
+        file.relative_to(stages.ROOT).as_posix()
+        for file in _modules(stages.ROOT / "src" / "strandline")
+        if any(each in (text := file.read_text()) for each in (f"from {name} import", f"from {package} import"))
+        and any(
+            isinstance(node, ast.ImportFrom)
+            and (node.module == name or (node.module == package and own in {each.name for each in node.names}))
+            for node in ast.walk(ast.parse(text))
+        )
+    ]
+
+
 def changed(before: list[str], after: list[str]) -> tuple[str, str]:
     r"""Return the lines that differ, on both sides.
 
@@ -192,19 +225,22 @@ def record(known: reach.Reach, under: tuple[str, ...], of: tuple[str, ...], copi
 def judge(copy: Copy, mutant: Mutant, known: reach.Reach, *, spark: bool, histories: bool) -> Verdict:
     """Run the tests of a mutant, the likeliest first, until one notices it."""
     begun = time.monotonic()
-    tests = known.running(mutant.path, mutant.mutation.block, (*ROOMS[mutant.room], EXAMPLES))
-    near, later = split([test for test in tests if not known.tests[test].spark], known)
-    on_spark = within([test for test in tests if known.tests[test].spark], known) if spark else []
+    tests = [test for test in meeting(mutant, known) if spark or not known.tests[test].spark]
+    on_servers = within([test for test in tests if known.tests[test].server], known)
+    apart = [test for test in tests if not known.tests[test].server]
+    on_spark = within([test for test in apart if known.tests[test].spark], known)
+    near, later = split([test for test in apart if not known.tests[test].spark], known)
     simulated = HISTORIES.get(mutant.room, ()) if histories else ()
     source = (stages.ROOT / mutant.path).read_text()
     copy.write(mutant.path, mutant.mutation.planted(source))
     ran: list[str] = []
     by: str | None = None
     try:
-        for chosen in (near, later, on_spark):
+        for chosen in (near, later, on_spark, on_servers):
             if chosen and not by:
                 files, seconds = dict.fromkeys(map(reach.file_of, chosen)), sum(known.tests[t].seconds for t in chosen)
-                by = _noticed(copy, copy.run(files, chosen, seconds=seconds, spark=chosen is on_spark))
+                on_jvm = any(known.tests[test].spark for test in chosen)
+                by = _noticed(copy, copy.run(files, chosen, seconds=seconds, spark=on_jvm))
                 ran += chosen
         if simulated and not by:
             by = _noticed(copy, copy.run(simulated, of=["simulation"], seconds=HISTORIES_S))

@@ -18,16 +18,19 @@ import mutations
 
 MARKS: Final = "block_marks"
 """The module that a marked copy imports; the `Recorder` of `mutant_worker.py` reads it."""
+FORM: Final = 2
+"""Which tests are recorded, and how: what was saved in another form is recorded again."""
 MARKS_SOURCE: Final = "seen: set[str] = set()\nmark = seen.add\n"
 
 
 @dataclass(frozen=True, slots=True)
 class Reached:
-    """What one test ran, in how many seconds, and whether it needs Spark."""
+    """What one test ran, in how many seconds, and whether it needs Spark, or a server."""
 
     seconds: float
-    spark: bool
     blocks: frozenset[str]
+    spark: bool = False
+    server: bool = False
 
 
 @dataclass(slots=True)
@@ -76,21 +79,21 @@ class Reach:
         names = sorted({block for ran in self.tests.values() for block in ran.blocks})
         number = {name: at for at, name in enumerate(names)}
         tests = {
-            test: [ran.seconds, ran.spark, sorted(number[block] for block in ran.blocks)]
+            test: [ran.seconds, sorted(number[block] for block in ran.blocks), ran.spark, ran.server]
             for test, ran in self.tests.items()
         }
-        path.write_text(json.dumps({"files": self.files, "blocks": names, "tests": tests}))
+        path.write_text(json.dumps({"form": FORM, "files": self.files, "blocks": names, "tests": tests}))
 
 
 def load(path: Path) -> Reach:
-    """Read what was saved, or nothing."""
-    if not path.exists():
+    """Read what was saved in this form, or nothing."""
+    held = json.loads(path.read_text()) if path.exists() else {}
+    if held.get("form") != FORM:
         return Reach()
-    held = json.loads(path.read_text())
     names = held["blocks"]
     tests = {
-        test: Reached(seconds, spark, frozenset(names[at] for at in blocks))
-        for test, (seconds, spark, blocks) in held["tests"].items()
+        test: Reached(seconds, frozenset(names[at] for at in blocks), spark, server)
+        for test, (seconds, blocks, spark, server) in held["tests"].items()
     }
     return Reach(held["files"], tests)
 
@@ -128,9 +131,9 @@ def _leading(statement: ast.stmt) -> bool:
     return False
 
 
-def read(answer: Mapping[str, tuple[float, bool, list[str]]]) -> dict[str, Reached]:
+def read(answer: Mapping[str, tuple[float, list[str], bool, bool]]) -> dict[str, Reached]:
     """Return what the `Recorder` of `mutant_worker.py` wrote."""
-    return {test: Reached(seconds, spark, frozenset(blocks)) for test, (seconds, spark, blocks) in answer.items()}
+    return {test: Reached(seconds, frozenset(blocks), *needs) for test, (seconds, blocks, *needs) in answer.items()}
 
 
 def file_of(test: str) -> str:

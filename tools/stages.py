@@ -206,13 +206,20 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 def left_out(items: Sequence[pytest.Item], seed: int) -> frozenset[str]:
     """Return the tests that ``seed`` does not draw."""
-    alike, others, known = [], [], costs.recorded().get(costs.TESTS, {})
+    others, known = [], costs.recorded().get(costs.TESTS, {})
     for item in items:
-        if mark := item.get_closest_marker("drawn"):
-            alike.append((item.nodeid.split("[")[0], item.nodeid, mark.args[0]))
-        elif (seconds := known.get(reported_name(item.nodeid))) and (share_s := SHARE_S.get(stage_of_item(item))):
+        seconds, share_s = known.get(reported_name(item.nodeid)), SHARE_S.get(stage_of_item(item))
+        if seconds and share_s and not item.get_closest_marker("drawn"):
             others.append((item.nodeid, drawing.one_in(seconds, share_s)))
-    return drawing.left_out(alike, seed) | drawing.put_off(others, seed)
+    return alike_left_out(items, seed) | drawing.put_off(others, seed)
+
+
+def alike_left_out(items: Sequence[pytest.Item], seed: int) -> frozenset[str]:
+    """Return the cases that ``seed`` does not draw of tests whose cases are much alike."""
+    marked = ((item, item.get_closest_marker("drawn")) for item in items)
+    return drawing.left_out(
+        [(item.nodeid.split("[")[0], item.nodeid, mark.args[0]) for item, mark in marked if mark], seed
+    )
 
 
 def reported_name(nodeid: str) -> str:

@@ -253,6 +253,16 @@ def test_what_was_published_without_an_answer_is_not_read_once_it_is_over() -> N
     assert run_sync(published(consensus).read()) == {}
 
 
+def test_a_process_that_finds_published_what_it_would_publish_writes_nothing() -> None:
+    """Damage: each process that comes to an environment writes an object that says what is there."""
+    consensus = MemoryConsensus()
+    run_sync(published(consensus).publish({"t": "stuck"}, 1))
+    there = run_sync(consensus.head(PROBLEMS))
+    run_sync(published(consensus, "b").publish({"t": "stuck"}, 1))
+    assert there is not None
+    assert run_sync(consensus.head(PROBLEMS)) == there
+
+
 @pytest.mark.parametrize("successor", [False, True])
 def test_what_lands_late_hides_nothing_that_was_published_after_it(successor: bool) -> None:
     """Damage: a problem that is over, or one that is not, is shown wrongly until there is another one."""

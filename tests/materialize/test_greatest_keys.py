@@ -150,3 +150,28 @@ def test_a_greatest_key_that_is_late_or_wrong_is_caught(
     monkeypatch.setattr(where, name, defect)
     with pytest.raises((AssertionError, CorruptionError, DefinitionError)):
         asyncio.run(grown(make_endpoint))
+
+
+async def _unknown(self: RecoveryLog, progress: Progress, state: Any, greatest: Greatest | None = None) -> None:
+    """Make no greatest keys durable, as an earlier version did."""
+    await _written(self, progress, state, {})
+
+
+def test_where_a_log_knows_no_greatest_key_each_key_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Damage: the greatest key of one transaction is taken for that of all, and a greater one begins anew."""
+    Asked.keys = []
+    world = ReducedWorld(MemoryEndpoint(Asked))
+
+    async def stored(*keys: int) -> None:
+        runtime = world.runtime()
+        for key in keys:
+            world.append(1, key=key)
+            await runtime.advance()
+        await runtime.close()
+        world.check(world.upper)
+
+    with monkeypatch.context() as earlier:
+        earlier.setattr(RecoveryLog, "write", _unknown)
+        asyncio.run(stored(5))
+    asyncio.run(stored(3, 5))
+    assert Asked.keys == [3, 5]

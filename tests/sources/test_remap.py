@@ -146,6 +146,21 @@ def test_two_offsets_of_one_partition_are_a_corruption_that_is_named():
     asyncio.run(body())
 
 
+@pytest.mark.parametrize("diff", [2, -1])
+def test_an_offset_that_is_not_there_once_is_a_corruption_beside_others_that_are(diff):
+    """Damage: a damaged binding is read as a right one, and each message of the partition has a time of its own."""
+
+    async def body():
+        place = Place()
+        records = await place.client().records("remap", 1)
+        found = [Record(b'["0",3]', 4, 1), Record(b'["1",5]', 4, diff)]
+        await records.append(found, Frontier(0), Frontier(9))
+        with pytest.raises(CorruptionError, match="at time 4 it holds .*, not one offset a partition"):
+            await place.open()
+
+    asyncio.run(body())
+
+
 def test_a_mint_costs_the_same_after_a_thousand_bindings(monkeypatch):
     """Damage: after a day of ticks a source spends all its time on binding the next one."""
 

@@ -7,13 +7,16 @@ import json
 import subprocess
 import sys
 import textwrap
+from collections.abc import Iterable
 from pathlib import Path
+from typing import cast
 
 import pytest
 
 import mutants
 import mutations
 import reach
+from mutant_copy import Copy
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 
@@ -103,10 +106,10 @@ def test_the_nearest_and_fastest_tests_come_first() -> None:
     ran = frozenset({f"{path}:f#0"})
     known = reach.Reach(
         tests={
-            "tests/compute/test_a.py::fast": reach.Reached(0.1, spark=False, blocks=ran),
-            "tests/persist/shard/test_b.py::slow": reach.Reached(9.0, spark=False, blocks=ran),
-            "tests/persist/shard/test_b.py::fast": reach.Reached(0.1, spark=False, blocks=ran),
-            "tests/persist/test_c.py::other": reach.Reached(0.1, spark=False, blocks=frozenset({f"{path}:g#0"})),
+            "tests/compute/test_a.py::fast": reach.Reached(0.1, ran),
+            "tests/persist/shard/test_b.py::slow": reach.Reached(9.0, ran),
+            "tests/persist/shard/test_b.py::fast": reach.Reached(0.1, ran),
+            "tests/persist/test_c.py::other": reach.Reached(0.1, frozenset({f"{path}:g#0"})),
         }
     )
     near = ["tests/persist/shard/test_b.py::fast", "tests/persist/shard/test_b.py::slow"]
@@ -116,11 +119,63 @@ def test_the_nearest_and_fastest_tests_come_first() -> None:
     assert mutants.split(near, known) == (near[:1], near[1:])
 
 
+def test_tables_and_programs_are_met_by_what_imports_them() -> None:
+    """No test is seen to run them, so their mistakes would meet none."""
+
+    def mutant(path: str, block: str | None) -> mutants.Mutant:
+        return mutants.Mutant(
+            f"src/strandline/{path}", "materialize", mutations.Mutation("x", 1, block, 0, 0, ""), "", ""
+        )
+
+    wire = "src/strandline/materialize/wire"
+    ran = reach.Reached(1.0, frozenset({f"{wire}/process/child.py:Child.start#0"}))
+    known = reach.Reach(tests={"tests/materialize/wire/test_connector.py::test_a": ran})
+    assert mutants.meeting(mutant("materialize/wire/process/guard.py", "main#0"), known) == [*known.tests]
+    assert mutants.meeting(mutant("materialize/wire/process/child.py", "Child.send#0"), known) == []
+    assert mutants.meeting(mutant("materialize/wire/process/child.py", None), known) == [*known.tests]
+    functions = mutants.importing("src/strandline/compute/plan/sql/functions.py")
+    assert "src/strandline/compute/plan/scalars/definite.py" in functions
+    assert "src/strandline/instance/live.py" not in functions
+
+
+class Runs:
+    """A copy in which no test fails; keeps which were run, and whether a JVM was there."""
+
+    def __init__(self) -> None:
+        self.ran: list[tuple[list[str], bool]] = []
+
+    def write(self, path: str, text: str) -> None:
+        """Plant nothing: no test is run."""
+
+    def run(self, files: Iterable[str], chosen: Iterable[str], *, seconds: float, spark: bool) -> int:
+        """Keep what was to be run, and notice nothing."""
+        self.ran.append(([reach.file_of(test) for test in chosen], spark))
+        assert list(files) == self.ran[-1][0]
+        return 0
+
+
+def test_a_mistake_meets_servers_last_and_a_jvm_only_where_a_test_needs_it() -> None:
+    """Servers take seconds to start, which each mistake would pay; without them half of the drivers meets no test."""
+    path = "src/strandline/persist/shard/state.py"
+    mutation = next(each for each in mutations.mutations((ROOT / path).read_text()) if each.block)
+    kinds = {"a_server": (False, True), "both": (True, True), "c_spark": (True, False), "d_unit": (False, False)}
+    blocks = frozenset({f"{path}:{mutation.block}"})
+    known = reach.Reach(tests={f"tests/persist/{n}.py::t": reach.Reached(1.0, blocks, *of) for n, of in kinds.items()})
+    a, both, c, d = (reach.file_of(test) for test in known.tests)
+    for spark, ran in ((True, [([d], False), ([c], True), ([a, both], True)]), (False, [([d], False), ([a], False)])):
+        runs = Runs()
+        mutant = mutants.Mutant(path, "persist", mutation, "", "")
+        verdict = mutants.judge(cast("Copy", runs), mutant, known, spark=spark, histories=False)
+        assert (verdict.outcome, runs.ran) == ("survived", ran)
+
+
 def test_what_was_recorded_is_read_back(tmp_path: Path) -> None:
     """A lost block would let its mistakes survive untested."""
-    known = reach.Reach({"t.py": "1"}, {"t.py::a": reach.Reached(0.5, spark=True, blocks=frozenset({"b", "c"}))})
+    known = reach.Reach({"t.py": "1"}, {"t.py::a": reach.Reached(0.5, frozenset({"b", "c"}), spark=True)})
     known.save(tmp_path / "reach.json")
     assert reach.load(tmp_path / "reach.json") == known
+    (tmp_path / "earlier.json").write_text('{"files": {}, "blocks": [], "tests": {}}')
+    assert reach.load(tmp_path / "earlier.json") == reach.Reach(), "its tests were others"
     known.forget(["t.py"])
     assert known == reach.Reach()
 
@@ -146,6 +201,7 @@ def test_each_reviewed_mistake_stands_in_the_code() -> None:
 RUN = """
 import json, sys, mutant_worker as worker
 worker.CPU_S, worker.WALL_S = 8, 60
+worker.adopt()
 for line in sys.stdin:
     print(json.dumps(worker.run(worker.Task(**json.loads(line)), worker.Jvm())))
 """
@@ -190,10 +246,14 @@ def test_a_worker_records_notices_and_ends_what_does_not_end(tmp_path: Path) -> 
     status, ran = run([], record=True)
     assert status == 0
     assert isinstance(ran, dict)
-    assert {test: blocks for test, (_, _, blocks) in ran.items()} == {test: ["small.py:less#0"] for test in both}
+    assert {test: blocks for test, (_, blocks, _, _) in ran.items()} == {test: ["small.py:less#0"] for test in both}
     assert run(both) == (0, None)
     (tmp_path / "src" / "small.py").write_text(right.replace("a < b", "(a <= b)"))
     assert run(both) == (1, both[0])
+    left = "import subprocess\n\nsleep = subprocess.Popen(['sleep', '1000'], start_new_session=True)\n"
+    (tmp_path / "src" / "small.py").write_text(f"{left}open('left', 'w').write(str(sleep.pid))\n{right}")
+    assert run(both) == (0, None)
+    assert not Path(f"/proc/{(tmp_path / 'left').read_text()}").exists(), "a server that a fork leaves behind is ended"
     answer.unlink()
     (tmp_path / "src" / "small.py").write_text(right.replace("while False", "while True "))
     assert run(both) == (None, None)

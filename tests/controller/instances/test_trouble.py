@@ -272,3 +272,21 @@ def test_a_barred_replica_that_never_obeys_keeps_nothing_for_ever() -> None:
         await found.replicas.close()
 
     run(body())
+
+
+def test_a_replica_that_is_no_longer_one_is_left_and_one_that_moved_is_found() -> None:
+    """Damage: what a replica of before runs goes on beside its successor, and a new address is never dialed."""
+
+    async def body() -> None:
+        pair = Pair()
+        await pair.replicas.follow({"a": "a:1", "b": "b:1"})
+        await pair.bring()
+        await pair.replicas.follow({"a": "a:2"})
+        await pair.bring()
+        assert {name: link.address for name, link in pair.replicas.links.items()} == {"a": "a:2"}
+        assert sorted(pair.ends) == ["a:1", "a:2", "b:1"]
+        await asyncio.wait(pair.serving[:2])  # each ends with its connection
+        await pair.replicas.follow({})
+        await asyncio.wait(pair.serving)
+
+    run(body())

@@ -16,7 +16,9 @@ from strandline.controller.defining.project.files import load
 from strandline.controller.defining.project.settings import Project
 from strandline.controller.location.config import Config, Mode
 from strandline.controller.preparing.deploying import deploy, deployment
+from strandline.controller.preparing.planned import RATED_ROWS_MIN, _rate
 from strandline.errors import ConfigError, InvalidUsage
+from strandline.instance.live import STEP
 from strandline.testing.simulation.kernel import run_sync
 
 BASE: Final = {
@@ -228,3 +230,16 @@ def test_only_what_is_named_is_dropped(deployed: Deployed) -> None:
     assert set(deployed.core.catalog.items) == {"items", "totals", "over"}
     assert deployed.deploy(drop=("over",))["dropped"] == ["over"]
     assert set(deployed.core.catalog.items) == {"items", "totals"}
+
+
+def test_only_steps_that_read_enough_in_some_time_tell_how_fast_this_machine_is() -> None:
+    """Damage: a plan says that a view of millions takes a second, as a step of three rows did; or it fails."""
+    many, few = RATED_ROWS_MIN, RATED_ROWS_MIN - 1
+
+    def rate(**steps: tuple[int, int]) -> float | None:
+        fields = {name: {"rows_read": rows, "ms": ms} for name, (rows, ms) in steps.items()}
+        return _rate({f"{STEP}/{name}/{field}": n for name, each in fields.items() for field, n in each.items()})
+
+    assert rate(slow=(many, 2_000), fast=(many, 1_000)) == many
+    assert rate(slow=(many, 2_000), few=(few, 1), in_no_time=(many, 0)) == many / 2
+    assert rate(few=(few, 1), in_no_time=(many, 0)) is None

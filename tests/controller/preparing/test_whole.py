@@ -14,6 +14,7 @@ from deployed import Deployed
 
 from strandline.controller.defining.apply import apply
 from strandline.controller.defining.project.files import load
+from strandline.controller.defining.trying.mistakes import Mistakes
 from strandline.controller.location.catalog import Catalog
 from strandline.errors import InvalidUsage, Unavailable
 from strandline.materialize.drivers.sql.driver import SqlDriver
@@ -364,3 +365,12 @@ def tried(root: Path, seed: int) -> str:
 def test_random_changes_and_mistakes_are_applied_in_whole_or_not_at_all(tmp_path: Path, seeds: range) -> None:
     """Damage: some mixture of changes, mistakes and drops leaves a pipeline that is neither the old nor the new one."""
     assert {tried(tmp_path / str(seed), seed) for seed in seeds} == {"nothing", "all"}
+
+
+def test_a_file_that_cannot_be_read_is_a_mistake_that_is_called_by_its_name(tmp_path: Path) -> None:
+    """Damage: a plan shows a mistake under a part of its message, and a person opens the wrong file."""
+    (tmp_path / "views").mkdir()
+    (tmp_path / "strandline.yml").write_text("location: data")
+    (tmp_path / "views" / "bad.sql").write_text("CREATE MATERIALIZED VEIW v AS SELECT 1: 2")
+    (found,) = Mistakes(load(tmp_path, whole=False)).found
+    assert (found.name, found.kind) == ("views/bad.sql", "file")

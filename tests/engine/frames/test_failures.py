@@ -84,7 +84,11 @@ PYTHON = Cause(
         ([ABORTED, FILE, NO_SPACE], Determinate, "No space left on device"),
         ([ABORTED, SPILLED, NO_SPACE], Determinate, "No space left on device"),
         ([ABORTED, Cause(("java.io.EOFException", IO), "end")], Unavailable, "may succeed"),
-        ([Cause(("java.lang.StackOverflowError", "java.lang.VirtualMachineError"), "")], Unavailable, "may succeed"),
+        (
+            [Cause(("java.lang.StackOverflowError", "java.lang.VirtualMachineError"), "")],
+            Unavailable,
+            "tried again: java.lang.StackOverflowError",
+        ),
         ([Cause(SPARKS, "Job 5 cancelled", "SPARK_JOB_CANCELLED", "XXKDA")], Unavailable, "cancelled"),
     ],
 )
@@ -95,6 +99,7 @@ def test_whose_move_it_is_follows_from_what_failed(chain: list[Cause], ours: typ
     assert text in str(found)
     assert "SQLSTATE" not in str(found), "people are told what is wrong, not its number"
     assert "\n" not in str(found)
+    assert not str(found).endswith((" ", ":")), "what says nothing is not announced"
 
 
 @pytest.mark.parametrize("said", STORIES)

@@ -15,7 +15,9 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
 from ipaddress import ip_address
+from itertools import chain, repeat
 from pathlib import Path
+from types import SimpleNamespace
 
 import pyarrow as pa
 import pytest
@@ -27,7 +29,16 @@ from pyarrow import flight
 
 from strandline.errors import ConfigError, Disconnected, ProtocolViolation
 from strandline.instance.carriers.access import ClientAccess, ServerAccess
-from strandline.instance.carriers.exchange import MESSAGE_BYTES_MAX, PIECE_BYTES, VERSION, FlightCarrier, Kind, Pace
+from strandline.instance.carriers.exchange import (
+    MESSAGE_BYTES_MAX,
+    PIECE_BYTES,
+    VERSION,
+    Call,
+    FlightCarrier,
+    Kind,
+    Pace,
+    start_thread,
+)
 from strandline.instance.carriers.flight import FlightListener, dialer
 from strandline.instance.carriers.handshake import prove
 from strandline.instance.protocol.carrier import FRAME_BYTES_MAX, Carrier, Dial
@@ -525,3 +536,63 @@ def test_a_heartbeat_that_is_late_once_is_no_failure() -> None:
     """Damage: settings are accepted under which a healthy connection is cut."""
     with pytest.raises(ConfigError, match="twice"):
         Pace(heartbeat_s=1, silence_s=1.5)
+
+
+class Held:
+    """An exchange in whose place a test stands: it says what arrives, and how what is sent fares."""
+
+    def __init__(self, arrives: Callable[[], bytes], sends: Callable[[bytes], object]) -> None:
+        self.aborted = threading.Event()
+        self._arrives, self._sends = arrives, sends
+        pace = Pace(heartbeat_s=0.05, silence_s=SOON_S, close_s=0.1)
+        call = Call(self, self, ends_at_farewell=False, abort=self.aborted.set, ended=lambda: None)
+        self.carrier = FlightCarrier(call, "the replica", pace)
+
+    def read_chunk(self) -> SimpleNamespace:
+        """See pyarrow's."""
+        if self.aborted.wait(0.01):
+            raise OSError("aborted")
+        return SimpleNamespace(data=None, app_metadata=self._arrives())
+
+    def write_metadata(self, message: bytes) -> None:
+        """See pyarrow's."""
+        self._sends(message)
+
+
+def test_an_end_that_can_send_nothing_more_ends_though_it_still_hears() -> None:
+    """Damage: a replica that cannot be told anything is taken for alive, and never dialed again."""
+    messages = chain([bytes([Kind.GREETING]) + VERSION], repeat(bytes([Kind.HEARTBEAT])))
+
+    def fails(_: bytes) -> None:
+        raise OSError("no stream any longer")
+
+    held = Held(lambda: next(messages), fails)
+    ended = start_thread(held.carrier.run, "running")
+    try:
+        assert held.aborted.wait(SOON_S)
+    finally:
+        held.aborted.set()
+        assert ended.wait(SOON_S)
+
+
+def test_what_was_not_sent_before_a_cut_is_never_sent() -> None:
+    """Damage: a replica obeys a command of a connection that its controller has given up."""
+    sent: list[int] = []
+    begun, goes_on = threading.Event(), threading.Event()
+
+    def slow(message: bytes) -> None:
+        sent.append(message[0])
+        begun.set()
+        goes_on.wait(SOON_S)
+
+    def nothing() -> bytes:
+        raise OSError("cut")
+
+    held = Held(nothing, slow)
+    ended = start_thread(held.carrier._write, "writing")
+    assert begun.wait(SOON_S)
+    asyncio.run(held.carrier.send(b"a command"))
+    held.carrier.abort("a test cut it")
+    goes_on.set()
+    assert ended.wait(SOON_S)
+    assert sent == [Kind.GREETING, Kind.FAREWELL]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import threading
 from contextlib import suppress
 from dataclasses import replace
@@ -19,6 +20,7 @@ from strandline.instance.carriers.access import Address, ClientAccess, ServerAcc
 from strandline.instance.carriers.exchange import Kind, Pace
 from strandline.instance.carriers.flight import dialer
 from strandline.instance.carriers.handshake import ANSWER, CHALLENGE, HELLO, NONCE_BYTES, PROOF_BYTES, prove
+from strandline.instance.carriers.severing import sever
 from strandline.store.secret import Secret
 from strandline.store.system import SystemClock
 from strandline.testing.contracts.carrier_contract import SOON_S
@@ -388,3 +390,20 @@ def test_localhost_is_one_address_at_both_ends() -> None:
 def test_the_messages_of_the_handshake_are_none_of_a_connection() -> None:
     """Damage: an end of an earlier version takes a proof for a frame."""
     assert not {HELLO[0], CHALLENGE[0], ANSWER[0]} & set(Kind)
+
+
+def test_of_all_connections_that_one_is_cut_which_is_meant() -> None:
+    """Damage: a client that has proven itself loses its connection with the stranger's."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        with socket.create_connection(("127.0.0.1", port)) as one, socket.create_connection(("127.0.0.1", port)) as two:
+            ends = {end.getpeername()[1]: end for end in (server.accept()[0], server.accept()[0])}
+            peer = one.getsockname()[1]
+            assert not sever(f"ipv4:127.0.0.1:{peer}", port + 1)
+            assert not sever(f"ipv4:127.0.0.2:{peer}", port)
+            assert sever(f"ipv4:127.0.0.1:{peer}", port)
+            assert one.recv(1) == b""
+            ends[two.getsockname()[1]].sendall(b"x")
+            assert two.recv(1) == b"x"
+            for end in ends.values():
+                end.close()

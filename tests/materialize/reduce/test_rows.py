@@ -19,8 +19,10 @@ from strandline.algebra.schema import DIFF
 from strandline.errors import DefinitionError, InvalidUsage
 from strandline.materialize.protocol.messages import DELETE, EXISTS
 from strandline.materialize.reduce import rows, spec
+from strandline.materialize.reduce.cells import reader
 from strandline.materialize.reduce.locations import Annotated
 from strandline.materialize.reduce.rows import Combining, Rows
+from strandline.materialize.reduce.values import MISSING
 
 
 def whole(bits: int) -> st.SearchStrategy[int]:
@@ -498,3 +500,17 @@ def test_a_dictionary_is_its_values() -> None:
     """Damage: a column that a file compressed in another way cannot be reduced."""
     table = pa.table({"k": pa.array(["x", "x"]).dictionary_encode(), "n": pa.array([1, 2])})
     assert Rows(FLAT, ["k"], table.schema).combine(table).to_pylist() == [{"k": "x", "n": 3}]
+
+
+def test_a_null_that_deletes_is_a_value_in_what_comes_and_none_in_what_is_stored() -> None:
+    """Damage: a column that is deleted keeps its value; or what was deleted at the endpoint is deleted once more."""
+    deletes = {"if": {"type": "null"}, "then": annotated("lastWriteWins", delete=True), "else": annotated("sum")}
+    places = Annotated(
+        annotated("merge") | {"properties": {"n": deletes, "m": annotated("lastWriteWins")}}
+    ).root.always()
+    nulls = {
+        (name, loaded): reader(pa.int64(), places.property(name), loaded=loaded)(None)
+        for name in ("n", "m")
+        for loaded in (False, True)
+    }
+    assert nulls == {("n", False): None, ("n", True): MISSING, ("m", False): None, ("m", True): None}

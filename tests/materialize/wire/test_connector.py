@@ -486,6 +486,25 @@ def test_an_idle_process_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     assert len(world.pids) == 2
 
 
+def test_an_idle_process_that_was_killed_is_not_asked(tmp_path: Path) -> None:
+    """Damage: a definition is refused, or a task fails, as a process was killed that nothing needed then."""
+    world = World(tmp_path)
+
+    async def run() -> None:
+        driver = world.driver()
+        await driver.validate(SPEC)
+        idle = driver._idle
+        assert idle is not None
+        os.kill(world.pids[0], signal.SIGKILL)
+        while not idle._pipes.ended:
+            await asyncio.get_running_loop().run_in_executor(None, threading.Event().wait, 0.01)
+        await driver.validate(SPEC)
+        driver._end_idle()
+
+    asyncio.run(run())
+    assert len(world.pids) == 2
+
+
 class HandlessWait:
     """Waits for a process to end while the event loop goes on."""
 

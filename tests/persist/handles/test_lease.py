@@ -43,11 +43,13 @@ def test_a_reader_without_a_lease_writes_nothing(place):
 def test_using_the_reader_beats_once_a_quarter_of_the_lease(place):
     """Damage: a reader in use loses its hold; or every read costs a version."""
     place.append(place.writer(), 0, 2, [["a", 0, 1]])
+    place.clock.now += 9 * BEAT_MS
     reader = leased(place)
     begun, versions = the_hold(place).beat_ms, len(place.versions["s"])
+    place.clock.now += BEAT_MS - 1
     run_sync(reader.snapshot(1))
     assert len(place.versions["s"]) == versions
-    place.clock.now += BEAT_MS
+    place.clock.now += 1
     run_sync(reader.snapshot(1))
     assert the_hold(place).beat_ms == begun + BEAT_MS
     run_sync(reader.beat())

@@ -10,6 +10,7 @@ from strandline.persist.shard.batch import BlobPart
 from strandline.persist.shard.holds import LEASE_MS
 from strandline.persist.shard.state import Appended, UpperMismatch
 from strandline.persist.shard.trace import FAN, Merged
+from strandline.persist.upkeep import collect
 from strandline.persist.upkeep.collect import DELETION_GRACE_MS, LEAKED_AFTER_MS, Collected, Collector
 from strandline.testing.doubles import CountingIds
 from strandline.testing.simulation.kernel import run_sync
@@ -56,6 +57,15 @@ def test_a_shard_in_use_keeps_what_it_names_and_little_else(place):
     assert stored(place) == named(place)
     assert stored(place, "rollup") == [rollup.key for rollup in place.state().rollups]
     assert place.snapshot(5 * FAN - 1) == sorted([f"k{at}", 5 * FAN - 1, 1] for at in range(5 * FAN))
+
+
+def test_a_log_that_takes_several_scans_is_read_whole(place, monkeypatch):
+    """Damage: what a version names that fell between two scans is deleted under its readers."""
+    busy(place, count=5, rollup_every=100)
+    wanted = [each.seqno for each in place.versions["s"]]
+    for limit in (2, len(wanted)):
+        monkeypatch.setattr(collect, "SCAN_LIMIT", limit)
+        assert [each.seqno for each in run_sync(collector(place).versions())] == wanted
 
 
 def test_collecting_twice_does_nothing_the_second_time(place):

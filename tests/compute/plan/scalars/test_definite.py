@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from strandline.compute.plan.scalars.definite import refuse_indefinite
+from strandline.compute.plan.scalars.definite import refuse_indefinite, refuse_unordered
 from strandline.compute.plan.scalars.definite_functions import DEFINITE
 from strandline.compute.plan.sql.dialect import parse
 from strandline.compute.plan.sql.functions import INDEFINITE
@@ -78,3 +78,27 @@ def test_what_is_not_listed_is_refused_by_its_name(sql: str, words: str) -> None
 def test_what_is_listed_passes_in_every_position(sql: str) -> None:
     """Damage: queries with a definite value would be refused for a word in them."""
     refuse_indefinite(parse(sql), sql)
+
+
+@pytest.mark.parametrize(
+    ("window", "what"),
+    [
+        ("row_number() OVER ()", "no ORDER BY says which row comes first"),
+        ("row_number() OVER (ORDER BY k)", "move it into a subquery in FROM"),
+        ("last_value(x) OVER (ORDER BY k ROWS BETWEEN 1 PRECEDING AND CURRENT ROW)", "move it into a subquery in FROM"),
+        ("last_value(x) OVER (ORDER BY k RANGE BETWEEN 1 PRECEDING AND CURRENT ROW)", "or other ROWS"),
+        ("first_value(x) IGNORE NULLS OVER (ORDER BY k)", "or other ROWS"),
+    ],
+)
+def test_what_to_write_for_a_window_fits_the_window(window: str, what: str) -> None:
+    """Damage: a person writes a frame of ROWS where none can be written, and is refused again."""
+    sql = f"SELECT {window} AS x FROM t"
+    query = parse(sql)
+    assert query is not None
+    with pytest.raises(DefinitionError, match=re.escape(what)):
+        refuse_unordered(query, sql)
+
+
+def test_each_function_without_a_definite_value_says_why_and_then_what_to_write() -> None:
+    """Damage: the message tells its reader to write the reason."""
+    assert {why.partition(" ")[0] for why, _ in INDEFINITE.values()} <= {"each", "it", "its", "the", "ties"}

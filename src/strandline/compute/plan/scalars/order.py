@@ -78,6 +78,8 @@ def show_keys(query: exp.Expr) -> bool:
     >>> shown("SELECT a FROM u WHERE u.k = t.k ORDER BY u.id DESC LIMIT 1")
     'SELECT `a` FROM (SELECT a, u.id AS `__key_1` FROM u WHERE u.k = t.k ORDER BY 2 DESC LIMIT 1) AS `__cut`'
     >>> shown("SELECT a FROM u WHERE u.k = t.k ORDER BY a, 1 LIMIT 1")
+    >>> shown("SELECT * FROM u WHERE t.k ORDER BY i LIMIT 1")
+    'SELECT * EXCEPT (`__key_1`) FROM (SELECT *, i AS `__key_1` FROM u WHERE t.k ORDER BY `__key_1` LIMIT 1) AS `__cut`'
     """
     found = False
     for cut in list(query.find_all(exp.Select)):
