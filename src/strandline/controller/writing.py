@@ -332,8 +332,9 @@ class Writing:
                 known = [record.progress.acknowledged for record in await records(item.log, self.client)]
                 keys = {left: binding_left(item, left).state_key for left in item.left if left.empties}
                 gone = {left for left, key in keys.items() if all(each.of(key) is not None for each in known)}
-                after = msgspec.structs.replace(item, left=tuple(each for each in item.left if each not in gone))
-                await self.catalogs.change(self.epoch, methodcaller("with_changed", item, after))
+                if gone:
+                    after = msgspec.structs.replace(item, left=tuple(each for each in item.left if each not in gone))
+                    await self.catalogs.change(self.epoch, methodcaller("with_changed", item, after))
 
     async def _skip(self) -> None:
         """Let each view that was replaced begin where it can, if an earlier time cannot be computed any longer.

@@ -7,7 +7,7 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from typing import Final
 
-from strandline.errors import FencedError
+from strandline.errors import WAITS, FencedError
 from strandline.instance.loop import Loop, bring
 from strandline.instance.problems import Problems
 from strandline.instance.running.announcing import Announcer
@@ -19,7 +19,7 @@ from strandline.store.beside import Beside
 
 ENDED: Final = Problem(
     "session-ended",
-    "the endpoint ended the session ({why})",
+    WAITS + "another session: the endpoint ended the last one ({why})",
     Stopped.ENDPOINT,
     (Way("the next tick opens another"),),
 )

@@ -216,9 +216,9 @@ class Checkpoint:
         return dict(self.times).get(state_key)
 
     def time(self, state_keys: Sequence[str]) -> int:
-        """Return the time before which *all* of these are complete; 0 if one of them has not begun."""
+        """Return the time before which *all* of these are complete; 0 if one has not begun, or there is none."""
         times = dict(self.times)
-        return min(times.get(key, 0) for key in state_keys)
+        return min((times.get(key, 0) for key in state_keys), default=0)
 
     def advance(self, state_keys: Sequence[str], upper: int) -> Checkpoint:
         """Return the checkpoint after all of these reached ``upper``.
