@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, Generic, TypeVar, cast
 
-from strandline.errors import WAITS, Unavailable
+from strandline.errors import Unavailable
 from strandline.problem import Problem, Stopped, Way
 from strandline.store.beside import Beside, Inline, Running
 from strandline.store.clock import Clock, utc_text
@@ -30,7 +30,7 @@ LATE_PART: Final = 20
 
 SILENT: Final = Problem(
     "upstream-silent",
-    WAITS + "its upstream, which has not answered since {since} and is asked again{why}",
+    "its upstream has not answered since {since}, and is asked again{why}",
     Stopped.SOURCE,
     (Way("bring it back: each tick asks again"),),
 )

@@ -14,14 +14,13 @@ from strandline.instance.running.announcing import Announcer
 from strandline.materialize.schedule.pace import Pace
 from strandline.materialize.splits.task import Splits
 from strandline.persist.shard.patience import Deadline
-from strandline.problem import Problem, Stopped, Way
+from strandline.problem import Problem, Stopped
 from strandline.store.beside import Beside
 
 ENDED: Final = Problem(
     "session-ended",
-    WAITS + "another session: the endpoint ended the last one ({why})",
+    WAITS + "another session, which the next tick opens: the endpoint ended the last one ({why})",
     Stopped.ENDPOINT,
-    (Way("the next tick opens another"),),
 )
 
 
