@@ -16,6 +16,7 @@ from strandline.controller.asking.status import status
 from strandline.controller.asking.verification import verify_endpoint
 from strandline.controller.core import Core
 from strandline.controller.defining import altering, definitions
+from strandline.controller.defining.trying.anew import anew
 from strandline.controller.introspection.definition import definition
 from strandline.controller.language.clauses import Bind
 from strandline.controller.language.statements import Alter, CreateMaterialization, Drop, parse
@@ -353,10 +354,66 @@ def test_what_another_one_fills_by_now_is_not_emptied(place: Place) -> None:
         bind, options = (Bind("places", "People", ("k",)),), {"path": str(place.file)}
         await definitions.create_materialization(core, CreateMaterialization("other", "sqlite", options, bind))
         await place.grown(core)
-        with pytest.raises(DefinitionError, match="materialization 'other' writes to table 'People' there"):
+        said = "'other' writes to table 'People' there; its rows have replaced what was left"
+        with pytest.raises(DefinitionError, match=said):
             await altered(core, "ALTER MATERIALIZATION out DROP VIEW people REMOVE ROWS")
         await place.grown(core)
         assert place.held("People") == place.written("places")
+
+    asyncio.run(body())
+
+
+def test_a_table_that_is_not_emptied_yet_costs_no_write_of_the_catalog(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Damage: while an endpoint is away, each tick writes the catalog, and looks at all that runs anew."""
+
+    async def body() -> None:
+        core = await place.filled()
+        await altered(core, "ALTER MATERIALIZATION out DROP VIEW people REMOVE ROWS")
+        place.file.rename(place.file.with_suffix(".away"))
+        place.file.mkdir()
+        await core.tick()
+        writes, change = [], core.catalogs.change
+
+        async def counted(*given: Any) -> Any:
+            writes.append(given)
+            return await change(*given)
+
+        monkeypatch.setattr(core.catalogs, "change", counted)
+        for _ in range(3):
+            await place.insert(core)
+            await core.tick()
+        assert writes == []
+        assert [left.empties for left in out(core).left] == [True]
+        place.file.rmdir()
+        place.file.with_suffix(".away").rename(place.file)
+        await place.grown(core, 3)
+        assert (len(writes), out(core).left, place.held("People")) == (1, (), 0)
+
+    asyncio.run(body())
+
+
+@pytest.mark.parametrize("removes", [False, True])
+def test_what_is_defined_anew_still_knows_what_dropped_views_have_left(place: Place, removes: bool) -> None:
+    """Damage: rows that were to be taken out stay for ever, and nothing says so."""
+
+    async def body() -> None:
+        core = await place.filled()
+        await altered(core, f"ALTER MATERIALIZATION out DROP VIEW people {'REMOVE' if removes else 'KEEP'} ROWS")
+        before = out(core)
+        await anew(core, "out", apply=True)
+        assert out(core).id != before.id
+        assert out(core).left == before.left
+        await place.grown(core, 3)
+        if not removes:
+            (text,) = await said(core)
+            assert "the rows of 'people' stay in 'People'" in text
+            await altered(core, "ALTER MATERIALIZATION out DROP VIEW people REMOVE ROWS")
+            await place.grown(core, 3)
+        assert (place.held("People"), place.held("Orders")) == (0, place.written("orders"))
+        assert (out(core).left, await said(core)) == ((), [])
+        assert (await verify_endpoint(core, "out")).ok
 
     asyncio.run(body())
 

@@ -81,11 +81,12 @@ class Binding:
     columns.  The collection is append-only then.  ``task``: the materialization's name, for what messages advise.
 
     >>> from strandline.algebra.schema import Column
-    >>> Binding("v", "t", ("a",), Schema((Column("a", "int"),)), backfill=2).state_key
+    >>> Binding("v", "t", ("a",), Schema((Column("a", "int"),)), backfill=2, task="m").state_key
     't.v2'
-    >>> Binding("v", "t", ("a",), Schema((Column("a", "int"),)), incarnation="shard-7").state_key
+    >>> Binding("v", "t", ("a",), Schema((Column("a", "int"),)), incarnation="shard-7", task="m").state_key
     't.v0-shard-7'
-    >>> Binding("v", "t", ("a",), Schema((Column("a", "int"),)), incarnation="m-1@l-1").elsewhere("t.v0-m-1@l-2")
+    >>> here = Binding("v", "t", ("a",), Schema((Column("a", "int"),)), incarnation="m-1@l-1", task="m")
+    >>> here.elsewhere("t.v0-m-1@l-2")
     True
     """
 
@@ -99,7 +100,7 @@ class Binding:
     times: bool = False
     diffs: bool = False
     reduce: str = ""
-    task: str = field(default="m", compare=False)
+    task: str = field(kw_only=True, compare=False)
 
     def __post_init__(self) -> None:
         if not self.key and not self.delta:

@@ -25,7 +25,11 @@ from strandline.materialize.wire.specs.selection import Selection, select
 
 TOKEN = re.compile(r"[A-Za-z0-9\-_+/.=%]{1,512}")
 SMALL = Binding(
-    "orders", "Orders", ("k",), Schema((Column("v", "decimal(10,2)"), Column("k", "int"), Column("at", "timestamp")))
+    "orders",
+    "Orders",
+    ("k",),
+    Schema((Column("v", "decimal(10,2)"), Column("k", "int"), Column("at", "timestamp"))),
+    task="m",
 )
 TASK = MaterializationSpec("m", (SMALL,))
 
@@ -115,6 +119,7 @@ def test_a_task_comes_back_as_it_was_in_both_codecs(task: MaterializationSpec) -
         (read,) = codec.reader(Request).feed(codec.encode(request))
         found, _ = task_of(read.open.materialization)
         assert found == task
+        assert {each.task for each in found.bindings} == {task.name}, "which messages name"
 
 
 @given(bindings())
@@ -122,7 +127,7 @@ def test_a_binding_that_is_validated_is_the_one_that_is_opened(binding: Binding)
     """Damage: a driver's verdict is about other columns than it is given."""
     request = Request(validate={"bindings": [proposed(binding, {"table": binding.resource})]})
     check_collection(request.validate.bindings[0].collection)
-    made = proposed_binding(request.validate.bindings[0], binding.resource, delta=binding.delta)
+    made = proposed_binding(request.validate.bindings[0], binding.resource, delta=binding.delta, task="m")
     assert {**vars_of(made.binding), "incarnation": ""} == {**vars_of(binding), "incarnation": ""}
 
 
@@ -173,7 +178,7 @@ def test_a_version_is_another_one_where_the_specification_is_but_not_the_passwor
     again = task_spec(TASK, b'{"a":2}', [{"table": "Orders"}], [select(SMALL, answer(SMALL))])
     assert version(first) == version(again)
     assert version(
-        spec_of(MaterializationSpec("m", (Binding("orders", "Orders", ("k",), SMALL.schema, 1),)))
+        spec_of(MaterializationSpec("m", (Binding("orders", "Orders", ("k",), SMALL.schema, 1, task="m"),)))
     ) != version(first)
 
 
@@ -248,7 +253,7 @@ def test_other_answers_are_refused_by_name(change: Any, error: type[Exception], 
 def test_a_column_without_a_name_is_refused() -> None:
     """Damage: a connector refuses the task in words that name nothing of it."""
     with pytest.raises(DefinitionError, match="the name of a column is empty"):
-        collection_spec(Binding("c", "t", ("",), Schema((Column("", "int"),))))
+        collection_spec(Binding("c", "t", ("",), Schema((Column("", "int"),)), task="m"))
 
 
 # --- configurations ---------------------------------------------------------------------------------------------------
@@ -260,7 +265,7 @@ def test_a_resource_is_configured_where_its_connector_says() -> None:
             "delta": {"type": "boolean", "x-delta-updates": True},
         }
     }
-    pushed = Binding("c", "t", (), SMALL.schema, delta=True, diffs=True)
+    pushed = Binding("c", "t", (), SMALL.schema, delta=True, diffs=True, task="m")
     assert resource_config(schema, {"place": {"other": "x"}}, SMALL) == {"place": {"other": "x", "name": "Orders"}}
     assert resource_config(schema, {}, pushed) == {"place": {"name": "t"}, "delta": True}
     with pytest.raises(ConfigError, match="x-collection-name"):
