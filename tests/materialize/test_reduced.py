@@ -213,7 +213,7 @@ def test_a_schema_that_cannot_be_is_refused(text: str, said: str) -> None:
 @pytest.mark.parametrize("how", [{"diffs": True, "delta": True}, {"times": True, "delta": True}, {"key": ()}])
 def test_what_is_reduced_has_a_key_and_no_diffs(how: dict[str, Any]) -> None:
     """Damage: a reduction is asked for that means nothing."""
-    make = partial(Binding, "v", "t", schema=SCHEMA, reduce=SUM, **{"key": ("k",), "delta": True, **how})
+    make = partial(Binding, "v", "t", schema=SCHEMA, reduce=SUM, task="m", **{"key": ("k",), "delta": True, **how})
     with pytest.raises(DefinitionError, match="what is reduced has a key, and neither times nor diffs"):
         make()
 
