@@ -156,7 +156,7 @@ def test_splits_without_the_hash_are_refused_when_they_are_defined(nothing_optio
     """Damage: a materialization with splits is created, and fails at its first transaction."""
     schema = Schema((Column("id", "int"),))
     binding, verdict = (
-        Binding("v", "t", ("id",), schema, task="m"),
+        Binding("v", "t", ("id",), schema),
         Validated({"id": Constraint(ConstraintKind.FIELD_OPTIONAL, "")}),
     )
     with pytest.raises(ConfigError, match=r"'m' has 2 splits, and needs the library fdb.*strandline\[flow\]"):

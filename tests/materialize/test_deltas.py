@@ -82,7 +82,7 @@ CHANGES = st.lists(
 def test_a_consumer_that_adds_the_diffs_up_has_the_collection(drawn: list[list[Any]], times: bool) -> None:
     """Damage: who keeps a table from the changes of another one cannot trust it."""
     rounds = [[(of(k, x), 10 * n + at, diff) for k, x, at, diff in each] for n, each in enumerate(drawn)]
-    binding = Binding("v", "t", (), SCHEMA, delta=True, diffs=True, times=times, task="m")
+    binding = Binding("v", "t", (), SCHEMA, delta=True, diffs=True, times=times)
     wanted: Counter[tuple[Any, ...]] = Counter()
     for row, time, diff in (change for each in rounds for change in each):
         wanted[(*row.values(), *((time,) if times else ()))] += diff
@@ -98,7 +98,7 @@ def test_a_consumer_that_adds_the_diffs_up_has_the_collection(drawn: list[list[A
 
 def test_of_a_key_the_last_row_is_pushed_or_that_it_is_gone() -> None:
     """Damage: a consumer keeps a row for ever, or sees rows that were never true at the end of a transaction."""
-    binding = Binding("v", "t", ("k",), SCHEMA, delta=True, task="m")
+    binding = Binding("v", "t", ("k",), SCHEMA, delta=True)
     first, second, third = pushed(
         binding,
         [(of(1, "a"), 1, 1), (of(2, "b"), 2, 1)],
@@ -112,7 +112,7 @@ def test_of_a_key_the_last_row_is_pushed_or_that_it_is_gone() -> None:
 
 def test_with_times_each_time_has_its_own_row_of_a_key() -> None:
     """Damage: a history that was asked for has only its last row of each transaction."""
-    binding = Binding("v", "t", ("k",), SCHEMA, delta=True, times=True, task="m")
+    binding = Binding("v", "t", ("k",), SCHEMA, delta=True, times=True)
     (found,) = pushed(binding, [(of(1, "a"), 1, 1), (of(1, "a"), 2, -1), (of(1, "b"), 2, 1), (of(1, "b"), 3, -1)])
     assert [(row["x"], row[TIME], row[EXISTS], row[DELETE]) for row in found] == [
         ("a", 1, False, False),
@@ -123,13 +123,13 @@ def test_with_times_each_time_has_its_own_row_of_a_key() -> None:
 
 def test_without_diffs_a_row_that_came_twice_is_pushed_twice() -> None:
     """Damage: of equal events in an append-only collection one is lost."""
-    (found,) = pushed(Binding("v", "t", (), SCHEMA, delta=True, task="m"), [(of(1, "a"), 1, 2), (of(2, "b"), 1, 1)])
+    (found,) = pushed(Binding("v", "t", (), SCHEMA, delta=True), [(of(1, "a"), 1, 2), (of(2, "b"), 1, 1)])
     assert [row["k"] for row in found] == [1, 1, 2]
 
 
 def test_without_diffs_a_row_that_went_is_an_error_that_names_it() -> None:
     """Damage: what went is pushed as if it had come."""
-    binding = Binding("v", "t", (), SCHEMA, delta=True, task="m")
+    binding = Binding("v", "t", (), SCHEMA, delta=True)
     with pytest.raises(DefinitionError, match=r"'v' into 't': the row \{'k': 1, 'x': 'a'\} went"):
         pushed(binding, [(of(1, "a"), 1, 1)], [(of(1, "a"), 11, -1)])
 
@@ -138,4 +138,4 @@ def test_without_diffs_a_row_that_went_is_an_error_that_names_it() -> None:
 def test_only_changes_have_times_and_diffs(how: dict[str, bool]) -> None:
     """Damage: a table that is to equal its collection has a column that no row of it can fill."""
     with pytest.raises(DefinitionError, match="only what is pushed as changes has times and diffs"):
-        Binding("v", "t", ("k",), SCHEMA, **how, task="m")  # type: ignore[arg-type]
+        Binding("v", "t", ("k",), SCHEMA, **how)  # type: ignore[arg-type]

@@ -31,8 +31,8 @@ SCHEMA = Schema((Column("k", "bigint"), Column("n", "bigint"), Column("last", "s
 TYPES = {"k": pa.int64(), "n": pa.int64(), "last": pa.string()}
 MERGE = {"reduce": {"strategy": "merge"}}
 SUM = json.dumps({**MERGE, "properties": {"n": {"type": "integer", "reduce": {"strategy": "sum"}}}})
-STANDARD = Binding("v", "t", ("k",), SCHEMA, reduce=SUM, task="m")
-DELTA = Binding("v", "t", ("k",), SCHEMA, delta=True, reduce=SUM, task="m")
+STANDARD = Binding("v", "t", ("k",), SCHEMA, reduce=SUM)
+DELTA = Binding("v", "t", ("k",), SCHEMA, delta=True, reduce=SUM)
 EXAMPLE = ((-1, 3, 2), (6, -7, -1))
 Row = dict[str, Any]
 
@@ -207,13 +207,13 @@ def test_any_transactions_give_the_reduction_of_all(session: type[Any], rounds: 
 def test_a_schema_that_cannot_be_is_refused(text: str, said: str) -> None:
     """Damage: a mistake in an annotation stops a task at its first row, a week later."""
     with pytest.raises(DefinitionError, match=said):
-        Reduced(Binding("v", "t", ("k",), SCHEMA, reduce=text, task="m"))
+        Reduced(Binding("v", "t", ("k",), SCHEMA, reduce=text))
 
 
 @pytest.mark.parametrize("how", [{"diffs": True, "delta": True}, {"times": True, "delta": True}, {"key": ()}])
 def test_what_is_reduced_has_a_key_and_no_diffs(how: dict[str, Any]) -> None:
     """Damage: a reduction is asked for that means nothing."""
-    make = partial(Binding, "v", "t", schema=SCHEMA, reduce=SUM, task="m", **{"key": ("k",), "delta": True, **how})
+    make = partial(Binding, "v", "t", schema=SCHEMA, reduce=SUM, **{"key": ("k",), "delta": True, **how})
     with pytest.raises(DefinitionError, match="what is reduced has a key, and neither times nor diffs"):
         make()
 
@@ -259,7 +259,7 @@ def test_rows_that_compaction_may_have_turned_round_are_mixed(
     """Damage: a table is called wrong whose rows came in the order that compaction has removed since."""
     each = {name: {"reduce": {"strategy": strategy}} for name in ("n", "last")}
     reduce = json.dumps({"type": "object", **MERGE, "properties": each})
-    whole = Reduced(Binding("v", "t", ("k",), SCHEMA, reduce=reduce, task="m")).whole(5)
+    whole = Reduced(Binding("v", "t", ("k",), SCHEMA, reduce=reduce)).whole(5)
 
     async def changes() -> AsyncGenerator[pa.RecordBatch, None]:
         for number, (k, time) in enumerate(times):

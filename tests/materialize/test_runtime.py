@@ -160,7 +160,7 @@ def test_a_first_sync_holds_few_batches_and_reports_its_progress(monkeypatch: py
         held = max(held, sum(each._spool._bytes for each in runtime._transfers.values()))
         seen.append(status)
 
-    spec = MaterializationSpec("m", (Binding("orders", "Orders", ("k", "f"), KEYED, task="m"),))
+    spec = MaterializationSpec("m", (Binding("orders", "Orders", ("k", "f"), KEYED),))
     log = RecoveryLog(HandClock(), CountingIds(), MemoryConsensus(), "log/m", 1)
     runtime = Task(spec, MemoryDriver(Endpoint(), Sizing), log, [feed], watch)
     asyncio.run(runtime.advance())

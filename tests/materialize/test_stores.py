@@ -21,7 +21,7 @@ from strandline.materialize.protocol.task import Binding
 from strandline.materialize.stores import Stores, keys_of, to_store, with_existence
 
 SCHEMA = Schema((Column("x", "int"), Column("k", "double"), Column("l", "string")))
-BINDING = Binding("v", "t", ("k", "l"), SCHEMA, task="m")
+BINDING = Binding("v", "t", ("k", "l"), SCHEMA)
 TYPES = {"x": pa.int32(), "k": pa.float64(), "l": pa.string()}
 
 
@@ -95,7 +95,7 @@ def test_a_key_that_is_none_is_an_error_that_names_it(changes: list[Any], key: s
 )
 def test_keys_of_every_type_are_distinguished(type_: pa.DataType, values: tuple[Any, ...]) -> None:
     """Damage: a view grouped by an unusual type cannot be materialized, or mixes its groups up."""
-    binding = Binding("v", "t", ("k",), Schema((Column("k", "whatever"), Column("x", "int"))), task="m")
+    binding = Binding("v", "t", ("k",), Schema((Column("k", "whatever"), Column("x", "int"))))
     old = [({"k": value, "x": 1}, -1) for value in values]
     new = [({"k": value, "x": 2}, 1) for value in values]
     stores = to_store(binding, net(old + new, {"k": type_, "x": pa.int32()}))
@@ -202,7 +202,7 @@ def test_a_text_that_is_not_utf_8_is_named(nested: bool) -> None:
     texts = text_of(b"good", None, b"\xff\xfeA", b"")
     given = pa.ListArray.from_arrays(pa.array([0, 1, 2, 3, 4], pa.int32()), texts) if nested else texts
     kind = "array<string>" if nested else "string"
-    binding = Binding("v", "t", ("k",), Schema((Column("k", "int"), Column("l", kind))), task="m")
+    binding = Binding("v", "t", ("k",), Schema((Column("k", "int"), Column("l", kind))))
     batch = pa.RecordBatch.from_pydict({"k": pa.array([7, 8, 9, 10], pa.int32()), "l": given, DIFF: pa.array([1] * 4)})
     require_held(binding, batch.slice(0, 2), EVERYTHING)
     require_held(binding, batch.slice(3), EVERYTHING)
@@ -214,7 +214,7 @@ def test_a_text_that_is_not_utf_8_is_named(nested: bool) -> None:
 
 def test_a_key_that_is_not_utf_8_is_shown_as_bytes() -> None:
     """Damage: the message about a text cannot be written, because of that text."""
-    binding = Binding("v", "t", ("l",), Schema((Column("l", "string"),)), task="m")
+    binding = Binding("v", "t", ("l",), Schema((Column("l", "string"),)))
     batch = pa.RecordBatch.from_pydict({"l": text_of(b"\xff"), DIFF: pa.array([1])})
     with pytest.raises(DefinitionError, match=r"key \(l = b'\\xff'\)"):
         require_held(binding, batch, EVERYTHING)

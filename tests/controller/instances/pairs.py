@@ -25,7 +25,7 @@ from strandline.store.system import SystemClock
 from strandline.wiring.loop import RunningTask
 
 OUT = RunMaterialization(
-    MaterializationSpec("m", (Binding("t", "t", ("a",), Schema((Column("a", "int"),)), backfill=0, task="m"),), {}),
+    MaterializationSpec("m", (Binding("t", "t", ("a",), Schema((Column("a", "int"),)), backfill=0),), {}),
     "log-m",
     "endpoint",
     {},

@@ -130,9 +130,7 @@ def create(name: str, chance: random.Random) -> Create:
         case "i":
             return Create(name, (name,), RunIndex(collection("w" if version == 1 else "v"), ("a",)), as_of)
         case _:
-            spec = MaterializationSpec(
-                name, (Binding("w", f"t{version}", ("a",), Schema((Column("a", "int"),)), task=name),)
-            )
+            spec = MaterializationSpec(name, (Binding("w", f"t{version}", ("a",), Schema((Column("a", "int"),))),))
             inputs = (collection("w"), collection("v"))
             return Create(name, (name,), RunMaterialization(spec, "log", "duckdb", {}, inputs, continues=False))
 

@@ -62,7 +62,7 @@ def view(name: str, *inputs: str) -> RunDataflow:
 
 def sink(name: str, *inputs: str) -> RunMaterialization:
     """Return a materialization of ``inputs``."""
-    spec = MaterializationSpec(name, (Binding("v", "t", ("a",), ONE_COLUMN, task=name),))
+    spec = MaterializationSpec(name, (Binding("v", "t", ("a",), ONE_COLUMN),))
     return RunMaterialization(spec, "log", "duckdb", {}, tuple(collection(each) for each in inputs), continues=False)
 
 

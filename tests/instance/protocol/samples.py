@@ -201,7 +201,7 @@ DATAFLOW: Final = RunDataflow(
 )
 CONFIG: Final = {"path": "x.duckdb", "tables": [{"n": 1, "share": 0.5, "on": True, "none": None}]}
 MATERIALIZATION: Final = RunMaterialization(
-    MaterializationSpec("m", (Binding("Orders", "t", ("a b",), SCHEMA, 2, "i-1", task="m"),), CONFIG),
+    MaterializationSpec("m", (Binding("Orders", "t", ("a b",), SCHEMA, 2, "i-1"),), CONFIG),
     *("materialization/7", "duckdb", {"path": "x.duckdb"}, (COLLECTION,), True),
 )
 INGESTION: Final = RunIngestion(

@@ -153,9 +153,7 @@ class Commands:
                 return RunIngestion(name, tuple(outputs), "tide", {}, f"{name}-remap", f"{name}-progress")
             case "SINK":
                 of = self.collections[rest.removeprefix("OF ")]
-                spec = MaterializationSpec(
-                    name, (Binding(of.name, f"{name}-table", of.schema.names[:1], of.schema, task=name),)
-                )
+                spec = MaterializationSpec(name, (Binding(of.name, f"{name}-table", of.schema.names[:1], of.schema),))
                 return RunMaterialization(spec, name, "memory", {}, (of,), continues=False)
             case _:
                 return self.dataflow(name, text)

@@ -35,9 +35,7 @@ KEYS = 60
 FEW = 6
 LARGE_EVERY = 7
 PACE_S = 0.03
-KEPT = MaterializationSpec(
-    "m", tuple(Binding(name, name.capitalize(), ("k",), KEYED, task="m") for name in ("orders", "people"))
-)
+KEPT = MaterializationSpec("m", tuple(Binding(name, name.capitalize(), ("k",), KEYED) for name in ("orders", "people")))
 """Tables that are kept equal to the collections."""
 PUSHED = replace(KEPT, bindings=tuple(replace(binding, delta=True) for binding in KEPT.bindings))
 """The last row of each key that changed."""

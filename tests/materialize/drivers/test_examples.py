@@ -46,7 +46,7 @@ def run(page: str, *changed: tuple[str, str]) -> None:
     schema = Schema((Column(key, "bigint"), Column("name", "string")))
     how = on_error.common_to_all(made.name, made.options, on_error.MaterializationOptions)
     own = on_error.others(made.name, made.options, on_error.MaterializationOptions)
-    binding = Binding(bound.collection, bound.table, (key,), schema, delta=how.delta, task="m")
+    binding = Binding(bound.collection, bound.table, (key,), schema, delta=how.delta)
     feed = ListFeed(bound.collection, schema, {key: pa.int64(), "name": pa.string()})
     clock = HandClock()
 

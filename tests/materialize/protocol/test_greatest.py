@@ -30,7 +30,7 @@ def keyed(draw: st.DrawFn) -> tuple[Binding, pa.Table]:
     """Return a binding of one to three key columns, and rows."""
     kinds = draw(st.lists(st.sampled_from(sorted(VALUES)), min_size=1, max_size=3))
     names = [f"k{place}" for place in range(len(kinds))]
-    binding = Binding("v", "t", tuple(names), Schema(tuple(map(Column, names, kinds))), task="m")
+    binding = Binding("v", "t", tuple(names), Schema(tuple(map(Column, names, kinds))))
     count = draw(st.integers(0, 6))
     columns = [
         pa.array(draw(st.lists(st.none() | VALUES[kind][1], min_size=count, max_size=count)), VALUES[kind][0])
@@ -76,6 +76,6 @@ def test_what_one_split_does_not_know_is_not_known() -> None:
 def test_a_type_without_one_order_everywhere_has_no_greatest_key(kind: str) -> None:
     """Damage: NaN, or 1.0 and 1.00, are compared in two ways, and a row that is there is not loaded."""
     schema = Schema((Column("a", "int"), Column("b", kind)))
-    assert not ordered(Binding("v", "t", ("a", "b"), schema, task="m"))
-    assert ordered(Binding("v", "t", ("a",), schema, task="m"))
-    assert not ordered(Binding("v", "t", ("a",), schema, delta=True, task="m"))
+    assert not ordered(Binding("v", "t", ("a", "b"), schema))
+    assert ordered(Binding("v", "t", ("a",), schema))
+    assert not ordered(Binding("v", "t", ("a",), schema, delta=True))

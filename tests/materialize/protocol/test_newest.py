@@ -13,7 +13,7 @@ SCHEMA = Schema((Column("k", "bigint"),))
 
 def bound(resource: str = "t.v3", backfill: int = 2, incarnation: str = "m-7-shard-1") -> Binding:
     """Return a binding."""
-    return Binding("v", resource, ("k",), SCHEMA, backfill=backfill, incarnation=incarnation, task="m")
+    return Binding("v", resource, ("k",), SCHEMA, backfill=backfill, incarnation=incarnation)
 
 
 def test_a_later_backfill_fences_off_an_older_one() -> None:

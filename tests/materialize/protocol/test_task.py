@@ -27,15 +27,13 @@ SCHEMA = Schema((Column("a", "int"), Column("b", "int")))
 def test_a_key_must_be_one(key: tuple[str, ...], said: str) -> None:
     """Damage: rows without a key overwrite each other."""
     with pytest.raises(DefinitionError, match=said):
-        Binding("v", "t", key, SCHEMA, task="m")
+        Binding("v", "t", key, SCHEMA)
 
 
 def test_two_bindings_never_fill_one_table() -> None:
     """Damage: two collections overwrite each other's rows."""
     with pytest.raises(DefinitionError, match="'T' and 't' are one"):
-        MaterializationSpec(
-            "m", (Binding("v", "T", ("a",), SCHEMA, task="m"), Binding("w", "t", ("a",), SCHEMA, task="m"))
-        )
+        MaterializationSpec("m", (Binding("v", "T", ("a",), SCHEMA), Binding("w", "t", ("a",), SCHEMA)))
 
 
 def test_a_task_without_bindings_is_none() -> None:
@@ -64,9 +62,7 @@ WHICH = st.tuples(st.text("v.0-", max_size=4), st.integers(0, 11), st.sampled_fr
 @given(WHICH, WHICH)
 def test_state_keys_are_distinct(one: tuple[str, int, str], other: tuple[str, int, str]) -> None:
     """Damage: a new table takes over another's progress."""
-    keys = [
-        Binding("v", name, ("a",), SCHEMA, counter, data, task="m").state_key for name, counter, data in (one, other)
-    ]
+    keys = [Binding("v", name, ("a",), SCHEMA, counter, data).state_key for name, counter, data in (one, other)]
     assert (keys[0] == keys[1]) == (one == other)
     assert resource_of(keys[0]) == one[0]
 
@@ -75,15 +71,15 @@ def test_state_keys_are_distinct(one: tuple[str, int, str], other: tuple[str, in
 def test_an_incarnation_cannot_look_like_a_resource(incarnation: str) -> None:
     """Damage: the progress of one table is found under another's name."""
     with pytest.raises(InvalidUsage):
-        Binding("v", "t", ("a",), SCHEMA, incarnation=incarnation, task="m")
+        Binding("v", "t", ("a",), SCHEMA, incarnation=incarnation)
 
 
 def test_a_removed_binding_is_remembered_and_a_bumped_one_forgets() -> None:
     """Damage: a table that is bound again counts as another program's; or old rows count as new."""
     checkpoint = NOTHING.advance(("a.v0", "b.v0"), 3).advance(("b.v1",), 9)
     assert checkpoint.times == (("a.v0", 3), ("b.v1", 9))
-    assert checkpoint.mentions(Binding("v", "a", ("a",), SCHEMA, task="m"))
-    assert not checkpoint.mentions(Binding("v", "a.v0", ("a",), SCHEMA, task="m"))
+    assert checkpoint.mentions(Binding("v", "a", ("a",), SCHEMA))
+    assert not checkpoint.mentions(Binding("v", "a.v0", ("a",), SCHEMA))
 
 
 @pytest.mark.parametrize(("begin", "end"), [(-1, 3), (4, 3), (0, 2**32)])

@@ -57,7 +57,7 @@ from strandline.wiring.loop import RunningTask
 
 HERE = Path(__file__).parent
 COLUMNS = Schema((Column("k", "int"), Column("v", "string")))
-SPEC = MaterializationSpec("m", (Binding("c", "T", ("k",), COLUMNS, task="m"),))
+SPEC = MaterializationSpec("m", (Binding("c", "T", ("k",), COLUMNS),))
 TYPES = {"k": pa.int32(), "v": pa.string()}
 PATIENCE_TURNS = 12_000
 
@@ -203,7 +203,7 @@ def test_a_backfill_is_seen_by_the_connector(tmp_path: Path) -> None:
 
     async def run() -> None:
         await (await fill(world)).close()
-        world.spec = MaterializationSpec("m", (Binding("c", "T", ("k",), COLUMNS, backfill=1, task="m"),))
+        world.spec = MaterializationSpec("m", (Binding("c", "T", ("k",), COLUMNS, backfill=1),))
         task = world.task()
         while await task.advance():
             pass

@@ -20,7 +20,7 @@ from strandline.materialize.wire.specs.selection import Selection
 from strandline.materialize.wire.tuples import pack
 
 BINDING = Binding(
-    "c", "t", ("k", "f"), Schema((Column("v", "decimal(10,2)"), Column("f", "double"), Column("k", "int"))), task="m"
+    "c", "t", ("k", "f"), Schema((Column("v", "decimal(10,2)"), Column("f", "double"), Column("k", "int")))
 )
 TABLE = pa.table(
     {
@@ -99,6 +99,6 @@ def test_what_a_document_lacks_is_null_and_what_it_has_besides_is_skipped() -> N
     """Damage: a document with Flow's own fields in it cannot be loaded."""
     (found,) = loaded(BINDING, [b'{"k":1,"_meta":{"uuid":"x"}}']).to_pylist()
     assert found == {"v": None, "f": None, "k": 1}
-    when = Binding("c", "t", ("k",), Schema((Column("k", "timestamp"),)), task="m")
+    when = Binding("c", "t", ("k",), Schema((Column("k", "timestamp"),)))
     (found,) = loaded(when, [b'{"k":"2024-01-01T00:00:00Z"}']).to_pylist()
     assert found["k"] == dt.datetime(2024, 1, 1, tzinfo=dt.UTC)

@@ -55,7 +55,7 @@ def _rounds(
         for topic in (ours, plain):
             topics.make(client, topic, PARTITIONS, {})
         driver = KIND.open(understood("a cluster", KIND.options, settings), SystemClock())
-        binding = Binding(COLLECTION, ours, ("id",), SCHEMA, delta=True, task="m")
+        binding = Binding(COLLECTION, ours, ("id",), SCHEMA, delta=True)
         try:
             yield {
                 "ours": Way(

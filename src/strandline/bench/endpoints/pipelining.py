@@ -134,7 +134,7 @@ def measure_pipelining(*, seconds: float, commit_s: float = COMMIT_S) -> dict[st
 
 async def _push(session: type[_Slow], seconds: float) -> None:
     clock = SystemClock()
-    binding = Binding("v", "t", (), SCHEMA, delta=True, task="m")
+    binding = Binding("v", "t", (), SCHEMA, delta=True)
     log = RecoveryLog(clock, SystemIds(), MemoryConsensus(), "log", 1)
     driver = MemoryDriver(Endpoint(), session)
     task = Task(MaterializationSpec("m", (binding,)), driver, log, [_Restless()], beside=partial(RunningTask, clock))

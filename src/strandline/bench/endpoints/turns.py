@@ -41,12 +41,12 @@ class Way:
 
 def table_binding(resource: str) -> Binding:
     """Return the binding of a table that is kept equal to the prepared rows, by their ids."""
-    return Binding(COLLECTION, resource, ("id",), SCHEMA, task="m")
+    return Binding(COLLECTION, resource, ("id",), SCHEMA)
 
 
 def delta_binding(resource: str) -> Binding:
     """Return the binding of a resource that is given the prepared rows as they come, without a key."""
-    return Binding(COLLECTION, resource, (), SCHEMA, delta=True, task="m")
+    return Binding(COLLECTION, resource, (), SCHEMA, delta=True)
 
 
 def pushed(driver: Driver, binding: Binding, prepared: Prepared, directory: Path, splits: int = 1) -> float:

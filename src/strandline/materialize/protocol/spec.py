@@ -18,7 +18,7 @@ def contents(
     """Return the sum of ``(row, diff)`` changes, starting from nothing: one row per key.
 
     >>> from strandline.algebra.schema import Column, Schema
-    >>> b = Binding("v", "t", ("k",), Schema((Column("k", "int"), Column("x", "int"))), task="m")
+    >>> b = Binding("v", "t", ("k",), Schema((Column("k", "int"), Column("x", "int"))))
     >>> contents(b, [({"k": 1, "x": 1}, 1), ({"k": 1, "x": 1}, -1), ({"k": 1, "x": 2}, 1)])
     {('1',): {'k': 1, 'x': 2}}
     """

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any, Final
 
@@ -78,15 +78,15 @@ class Binding:
     a further column ``__diff`` bigint.  ``times``: apart by time, in a further column ``__time`` bigint.
 
     ``reduce``: a JSON Schema as text, by whose annotations the rows of a key are reduced to one; its properties are the
-    columns.  The collection is append-only then.  ``task``: the materialization's name, for what messages advise.
+    columns.  The collection is append-only then.  ``task``: the materialization's name, for what messages advise; its
+    `MaterializationSpec` says it of all its bindings.
 
     >>> from strandline.algebra.schema import Column
-    >>> Binding("v", "t", ("a",), Schema((Column("a", "int"),)), backfill=2, task="m").state_key
+    >>> Binding("v", "t", ("a",), Schema((Column("a", "int"),)), backfill=2).state_key
     't.v2'
-    >>> Binding("v", "t", ("a",), Schema((Column("a", "int"),)), incarnation="shard-7", task="m").state_key
+    >>> Binding("v", "t", ("a",), Schema((Column("a", "int"),)), incarnation="shard-7").state_key
     't.v0-shard-7'
-    >>> here = Binding("v", "t", ("a",), Schema((Column("a", "int"),)), incarnation="m-1@l-1", task="m")
-    >>> here.elsewhere("t.v0-m-1@l-2")
+    >>> Binding("v", "t", ("a",), Schema((Column("a", "int"),)), incarnation="m-1@l-1").elsewhere("t.v0-m-1@l-2")
     True
     """
 
@@ -100,7 +100,7 @@ class Binding:
     times: bool = False
     diffs: bool = False
     reduce: str = ""
-    task: str = field(kw_only=True, compare=False)
+    task: str = field(default="", compare=False)
 
     def __post_init__(self) -> None:
         if not self.key and not self.delta:
@@ -171,6 +171,10 @@ class MaterializationSpec:
     """A task: a name, its bindings, and the endpoint's own configuration (JSON; never a secret's value).
 
     ``splits``: how many runtimes do it side by side.
+
+    >>> from strandline.algebra.schema import Column
+    >>> MaterializationSpec("m", (Binding("v", "t", ("a",), Schema((Column("a", "int"),))),)).bindings[0].task
+    'm'
     """
 
     name: str
@@ -192,6 +196,7 @@ class MaterializationSpec:
                     "(names are compared without case)"
                 )
             seen[folded] = binding.resource
+        object.__setattr__(self, "bindings", tuple(replace(each, task=self.name) for each in self.bindings))
 
     @property
     def state_keys(self) -> tuple[str, ...]:

@@ -48,7 +48,7 @@ ALL = {
 }
 EVERY = Schema(tuple(Column(name, kind) for name, (kind, _, _) in ALL.items()))
 ONE = Schema((Column("k", "bigint"), Column("x", "string")))
-SPEC = MaterializationSpec("m", (Binding("v", "t", ("k",), ONE, task="m"),))
+SPEC = MaterializationSpec("m", (Binding("v", "t", ("k",), ONE),))
 TYPES = {"k": pa.int64(), "x": pa.string()}
 
 
@@ -70,7 +70,7 @@ def apply(endpoint: DeltaEndpoint, spec: MaterializationSpec, state: Any = None)
 
 def test_every_type_is_stored_loaded_and_read_back(endpoint: DeltaEndpoint) -> None:
     """Damage: a value changes on its way into the table, or a key of some type is never found again."""
-    spec = MaterializationSpec("m", (Binding("v", "t", tuple(ALL), EVERY, task="m"),))
+    spec = MaterializationSpec("m", (Binding("v", "t", tuple(ALL), EVERY),))
     world = World(endpoint, spec, {name: kind for name, (_, kind, _) in ALL.items()})
     full = {name: value for name, (_, _, value) in ALL.items()}
     empty = dict.fromkeys(ALL)
@@ -94,7 +94,7 @@ def test_every_type_is_stored_loaded_and_read_back(endpoint: DeltaEndpoint) -> N
 
 def test_changes_are_added_with_their_times_and_diffs(endpoint: DeltaEndpoint) -> None:
     """Damage: who reads the changes cannot tell what came from what went, or when."""
-    binding = Binding("v", "t", (), ONE, delta=True, times=True, diffs=True, task="m")
+    binding = Binding("v", "t", (), ONE, delta=True, times=True, diffs=True)
     world = World(endpoint, MaterializationSpec("m", (binding,)), TYPES)
     one, two = {"k": 1, "x": "a"}, {"k": 1, "x": "b"}
     world.feeds[0].write(1, (one, 1))
@@ -110,7 +110,7 @@ def test_changes_are_added_with_their_times_and_diffs(endpoint: DeltaEndpoint) -
 
 def test_a_key_that_goes_is_said_to_be_gone(endpoint: DeltaEndpoint) -> None:
     """Damage: a table that is only added to keeps a key for ever, and no reader can know that it is gone."""
-    binding = Binding("v", "t", ("k",), ONE, delta=True, task="m")
+    binding = Binding("v", "t", ("k",), ONE, delta=True)
     world = World(endpoint, MaterializationSpec("m", (binding,)), TYPES)
     world.feeds[0].write(1, ({"k": 1, "x": "a"}, 1))
     run(world, 3)
@@ -175,7 +175,7 @@ def test_a_column_that_the_view_gains_is_added_in_place(endpoint: DeltaEndpoint)
     world.feeds[0].write(1, ({"k": 1, "x": "a"}, 1))
     run(world, 3)
     wider = Schema((*ONE, Column("y", "int")))
-    spec = MaterializationSpec("m", (Binding("v", "t", ("k",), wider, incarnation="two", task="m"),))
+    spec = MaterializationSpec("m", (Binding("v", "t", ("k",), wider, incarnation="two"),))
     assert "added column 'y'" in apply(endpoint, spec)
     assert endpoint.rows("t") == [{"k": 1, "x": "a", "y": None}]
     other = World(endpoint, spec, {**TYPES, "y": pa.int32()})
@@ -191,8 +191,8 @@ def test_other_columns_are_made_when_the_table_is_filled_from_the_start(endpoint
     run(world, 3)
     changed = Schema((Column("k", "bigint"), Column("x", "date")))
     with pytest.raises(DefinitionError, match="`x` string.*`x` date"):
-        apply(endpoint, MaterializationSpec("m", (Binding("v", "t", ("k",), changed, task="m"),)))
-    spec = MaterializationSpec("m", (Binding("v", "t", ("k",), changed, backfill=1, task="m"),))
+        apply(endpoint, MaterializationSpec("m", (Binding("v", "t", ("k",), changed),)))
+    spec = MaterializationSpec("m", (Binding("v", "t", ("k",), changed, backfill=1),))
     assert apply(endpoint, spec) == "recreated table 't' for its new columns, to be filled from the start"
     other = World(endpoint, spec, {"k": pa.int64(), "x": pa.date32()})
     other.feeds[0].write(1, ({"k": 1, "x": date(2024, 1, 1)}, 1))
@@ -268,7 +268,7 @@ def test_what_is_staged_for_a_binding_that_is_gone_is_applied_or_dropped(endpoin
     """Damage: a removed binding keeps the task from starting; or comes back with rows missing."""
     world = World(endpoint, SPEC, TYPES)
     run(world, 3)
-    other = MaterializationSpec("m", (Binding("w", "u", ("k",), ONE, task="m"),))
+    other = MaterializationSpec("m", (Binding("w", "u", ("k",), ONE),))
     entry = {"writer": "w", "number": 1, "work": _nothing_staged(world)}
     done = asyncio.run(endpoint.driver().apply(other, {"t.v0": entry}))
     assert done.action == "applied what was staged for table 't'"
@@ -328,12 +328,9 @@ def test_an_optimized_table_goes_on(endpoint: DeltaEndpoint) -> None:
 @pytest.mark.parametrize(
     ("binding", "said"),
     [
-        (Binding("v", "", ("k",), ONE, task="m"), "empty"),
-        (Binding("v", "\u00e4" * 128, ("k",), ONE, task="m"), "too long"),
-        (
-            Binding("v", "t", ("k",), Schema((Column("k", "int"), Column("i", "interval month"))), task="m"),
-            "'i'.*interval month",
-        ),
+        (Binding("v", "", ("k",), ONE), "empty"),
+        (Binding("v", "\u00e4" * 128, ("k",), ONE), "too long"),
+        (Binding("v", "t", ("k",), Schema((Column("k", "int"), Column("i", "interval month")))), "'i'.*interval month"),
     ],
 )
 def test_what_cannot_be_stored_is_refused_before_anything_is_made(
@@ -365,7 +362,7 @@ def test_no_secret_is_shown() -> None:
 
 def test_a_table_whose_name_is_strange_is_one_directory(endpoint: DeltaEndpoint) -> None:
     """Damage: a name leads out of the endpoint's path."""
-    spec = MaterializationSpec("m", (Binding("v", "../up", ("k",), ONE, task="m"),))
+    spec = MaterializationSpec("m", (Binding("v", "../up", ("k",), ONE),))
     apply(endpoint, spec)
     assert [each.name for each in Path(endpoint.root).iterdir()] == ["!2e.!2fup"]
 

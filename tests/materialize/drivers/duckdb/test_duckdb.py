@@ -44,7 +44,7 @@ from strandline.testing.doubles import CountingIds, HandClock
 from strandline.testing.feed import ListFeed
 
 ONE = Schema((Column("k", "bigint"), Column("x", "string")))
-SPEC = MaterializationSpec("m", (Binding("v", "t", ("k",), ONE, task="m"),))
+SPEC = MaterializationSpec("m", (Binding("v", "t", ("k",), ONE),))
 HALF, REST = KeyRange(0, 2**31 - 1), KeyRange(2**31, 2**32 - 1)
 STRADDLING = KeyRange(2**30, 2**31 + 2**30)
 
@@ -184,14 +184,11 @@ def test_ranges_that_went_apart_are_not_joined(endpoint: DuckDBEndpoint) -> None
 @pytest.mark.parametrize(
     ("binding", "said"),
     [
-        (Binding("v", "", ("k",), ONE, task="m"), "empty"),
-        (Binding("v", "Strandline_Checkpoints", ("k",), ONE, task="m"), "checkpoints"),
-        (Binding("v", "t", ("k",), Schema((Column("k", "int"), Column("", "int"))), task="m"), "empty"),
-        (
-            Binding("v", "t", ("k",), Schema((Column("k", "int"), Column("i", "interval month"))), task="m"),
-            "'i'.*interval month",
-        ),
-        (Binding("v", "t", ("k",), Schema((Column("k", "map<int,int>"),)), task="m"), "'k'.*map has no order"),
+        (Binding("v", "", ("k",), ONE), "empty"),
+        (Binding("v", "Strandline_Checkpoints", ("k",), ONE), "checkpoints"),
+        (Binding("v", "t", ("k",), Schema((Column("k", "int"), Column("", "int")))), "empty"),
+        (Binding("v", "t", ("k",), Schema((Column("k", "int"), Column("i", "interval month")))), "'i'.*interval month"),
+        (Binding("v", "t", ("k",), Schema((Column("k", "map<int,int>"),))), "'k'.*map has no order"),
     ],
 )
 def test_what_cannot_be_stored_is_refused_before_anything_is_made(
@@ -511,7 +508,7 @@ def test_every_type_round_trips(endpoint: DuckDBEndpoint) -> None:
     feed = ListFeed("v", schema, types)
     value = {name: pa.scalar(given, types[name]).as_py() for name, (_, _, given) in columns.items()}
     value["s"] = {"a b, c:": 3, "select": [0.5]}
-    spec = MaterializationSpec("m", (Binding("v", "t", ("k", "i"), schema, task="m"),))
+    spec = MaterializationSpec("m", (Binding("v", "t", ("k", "i"), schema),))
 
     async def body() -> None:
         log = RecoveryLog(HandClock(), CountingIds(), MemoryConsensus(), "log", 1)
@@ -555,7 +552,7 @@ def test_a_collection_made_again_fills_its_table_anew_whatever_its_columns(endpo
     async def body() -> None:
         session, _ = await opened(endpoint)
         await commit(session, 5, changes((7, "old", 1)))
-        again = MaterializationSpec("m", (Binding("v", "t", ("k",), other, incarnation="b", task="m"),))
+        again = MaterializationSpec("m", (Binding("v", "t", ("k",), other, incarnation="b"),))
         assert "recreated" in (await endpoint.driver().apply(again, {})).action
         feed = ListFeed("v", other, {"k": pa.int64(), "y": pa.int64()})
         feed.write(1, ({"k": 7, "y": 1}, 1))

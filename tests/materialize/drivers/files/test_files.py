@@ -23,8 +23,8 @@ from strandline.materialize.protocol.task import Binding, MaterializationSpec
 from strandline.testing.contracts.drivers.world import World, advance_through
 
 ONE = Schema((Column("k", "bigint"), Column("x", "string")))
-SPEC = MaterializationSpec("m", (Binding("v", "t", ("k",), ONE, task="m"),))
-ADDED = MaterializationSpec("m", (Binding("v", "t", (), ONE, delta=True, task="m"),))
+SPEC = MaterializationSpec("m", (Binding("v", "t", ("k",), ONE),))
+ADDED = MaterializationSpec("m", (Binding("v", "t", (), ONE, delta=True),))
 TYPES = {"k": pa.int64(), "x": pa.string()}
 TEXTS = {
     "k": ("bigint", pa.int64(), -(2**63)),
@@ -75,7 +75,7 @@ def test_every_value_is_read_back(form: str, tmp_path: Path) -> None:
     """Damage: a value changes on its way through a text, or NULL becomes an empty text."""
     schema = Schema(tuple(Column(name, kind) for name, (kind, _, _) in TEXTS.items()))
     endpoint = FilesEndpoint(tmp_path, options={"format": form})
-    spec = MaterializationSpec("m", (Binding("v", "t", tuple(TEXTS), schema, task="m"),))
+    spec = MaterializationSpec("m", (Binding("v", "t", tuple(TEXTS), schema),))
     world = World(endpoint, spec, {name: kind for name, (_, kind, _) in TEXTS.items()})
     full, empty = {name: value for name, (_, _, value) in TEXTS.items()}, dict.fromkeys(TEXTS)
     odd = {**empty, "f": float("nan"), "d": float("-inf"), "s": "NULL", "e": "nan"}
@@ -92,7 +92,7 @@ def test_every_value_is_read_back(form: str, tmp_path: Path) -> None:
 def test_what_has_no_text_is_refused_for_csv(form: str, said: str, tmp_path: Path) -> None:
     """Damage: a list is stored as a text that no program reads back."""
     schema = Schema((Column("k", "bigint"), Column("l", "array<int>")))
-    spec = MaterializationSpec("m", (Binding("v", "t", ("k",), schema, task="m"),))
+    spec = MaterializationSpec("m", (Binding("v", "t", ("k",), schema),))
     verdicts = asyncio.run(FilesEndpoint(tmp_path, options={"format": form}).driver().validate(spec))
     if not said:
         require_all(spec, verdicts)

@@ -58,8 +58,8 @@ ALL = {
 }
 EVERY = Schema(tuple(Column(name, kind) for name, (kind, _, _) in ALL.items()))
 ONE = Schema((Column("k", "bigint"), Column("x", "string")))
-SPEC = MaterializationSpec("m", (Binding("v", "t", ("k",), ONE, task="m"),))
-ADDED = MaterializationSpec("m", (Binding("v", "t", (), ONE, delta=True, diffs=True, task="m"),))
+SPEC = MaterializationSpec("m", (Binding("v", "t", ("k",), ONE),))
+ADDED = MaterializationSpec("m", (Binding("v", "t", (), ONE, delta=True, diffs=True),))
 TYPES = {"k": pa.int64(), "x": pa.string()}
 
 
@@ -103,7 +103,7 @@ def served(server: IcebergServer) -> IcebergEndpoint:
 
 def test_every_type_is_stored_loaded_and_read_back(endpoint: IcebergEndpoint) -> None:
     """Damage: a value changes on its way into the table, or a key of some type is never found again."""
-    spec = MaterializationSpec("m", (Binding("v", "t", tuple(ALL), EVERY, task="m"),))
+    spec = MaterializationSpec("m", (Binding("v", "t", tuple(ALL), EVERY),))
     world = World(endpoint, spec, {name: kind for name, (_, kind, _) in ALL.items()})
     full, empty = {name: value for name, (_, _, value) in ALL.items()}, dict.fromkeys(ALL)
     world.feeds[0].write(1, (full, 1), (empty, 1), ({**empty, "d": -0.0, "f": float("nan")}, 1))
@@ -174,7 +174,7 @@ def test_a_column_that_the_view_gains_is_added_in_place(endpoint: IcebergEndpoin
     world.feeds[0].write(1, ({"k": 1, "x": "a"}, 1))
     run(world, 3)
     wider = Schema((*ONE, Column("y.z", "smallint")))
-    spec = MaterializationSpec("m", (Binding("v", "t", ("k",), wider, incarnation="two", task="m"),))
+    spec = MaterializationSpec("m", (Binding("v", "t", ("k",), wider, incarnation="two"),))
     assert "added column 'y.z'" in asyncio.run(endpoint.driver().apply(spec, {})).action
     assert endpoint.rows("t") == [{"k": 1, "x": "a", "y.z": None}]
     other = World(endpoint, spec, {**TYPES, "y.z": pa.int16()})
@@ -189,7 +189,7 @@ def test_other_columns_are_made_when_the_table_is_filled_from_the_start(endpoint
     world.feeds[0].write(1, ({"k": 1, "x": "a"}, 1))
     run(world, 3)
     changed = Schema((Column("k", "bigint"), Column("x", "date")))
-    spec = MaterializationSpec("m", (Binding("v", "t", ("k",), changed, backfill=1, task="m"),))
+    spec = MaterializationSpec("m", (Binding("v", "t", ("k",), changed, backfill=1),))
     done = asyncio.run(endpoint.driver().apply(spec, {})).action
     assert done == "recreated table 't' for its new columns, to be filled from the start"
     other = World(endpoint, spec, {"k": pa.int64(), "x": pa.date32()})
@@ -211,7 +211,7 @@ def test_a_table_that_is_not_ours_is_not_touched_and_an_empty_one_is_adopted(end
     table = endpoint.catalog.create_table(("shop", "u"), own)
     table.append(pa.table({"k": [1], "x": ["mine"]}))
     with pytest.raises(DefinitionError, match="did not write"):
-        asyncio.run(endpoint.driver().apply(MaterializationSpec("m", (Binding("v", "u", ("k",), ONE, task="m"),)), {}))
+        asyncio.run(endpoint.driver().apply(MaterializationSpec("m", (Binding("v", "u", ("k",), ONE),)), {}))
 
 
 def test_a_commit_that_pyiceberg_tries_again_by_itself_is_caught(
@@ -231,7 +231,7 @@ def test_a_catalog_must_be_named_and_no_secret_is_shown() -> None:
     options = understood("m", IcebergEndpointOptions, given, error=ConfigError)
     assert "CANARY" not in repr(options)
     assert "CANARY" not in repr(options.properties)
-    binding = Binding("v", "t", ("k",), Schema((Column("k", "int"), Column("i", "interval month"))), task="m")
+    binding = Binding("v", "t", ("k",), Schema((Column("k", "int"), Column("i", "interval month"))))
     driver = KIND.open(options, None)  # type: ignore[arg-type]
     with pytest.raises(DefinitionError, match="'i'.*interval month"):
         require_all(

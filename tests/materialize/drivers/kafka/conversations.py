@@ -24,7 +24,7 @@ from strandline.materialize.protocol.messages import (
 from strandline.materialize.protocol.task import NOTHING, WHOLE, Binding, Checkpoint, KeyRange, MaterializationSpec
 
 SCHEMA = Schema((Column("k", "bigint"), Column("s", "string")))
-SPEC = MaterializationSpec("m", (Binding("v", "t", ("k",), SCHEMA, delta=True, task="m"),))
+SPEC = MaterializationSpec("m", (Binding("v", "t", ("k",), SCHEMA, delta=True),))
 
 
 def rows(*keys: int, s: str = "row", gone: bool = False) -> pa.Table:

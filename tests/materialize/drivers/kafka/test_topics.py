@@ -62,8 +62,8 @@ def test_a_message_has_the_key_the_row_and_what_consumers_tell_it_by(topics: Top
         "none": ("boolean", pa.bool_(), None, None),
     }
     schema = Schema(tuple(Column(name, kind) for name, (kind, _, _, _) in kinds.items()))
-    keyed = Binding("v", "keyed", ("f", "s"), schema, delta=True, task="m")
-    timed = Binding("w", "timed", (), schema, delta=True, times=True, diffs=True, task="m")
+    keyed = Binding("v", "keyed", ("f", "s"), schema, delta=True)
+    timed = Binding("w", "timed", (), schema, delta=True, times=True, diffs=True)
     spec = MaterializationSpec("m", (keyed, timed))
     row = {name: pa.array([value], kind) for name, (_, kind, value, _) in kinds.items()}
     flags = {EXISTS: pa.array([False]), DELETE: pa.array([False])}

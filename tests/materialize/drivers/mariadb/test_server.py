@@ -169,7 +169,7 @@ def test_what_is_no_table_with_transactions_is_named(made: str, said: str, make_
 def test_a_number_that_mariadb_cannot_store_is_named_with_its_column(make_endpoint: Make) -> None:
     """Damage: NaN becomes NULL, or the task stops with words that name nothing."""
     spec = MaterializationSpec(
-        "m", (Binding("v", "t", ("k",), Schema((Column("k", "bigint"), Column("x", "double"))), task="m"),)
+        "m", (Binding("v", "t", ("k",), Schema((Column("k", "bigint"), Column("x", "double")))),)
     )
 
     async def body() -> None:
@@ -196,7 +196,7 @@ def test_texts_are_equal_only_if_their_characters_are(make_endpoint: Make) -> No
         "a\0",
     )
     spec = MaterializationSpec(
-        "m", (Binding("v", "t", ("k",), Schema((Column("k", "string"), Column("x", "bigint"))), task="m"),)
+        "m", (Binding("v", "t", ("k",), Schema((Column("k", "string"), Column("x", "bigint")))),)
     )
 
     async def body() -> None:

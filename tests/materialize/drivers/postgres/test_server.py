@@ -46,7 +46,7 @@ def test_what_slept_in_the_middle_of_an_apply_drops_no_table(
     endpoint, real = make_endpoint(), evolution.beforehand
     columns = Column("k", "bigint"), Column("x", "bigint")
     older, again = (
-        MaterializationSpec("m", (Binding("v", "t", ("k",), Schema(columns[:backfill]), backfill=backfill, task="m"),))
+        MaterializationSpec("m", (Binding("v", "t", ("k",), Schema(columns[:backfill]), backfill=backfill),))
         for backfill in (1, 2)
     )
 

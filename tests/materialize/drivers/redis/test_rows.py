@@ -65,7 +65,7 @@ EVERY: dict[str, tuple[str, pa.DataType, Any]] = {
     ),
 }
 TYPED = Schema(tuple(Column(name, kind) for name, (kind, _, _) in EVERY.items()))
-SPEC = MaterializationSpec("m", (Binding("v", "t", ("k",), TYPED, task="m"),))
+SPEC = MaterializationSpec("m", (Binding("v", "t", ("k",), TYPED),))
 
 
 @pytest.fixture(params=[Form.HASH, Form.JSON])
@@ -362,8 +362,8 @@ def test_a_split_that_has_noted_nothing_yet_is_not_taken_for_a_loss(hashes: Redi
 def test_changes_and_unknown_types_are_refused_with_the_reason(hashes: RedisDatabase) -> None:
     """Damage: a materialization is made that can never be filled."""
     for binding, said in (
-        (Binding("v", "t", ("k",), KEYED, delta=True, task="m"), "leave out the option delta"),
-        (Binding("v", "t", ("k",), Schema((Column("k", "map<int,int>"),)), task="m"), "a map has no order"),
+        (Binding("v", "t", ("k",), KEYED, delta=True), "leave out the option delta"),
+        (Binding("v", "t", ("k",), Schema((Column("k", "map<int,int>"),))), "a map has no order"),
     ):
         spec = MaterializationSpec("m", (binding,))
         with pytest.raises(DefinitionError, match=said):

@@ -38,22 +38,13 @@ from strandline.materialize.protocol.task import NOTHING, WHOLE, Binding, KeyRan
 Make = Callable[..., SqlEndpoint]
 
 ONE = Schema((Column("k", "bigint"), Column("x", "string")))
-SPEC = MaterializationSpec("m", (Binding("v", "t", ("k",), ONE, task="m"),))
+SPEC = MaterializationSpec("m", (Binding("v", "t", ("k",), ONE),))
 HERE, THERE, AGAIN = (  # the same name in two locations, and created again in the first one
     MaterializationSpec("m", (replace(SPEC.bindings[0], incarnation=data),))
     for data in ("m-1@l-a", "m-1@l-b", "m-2@l-a")
 )
 TWO_KEYS = MaterializationSpec(
-    "m",
-    (
-        Binding(
-            "v",
-            "t",
-            ("a", "b"),
-            Schema((Column("a", "bigint"), Column("x", "string"), Column("b", "string"))),
-            task="m",
-        ),
-    ),
+    "m", (Binding("v", "t", ("a", "b"), Schema((Column("a", "bigint"), Column("x", "string"), Column("b", "string")))),)
 )
 HALF, REST = KeyRange(0, 2**31 - 1), KeyRange(2**31, 2**32 - 1)
 STRADDLING = KeyRange(2**30, 2**31 + 2**30)
@@ -224,7 +215,7 @@ class SqlClaims:
 
     def test_a_split_does_not_empty_what_others_may_have_filled(self, endpoint: SqlEndpoint) -> None:
         """Damage: a backfill of one split deletes the rows of all."""
-        again = MaterializationSpec("m", (Binding("v", "t", ("k",), ONE, backfill=1, task="m"),))
+        again = MaterializationSpec("m", (Binding("v", "t", ("k",), ONE, backfill=1),))
 
         async def body() -> None:
             await commit((await opened(endpoint))[0], 5, rows_of((1, "one", NEW)))
@@ -238,7 +229,7 @@ class SqlClaims:
     def test_what_slept_through_a_backfill_drops_no_table(self, endpoint: SqlEndpoint) -> None:
         """Damage: a process that wakes in its Apply puts the table of before in the place of its successor's."""
         wider = Schema((Column("k", "bigint"), Column("x", "bigint")))
-        again = MaterializationSpec("m", (Binding("v", "t", ("k",), wider, backfill=1, task="m"),))
+        again = MaterializationSpec("m", (Binding("v", "t", ("k",), wider, backfill=1),))
 
         async def body() -> None:
             await commit((await opened(endpoint))[0], 5, rows_of((1, "one", NEW)))
@@ -324,8 +315,8 @@ class SqlClaims:
 
     def test_deltas_are_added_and_nothing_is_taken_away(self, make_endpoint: Make) -> None:
         """Damage: a table of changes forgets some; or says that a row is there that went."""
-        diffs = MaterializationSpec("m", (Binding("v", "t", (), ONE, delta=True, times=True, diffs=True, task="m"),))
-        last = MaterializationSpec("m", (Binding("v", "u", ("k",), ONE, delta=True, task="m"),))
+        diffs = MaterializationSpec("m", (Binding("v", "t", (), ONE, delta=True, times=True, diffs=True),))
+        last = MaterializationSpec("m", (Binding("v", "u", ("k",), ONE, delta=True),))
 
         async def body() -> None:
             endpoint = make_endpoint()
@@ -352,8 +343,8 @@ class SqlClaims:
         """Damage: a column that was added upstream stops the task, or costs the whole table."""
         small = Schema((Column("k", "int"), Column("x", "string")))
         grown = Schema((Column("k", "int"), Column("x", "string"), Column("y", "double")))
-        first = MaterializationSpec("m", (Binding("v", "t", ("k",), small, task="m"),))
-        later = MaterializationSpec("m", (Binding("v", "t", ("k",), grown, task="m"),))
+        first = MaterializationSpec("m", (Binding("v", "t", ("k",), small),))
+        later = MaterializationSpec("m", (Binding("v", "t", ("k",), grown),))
 
         async def body() -> None:
             await commit((await opened(endpoint, spec=first))[0], 2, rows_of((1, "one", NEW), spec=first), first)
@@ -370,14 +361,12 @@ class SqlClaims:
 
     def test_a_type_is_widened_in_place_or_the_difference_is_said(self, endpoint: SqlEndpoint) -> None:
         """Damage: a wider number is cut; or the table is made anew without a word."""
-        small = MaterializationSpec(
-            "m", (Binding("v", "t", ("k",), Schema((Column("k", "int"), Column("x", "int"))), task="m"),)
-        )
+        small = MaterializationSpec("m", (Binding("v", "t", ("k",), Schema((Column("k", "int"), Column("x", "int")))),))
         wide = MaterializationSpec(
-            "m", (Binding("v", "t", ("k",), Schema((Column("k", "int"), Column("x", "bigint"))), task="m"),)
+            "m", (Binding("v", "t", ("k",), Schema((Column("k", "int"), Column("x", "bigint")))),)
         )
         other = MaterializationSpec(
-            "m", (Binding("v", "t", ("k",), Schema((Column("k", "int"), Column("x", "string"))), task="m"),)
+            "m", (Binding("v", "t", ("k",), Schema((Column("k", "int"), Column("x", "string")))),)
         )
 
         async def body() -> None:
@@ -534,9 +523,9 @@ class SqlClaims:
     def test_what_has_a_wrong_name_is_refused(self, endpoint: SqlEndpoint) -> None:
         """Damage: the task fails later, in the middle of the night, with the database's own words."""
         for binding in (
-            Binding("v", "", ("k",), ONE, task="m"),
-            Binding("v", "strandline_checkpoints", ("k",), ONE, task="m"),
-            Binding("v", "t", ("k",), Schema((Column("k", "int"), Column("", "int"))), task="m"),
+            Binding("v", "", ("k",), ONE),
+            Binding("v", "strandline_checkpoints", ("k",), ONE),
+            Binding("v", "t", ("k",), Schema((Column("k", "int"), Column("", "int")))),
         ):
             spec = MaterializationSpec("m", (binding,))
             with pytest.raises(StrandlineError, match="empty|checkpoints"):

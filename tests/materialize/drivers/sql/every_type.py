@@ -57,7 +57,7 @@ async def store_every_type(endpoint: SqlEndpoint) -> None:
     values = {kind: [*some, *[None] * (count - len(some))] for kind, some in values.items()}
     kinds = {f"c {n}": kind.strip() for n, kind in enumerate(values)}
     schema = Schema((Column("k", "bigint"), *(Column(name, kind) for name, kind in kinds.items())))
-    spec = MaterializationSpec("m", (Binding("v", "t", ("k",), schema, task="m"),))
+    spec = MaterializationSpec("m", (Binding("v", "t", ("k",), schema),))
     rows = pa.table(
         {
             "k": pa.array(range(count), pa.int64()),

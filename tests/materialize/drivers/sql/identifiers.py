@@ -41,7 +41,7 @@ async def had(endpoint: SqlEndpoint, name: str) -> bool:
     """Tell whether a name can be had, as a table's and as a column's; if not, the message names it."""
     schema = Schema((Column(name, "string"),))
     try:
-        await endpoint.driver().validate(MaterializationSpec("m", (Binding("v", name, (name,), schema, task="m"),)))
+        await endpoint.driver().validate(MaterializationSpec("m", (Binding("v", name, (name,), schema),)))
     except DefinitionError as error:
         if repr(name) not in str(error):
             raise
@@ -55,7 +55,7 @@ async def fill_tables(endpoint: SqlEndpoint, number: int) -> None:
     assert len(taken) > number // 3, "most of the names can be had"
     groups = [taken[at : at + COLUMNS + 1] for at in range(0, len(taken), COLUMNS + 1)]
     bindings = [
-        Binding("v", group[0], (group[1],), Schema(tuple(Column(name, "string") for name in group[1:])), task="m")
+        Binding("v", group[0], (group[1],), Schema(tuple(Column(name, "string") for name in group[1:])))
         for group in groups
         if len(group) > 1
     ]

@@ -196,9 +196,7 @@ def test_what_sqlite_keeps_for_itself_is_refused(
     schema = Schema(tuple(Column(name, "bigint") for name in columns))
     with pytest.raises(DefinitionError, match=said):
         asyncio.run(
-            make_endpoint()
-            .driver()
-            .validate(MaterializationSpec("m", (Binding("v", table, columns[:1], schema, task="m"),)))
+            make_endpoint().driver().validate(MaterializationSpec("m", (Binding("v", table, columns[:1], schema),)))
         )
 
 
@@ -206,7 +204,7 @@ def test_a_column_may_have_the_name_of_the_rows_number(make_endpoint: Callable[.
     """Damage: rows are deleted by the values of a column that is called rowid."""
     endpoint = make_endpoint()
     schema = Schema((Column("k", "bigint"), Column("rowid", "bigint"), Column("oid", "bigint")))
-    spec = MaterializationSpec("m", (Binding("v", "t", ("k",), schema, task="m"),))
+    spec = MaterializationSpec("m", (Binding("v", "t", ("k",), schema),))
 
     async def body() -> None:
         session, _ = await opened(endpoint, spec=spec)

@@ -22,7 +22,7 @@ from strandline.materialize.protocol.task import WHOLE, Binding, KeyRange
 from strandline.materialize.wire.hashing import key_hashes, within
 from strandline.testing.doubles import CountingIds
 
-BINDING = Binding("v", "t", ("k",), Schema((Column("k", "bigint"), Column("x", "string"))), task="m")
+BINDING = Binding("v", "t", ("k",), Schema((Column("k", "bigint"), Column("x", "string"))))
 OWNER = owner_of("m", BINDING.state_key)
 _NUMBERS = count()
 Row = tuple[int, str, bool, bool]

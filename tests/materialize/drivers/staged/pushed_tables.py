@@ -85,5 +85,5 @@ class AddedContract(PushContract):
     ) -> None:
         """Damage: a table takes a collection's changes, or its contents, and not both."""
         driver = make_endpoint().driver()
-        for spec in (FOUR, MaterializationSpec("m", (Binding("v", "v", ("k",), KEYED, task="m"),))):
+        for spec in (FOUR, MaterializationSpec("m", (Binding("v", "v", ("k",), KEYED),))):
             require_all(spec, asyncio.run(driver.validate(spec)))

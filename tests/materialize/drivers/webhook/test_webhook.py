@@ -41,8 +41,8 @@ from strandline.testing.contracts.drivers.push_contract import PushContract, Pus
 pytestmark = pytest.mark.server
 
 SCHEMA = Schema((Column("k", "bigint"), Column("s", "string")))
-SPEC = MaterializationSpec("m", (Binding("v", "t", ("k",), SCHEMA, delta=True, incarnation="a", task="m"),))
-DIFFS = MaterializationSpec("m", (Binding("v", "t", ("k",), SCHEMA, delta=True, diffs=True, times=True, task="m"),))
+SPEC = MaterializationSpec("m", (Binding("v", "t", ("k",), SCHEMA, delta=True, incarnation="a"),))
+DIFFS = MaterializationSpec("m", (Binding("v", "t", ("k",), SCHEMA, delta=True, diffs=True, times=True),))
 
 
 @pytest.fixture

@@ -48,7 +48,6 @@ def bindings(draw: st.DrawFn, resource: str | None = None) -> Binding:
         delta=delta,
         times=delta and draw(st.booleans()),
         diffs=delta and (not key or draw(st.booleans())),
-        task="m",
     )
 
 

@@ -53,7 +53,7 @@ def row_keys(binding: Binding, rows: pa.Table) -> list[bytes]:
     """Return the key of each row; ``rows`` has the key columns.
 
     >>> from strandline.algebra.schema import Column, Schema
-    >>> b = Binding("v", "t", ("a", "b"), Schema((Column("a", "string"), Column("b", "double"))), task="m")
+    >>> b = Binding("v", "t", ("a", "b"), Schema((Column("a", "string"), Column("b", "double"))))
     >>> row_keys(b, pa.table({"b": [-0.0, None], "a": ["x:y", "%"]}))
     [b't:x%3Ay:0', b't:%25:%NULL']
     """

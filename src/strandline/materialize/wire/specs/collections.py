@@ -35,8 +35,7 @@ def document_field(binding: Binding) -> str:
     """Return the name of the field that is the whole document.
 
     >>> from strandline.algebra.schema import Column, Schema
-    >>> schema = Schema((Column("k", "int"), Column("Flow_Document", "int")))
-    >>> document_field(Binding("c", "t", ("k",), schema, task="m"))
+    >>> document_field(Binding("c", "t", ("k",), Schema((Column("k", "int"), Column("Flow_Document", "int")))))
     'flow_document_'
     """
     taken = {c.name.casefold() for c in binding.columns}

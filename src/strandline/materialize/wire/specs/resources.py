@@ -21,7 +21,7 @@ def resource_config(schema: Mapping[str, Any], given: Mapping[str, Any], binding
     """Return the configuration of a binding's resource.
 
     >>> from strandline.algebra.schema import Column, Schema
-    >>> b = Binding("c", "T", ("k",), Schema((Column("k", "int"),)), task="m")
+    >>> b = Binding("c", "T", ("k",), Schema((Column("k", "int"),)))
     >>> resource_config({"properties": {"table": {"type": "string", "x-collection-name": True}}}, {"schema": "s"}, b)
     {'schema': 's', 'table': 'T'}
 

@@ -183,15 +183,15 @@ async def hostile_names(endpoint: EndpointUnderTest) -> None:
     plain = Schema((Column("k", "string"),))
     for name in HOSTILE:
         for binding in (
-            Binding(f"of {name}", name, ("k",), plain, task="m"),
-            Binding("v", "t", ("k",), Schema((*plain, Column(name, "string"))), task="m"),
+            Binding(f"of {name}", name, ("k",), plain),
+            Binding("v", "t", ("k",), Schema((*plain, Column(name, "string")))),
         ):
             said = await _refusal(endpoint, binding)
             assert bool(said) == (name in refused), said
             assert not said or repr(name) in said, "the message names it"
     paths = []
     for name in PATHS:
-        said = await _refusal(endpoint, Binding("v", "t", ("k",), Schema((*plain, Column(name, "string"))), task="m"))
+        said = await _refusal(endpoint, Binding("v", "t", ("k",), Schema((*plain, Column(name, "string")))))
         assert not said or (repr(name) if name else "empty") in said, "the message names it"
         paths += [] if said else [name]
     names = tuple(name for name in HOSTILE if name not in refused)
@@ -199,8 +199,7 @@ async def hostile_names(endpoint: EndpointUnderTest) -> None:
     schemas = [Schema(tuple(Column(each, "string") for each in columns)) for columns in own]
     keys = [(names[0], columns[len(names)] if len(columns) > len(names) else names[1]) for columns in own]
     bindings = tuple(
-        Binding(f"of {name}", name, key, schema, task="m")
-        for name, key, schema in zip(names, keys, schemas, strict=True)
+        Binding(f"of {name}", name, key, schema) for name, key, schema in zip(names, keys, schemas, strict=True)
     )
     world = World(endpoint, MaterializationSpec("'; --", bindings), dict.fromkeys((*names, *paths), pa.string()))
     runtime = world.runtime()

@@ -36,7 +36,7 @@ from strandline.testing.contracts.drivers.world import EndpointUnderTest, MakeEn
 
 TRANSACTIONS: Final = 3
 SCHEMA: Final = Schema((Column("k", "bigint"), Column("who", "string")))
-SPEC: Final = MaterializationSpec("m", (Binding("v", "fenced", ("k",), SCHEMA, task="m"),))
+SPEC: Final = MaterializationSpec("m", (Binding("v", "fenced", ("k",), SCHEMA),))
 
 
 def orders() -> Iterator[str]:

@@ -67,7 +67,7 @@ async def odd_values(endpoint: EndpointUnderTest) -> None:
     flat = getattr(endpoint, "flat", False)
     schema = Schema(tuple(each for each in SCHEMA if not (flat and "<" in each.type)))
     kinds = {name: arrow(kind) for name, kind in types.columns(schema)}
-    world = World(endpoint, MaterializationSpec("m", (Binding("odd", "Odd", ("k",), schema, task="m"),)), kinds)
+    world = World(endpoint, MaterializationSpec("m", (Binding("odd", "Odd", ("k",), schema),)), kinds)
     (feed,) = world.feeds
     known = {key: given for key, given in ODD.items() if given.keys() <= kinds.keys()}
     rows = {key: {**dict.fromkeys(schema.names), "k": key, **given} for key, given in known.items()}

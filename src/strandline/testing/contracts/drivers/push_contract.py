@@ -38,10 +38,10 @@ from strandline.testing.contracts.drivers.world import KEYED, KEYED_TYPES, World
 from strandline.testing.feed import ListFeed
 from strandline.testing.simulation.crashes import CrashPlan
 
-LATEST = Binding("latest", "latest", ("k", "f"), KEYED, delta=True, task="m")
-CHANGES = Binding("changes", "changes", (), KEYED, delta=True, diffs=True, task="m")
-TIMED = Binding("timed", "timed", ("k",), KEYED, delta=True, times=True, diffs=True, task="m")
-ADDED = Binding("added", "added", (), KEYED, delta=True, task="m")
+LATEST = Binding("latest", "latest", ("k", "f"), KEYED, delta=True)
+CHANGES = Binding("changes", "changes", (), KEYED, delta=True, diffs=True)
+TIMED = Binding("timed", "timed", ("k",), KEYED, delta=True, times=True, diffs=True)
+ADDED = Binding("added", "added", (), KEYED, delta=True)
 FOUR = MaterializationSpec("m", (LATEST, CHANGES, TIMED, ADDED))
 
 Row: TypeAlias = dict[str, Any]
@@ -128,7 +128,7 @@ class PushWorld(World):
 
     def rows_before(self, binding: Binding, time: int) -> list[Row]:
         """Return the rows of a collection, which has one per ``k``."""
-        keyed = Binding(binding.collection, binding.resource, ("k",), binding.schema, task="m")
+        keyed = Binding(binding.collection, binding.resource, ("k",), binding.schema)
         (feed,) = (feed for feed in self.feeds if feed.name == binding.collection)
         return list(contents(keyed, feed.before(time)).values())
 
@@ -400,7 +400,7 @@ async def backfill(endpoint: PushEndpointUnderTest) -> None:
 
 async def refused(endpoint: PushEndpointUnderTest) -> None:
     """Ask whether a standard binding can be pushed."""
-    standard = MaterializationSpec("m", (Binding("v", "v", ("k",), KEYED, task="m"),))
+    standard = MaterializationSpec("m", (Binding("v", "v", ("k",), KEYED),))
     driver = endpoint.driver()
     with pytest.raises(DefinitionError, match=r"'v' cannot be materialized into 'v': column 's': .*option delta"):
         require_all(standard, await driver.validate(standard))

@@ -30,7 +30,7 @@ SUM: Final = json.dumps(
     {"reduce": {"strategy": "merge"}, "properties": {"n": {"type": "integer", "reduce": {"strategy": "sum"}}}}
 )
 """Of the rows of a key ``n`` is added up, and ``last`` is that of the last one."""
-REDUCED: Final = Binding("amounts", "Amounts", ("k",), SCHEMA, reduce=SUM, task="m")
+REDUCED: Final = Binding("amounts", "Amounts", ("k",), SCHEMA, reduce=SUM)
 EXAMPLE: Final = ((-1, 3, 2), (6, -7, -1))
 """What is appended in two transactions: it comes to 4, and then to 2; pushed are 4 and -2."""
 

@@ -31,8 +31,7 @@ KEYED = Schema((Column("s", "string"), Column("f", "double"), Column("k", "bigin
 """A key's columns (`TWO`) stand last, and in another order than the key has them."""
 KEYED_TYPES = {"s": pa.string(), "f": pa.float64(), "k": pa.int64()}
 TWO = MaterializationSpec(
-    "m",
-    (Binding("orders", "Orders", ("k", "f"), KEYED, task="m"), Binding("people", "People", ("k",), KEYED, task="m")),
+    "m", (Binding("orders", "Orders", ("k", "f"), KEYED), Binding("people", "People", ("k",), KEYED))
 )
 
 MakeEndpoint: TypeAlias = "Callable[[], EndpointUnderTest]"
