@@ -171,8 +171,8 @@ async def _bind(core: Ground, defined: Defined, mistakes: Mistakes, later: list[
             later.append(present.name.lower())
         else:
             raise DefinitionError(
-                f"{present.name!r} would have no view until {', '.join(map(repr, added))} can be created: apply this "
-                f"without dropping {', '.join(repr(left.name) for left in present.left)} first",
+                f"{present.name!r} would have no view until {', '.join(map(repr, added))} can be created: do not drop "
+                "before that what it lists now",
                 statement.at,
             )
 
