@@ -7,6 +7,7 @@ distrusted, which is another plan.
 from __future__ import annotations
 
 from collections.abc import Hashable
+from contextlib import suppress
 from typing import Final
 
 from strandline.algebra.schema import Schema
@@ -33,6 +34,7 @@ from strandline.controller.location.items import (
 from strandline.controller.location.version import read_by
 from strandline.controller.planning import Definition
 from strandline.controller.retention import policy_of
+from strandline.errors import StrandlineError
 from strandline.instance.commands import (
     Collection,
     Command,
@@ -92,10 +94,14 @@ def _key(view: View) -> Hashable:
 def commands(catalog: Catalog, plans: Plans, config: Config) -> dict[str, tuple[Command, str]]:
     """Return what is to be run, by the item's name, and in which instance (empty: in this process).
 
-    Nothing for a view that is not planned yet.
+    Nothing for a view that is not planned yet, nor for what cannot be commanded: opening it says why (`Writing.start`).
     """
-    found = {name: (command(item, catalog, plans, config), instance_of(item)) for name, item in catalog.items.items()}
-    return {name: (each, instance) for name, (each, instance) in found.items() if each is not None}
+    found = {}
+    for name, item in catalog.items.items():
+        with suppress(StrandlineError):
+            if (each := command(item, catalog, plans, config)) is not None:
+                found[name] = each, instance_of(item)
+    return found
 
 
 def instance_of(item: Item) -> str:

@@ -53,6 +53,7 @@ from strandline.instance.equipment import Equipment
 from strandline.instance.instance import Instance
 from strandline.instance.problems import Problems
 from strandline.instance.protocol.messages import Hello
+from strandline.instance.running.deliveries import ENDED
 from strandline.instance.tables import Change, Statement
 from strandline.instance.tasks import reached
 from strandline.persist.client import PersistClient
@@ -387,7 +388,7 @@ class Core:
             async with self.problems.of(name):
                 await self.catalogs.confirm(self.require_writing().epoch)
                 # The location is ours, so a dead session's Open has landed.
-                raise Unavailable(f"the endpoint ended the session ({error}); the next tick opens another")
+                raise Unavailable(ENDED.said(why=error))
 
     async def _release_history(self, time: int) -> None:
         writing = self.require_writing()

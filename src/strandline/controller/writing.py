@@ -25,7 +25,7 @@ from strandline.controller.commanded import Plans, binding_left, command, comman
 from strandline.controller.instances.running import Running
 from strandline.controller.location.catalog import Catalog, CatalogStore
 from strandline.controller.location.config import Config
-from strandline.controller.location.dropped import close, end, release
+from strandline.controller.location.dropped import close, end, release, unreleased
 from strandline.controller.location.items import (
     SUBSCRIBED,
     Collected,
@@ -86,8 +86,8 @@ class Writing:
     problems: Problems
     forget: Callable[[str], None]
     plans: Plans = field(default_factory=Plans)
-    asked: set[str] = field(default_factory=set)
-    """Dropped sources, by their readers' shards, whose upstream was asked here in vain."""
+    asked: dict[str, str] = field(default_factory=dict)
+    """Dropped sources, by their readers' shards, whose upstream was asked here in vain, each with why it was."""
     subscribed: set[str] = field(default_factory=set)
     """The views of open subscriptions, by name; those of others are dropped."""
     replaced: dict[str, int] = field(default_factory=dict)
@@ -115,6 +115,7 @@ class Writing:
             self.oracle.passed(self.running.here.bound)  # else nothing is bound until the clock gets there
             if isinstance(item, Collected | SharedSource):
                 await self.retention.hold(item)
+            self._note_unreleased()  # one of this name may have been dropped before
             self.problems.note(name, "")
 
     async def place(self) -> None:
@@ -332,8 +333,9 @@ class Writing:
                 known = [record.progress.acknowledged for record in await records(item.log, self.client)]
                 keys = {left: binding_left(item, left).state_key for left in item.left if left.empties}
                 gone = {left for left, key in keys.items() if all(each.of(key) is not None for each in known)}
-                after = msgspec.structs.replace(item, left=tuple(each for each in item.left if each not in gone))
-                await self.catalogs.change(self.epoch, methodcaller("with_changed", item, after))
+                if gone:
+                    after = msgspec.structs.replace(item, left=tuple(each for each in item.left if each not in gone))
+                    await self.catalogs.change(self.epoch, methodcaller("with_changed", item, after))
 
     async def _skip(self) -> None:
         """Let each view that was replaced begin where it can, if an earlier time cannot be computed any longer.
@@ -384,11 +386,13 @@ class Writing:
         if asked := [left for left in catalog.left if left.progress not in self.asked]:
             have = self.assembly
             found = await release(asked, catalog, have.connectors, self.client, self.epoch, have.together)
-            self.asked |= found.kept.keys()
-            for shard, problem in (found.kept | found.unasked).items():
-                self.problems.note(shard, problem)
+            self.asked |= found.kept
+            for left in asked:
+                if why := found.unasked.get(left.progress):
+                    self.problems.note(left.progress, unreleased(left, catalog, why))
             if found.gone:
                 await self.give_up(found.gone)
+        self._note_unreleased()
         dropped = self.catalogs.current.dropped
         await self.running.here.sealed()
         closed, problems = await close(dropped, self.transactions, catalog.replaced)
@@ -398,6 +402,13 @@ class Writing:
             await self.catalogs.change(self.epoch, lambda catalog: catalog.closed(closed))
         for shard in closed:
             self.forget(shard)
+
+    def _note_unreleased(self) -> None:
+        """Say of each source whose upstream was asked in vain what ends that, as the catalog is now."""
+        catalog = self.catalogs.current
+        for left in catalog.left:
+            if why := self.asked.get(left.progress):
+                self.problems.note(left.progress, unreleased(left, catalog, why))
 
     async def fence_dropped(self) -> None:
         """Take over the logs of dropped materializations; what keeps one from being taken over is a problem."""

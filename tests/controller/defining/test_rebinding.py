@@ -16,6 +16,7 @@ from strandline.controller.asking.status import status
 from strandline.controller.asking.verification import verify_endpoint
 from strandline.controller.core import Core
 from strandline.controller.defining import altering, definitions
+from strandline.controller.defining.trying.anew import anew
 from strandline.controller.introspection.definition import definition
 from strandline.controller.language.clauses import Bind
 from strandline.controller.language.statements import Alter, CreateMaterialization, Drop, parse
@@ -23,8 +24,9 @@ from strandline.controller.location.catalog import FORMAT_OF_UNBOUND
 from strandline.controller.location.config import Config, Mode
 from strandline.controller.location.items import BoundTable, Materialization, Table
 from strandline.controller.retention import TICKS_BETWEEN
-from strandline.errors import DefinitionError, Position
+from strandline.errors import DefinitionError, Position, Unavailable
 from strandline.instance.tables import Change
+from strandline.materialize.drivers.sql.session import SqlSession
 from strandline.materialize.status import Counts
 from strandline.store.memory import MemoryBlob, MemoryConsensus
 from strandline.testing.doubles import CountingIds, HandClock
@@ -353,10 +355,70 @@ def test_what_another_one_fills_by_now_is_not_emptied(place: Place) -> None:
         bind, options = (Bind("places", "People", ("k",)),), {"path": str(place.file)}
         await definitions.create_materialization(core, CreateMaterialization("other", "sqlite", options, bind))
         await place.grown(core)
-        with pytest.raises(DefinitionError, match="materialization 'other' writes to table 'People' there"):
+        said = "'other' writes to table 'People' there; its rows have replaced what was left"
+        with pytest.raises(DefinitionError, match=said):
             await altered(core, "ALTER MATERIALIZATION out DROP VIEW people REMOVE ROWS")
         await place.grown(core)
         assert place.held("People") == place.written("places")
+
+    asyncio.run(body())
+
+
+def test_a_table_that_is_not_emptied_yet_costs_no_write_of_the_catalog(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Damage: while an endpoint is away, each tick writes the catalog, and looks at all that runs anew."""
+
+    async def body() -> None:
+        core = await place.filled()
+        await altered(core, "ALTER MATERIALIZATION out DROP VIEW people REMOVE ROWS")
+        writes, change = [], core.catalogs.change
+
+        async def counted(*given: Any) -> Any:
+            writes.append(given)
+            return await change(*given)
+
+        async def away(*_: Any) -> Any:
+            raise Unavailable("the endpoint is away")
+
+        async def ticks() -> None:
+            for _ in range(3):
+                await place.insert(core)
+                await core.tick()
+
+        monkeypatch.setattr(core.catalogs, "change", counted)
+        with monkeypatch.context() as patched:
+            patched.setattr(SqlSession, "_commit", away)
+            await ticks()
+        assert writes == []
+        assert [left.empties for left in out(core).left] == [True]
+        await ticks()
+        assert (len(writes), out(core).left, place.held("People")) == (1, (), 0)
+
+    asyncio.run(body())
+
+
+@pytest.mark.parametrize("removes", [False, True])
+def test_what_is_defined_anew_still_knows_what_dropped_views_have_left(place: Place, removes: bool) -> None:
+    """Damage: rows that were to be taken out stay for ever, and nothing says so."""
+
+    async def body() -> None:
+        core = await place.filled()
+        await altered(core, f"ALTER MATERIALIZATION out DROP VIEW people {'REMOVE' if removes else 'KEEP'} ROWS")
+        before = out(core)
+        await anew(core, "out", apply=True)
+        assert out(core).id != before.id
+        assert out(core).left == before.left
+        await core.tick()
+        await place.grown(core, 3)
+        if not removes:
+            (text,) = await said(core)
+            assert "the rows of 'people' stay in 'People'" in text
+            await altered(core, "ALTER MATERIALIZATION out DROP VIEW people REMOVE ROWS")
+            await place.grown(core, 3)
+        assert (place.held("People"), place.held("Orders")) == (0, place.written("orders"))
+        assert (out(core).left, await said(core)) == ((), [])
+        assert (await verify_endpoint(core, "out")).ok
 
     asyncio.run(body())
 
@@ -422,8 +484,6 @@ def test_a_process_that_dies_in_the_middle_leaves_all_or_nothing(
         return dying
 
     async def body() -> None:
-        from strandline.materialize.drivers.sql.session import SqlSession
-
         place = Place(tmp_path, splits)
         core = await place.filled()
         before, commit = when.startswith("before"), SqlSession._commit

@@ -124,6 +124,25 @@ def test_a_second_drop_gives_up_what_a_server_that_is_gone_keeps(place: Keeping)
     assert (core.health.problems(), core.catalog.left, core.catalog.dropped) == ({}, (), ())
 
 
+def test_no_problem_advises_to_drop_a_source_that_is_there_by_now(place: Keeping) -> None:
+    """Damage: who follows the status drops the source that was created again, and all that was read of it."""
+    core = place.open()
+    do(core, HERE, BANK)
+    place.away = True
+    do(core, DROPS[1])
+    (problem,) = core.health.problems().values()
+    assert problem.endswith("or let upstream keep what it has: DROP SOURCE `bank`")
+    do(core, BANK)
+    for _ in range(2):
+        (problem,) = core.health.problems().values()
+        assert "source 'bank', in whose place another one is, was dropped" in problem
+        assert "DROP SOURCE" not in problem
+        run_sync(core.tick())
+    do(core, DROPS[1])
+    assert len(core.health.problems()) == len(core.catalog.left) == 2
+    assert all(problem.endswith("DROP SOURCE `bank`") for problem in core.health.problems().values())
+
+
 def test_a_release_that_could_not_be_noted_is_made_again(place: Keeping, monkeypatch: pytest.MonkeyPatch) -> None:
     """Damage: what was dropped keeps a shard, and no problem says so."""
     core = place.open()

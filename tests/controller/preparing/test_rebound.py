@@ -7,9 +7,11 @@ from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from deployed import Deployed
 
+from strandline.controller.asking.status import status
 from strandline.controller.location.items import Materialization
 from strandline.testing.doubles import Crash, Fuse
 
@@ -155,3 +157,77 @@ def test_a_process_that_dies_while_it_applies_has_changed_all_or_nothing(deploye
     assert made(deployed).id == before.id
     assert len(deployed.pushed(table="notes")) == 4
     assert deployed.pushed(table="Many") == [("a", 2)]
+
+
+WIDER = "CREATE MATERIALIZED VIEW counts AS SELECT word, count(*) AS n, max(id) AS latest FROM notes GROUP BY word"
+OVER = "CREATE MATERIALIZED VIEW over AS SELECT word, latest FROM counts"
+LISTED_OVER = LISTED.replace("counts", "over")
+
+
+def test_no_view_leaves_before_the_one_that_comes_later(deployed: Deployed) -> None:
+    """Damage: the materialization has no view in between, and from then on nothing of the location is opened."""
+    deployed.write({"views/counts.sql": WIDER, "views/over.sql": OVER, "materializations/m.yml": LISTED_OVER})
+    assert change(deployed)["effect"].startswith("it goes on as it is until the views that it gets can be created")
+    done = deployed.deploy()
+    assert (done["refused"], done["replaced"], done["later"]) == ([], ["counts"], ["over", "m"])
+    assert [each.collection for each in made(deployed).bindings] == ["counts"]
+    assert made(deployed).left == ()
+    assert deployed.run(status(deployed.core))["problems"] == {}
+    deployed.note("a")
+    deployed.tick()
+    assert deployed.core.health.problems() == {}
+    assert [row[:2] for row in deployed.pushed()] == [("a", 3), ("b", 1)]
+    done = deployed.deploy()
+    assert (done["refused"], done["created"], done["later"]) == ([], ["over"], [])
+    deployed.note("b")
+    assert [row[0] for row in deployed.pushed(table="over")] == ["a", "b"]
+    assert [left.name for left in made(deployed).left] == ["counts"]
+    assert deployed.plan()["changes"] == []
+
+
+def test_a_view_leaves_before_it_loses_the_columns_by_which_its_rows_were_found(deployed: Deployed) -> None:
+    """Damage: a project is refused for what it says no longer."""
+    deployed.write(
+        {
+            "views/counts.sql": "CREATE MATERIALIZED VIEW counts AS SELECT count(*) AS n FROM notes",
+            "views/many.sql": "CREATE MATERIALIZED VIEW many AS SELECT n FROM counts",
+            "views/few.sql": "CREATE MATERIALIZED VIEW few AS SELECT id, word FROM notes",
+            "materializations/m.yml": LISTED.replace("counts", "few").replace("word", "id"),
+        }
+    )
+    assert deployed.deploy()["refused"] == []
+    deployed.tick()
+    assert len(deployed.pushed(table="few")) == 3
+
+
+def test_a_view_is_not_dropped_while_nothing_is_there_in_its_place(deployed: Deployed) -> None:
+    """Damage: what was listed is dropped, what is to be listed comes later, and the materialization has no view."""
+    deployed.write({"views/many.sql": "CREATE MATERIALIZED VIEW many AS SELECT word, n FROM counts WHERE n > 1"})
+    deployed.write({"materializations/m.yml": LISTED.replace("counts", "many")})
+    deployed.deploy()
+    deployed.write({"views/counts.sql": WIDER, "views/over.sql": OVER, "materializations/m.yml": LISTED_OVER})
+    deployed.write({"views/many.sql": ""})
+    (refused,) = deployed.deploy("many")["refused"]
+    assert "'m' would have no view until 'over' can be created: do not drop before that what it lists" in refused
+    assert [each.collection for each in made(deployed).bindings] == ["many"]
+    assert deployed.deploy()["later"] == ["over", "m"]
+    deployed.tick()
+    deployed.tick()
+    done = deployed.deploy("many")
+    assert (done["refused"], done["dropped"]) == ([], ["many"])
+
+
+def test_what_cannot_be_commanded_is_its_own_problem(deployed: Deployed) -> None:
+    """Damage: one item ends the work on all others, and the status says nothing of any."""
+    writing = deployed.core.require_writing()
+    bare = msgspec.structs.replace(made(deployed), bindings=())
+    deployed.run(deployed.core.catalogs.change(writing.epoch, lambda catalog: catalog.with_item(bare)))
+    deployed.execute("CREATE MATERIALIZED VIEW others AS SELECT id FROM notes")
+    deployed.note("c")
+    assert deployed.core.health.problems() == {"m": "materialization 'm' has no bindings"}
+    assert set(deployed.run(status(deployed.core))["problems"]) == {"m"}
+    assert len(deployed.pushed("other.db", "notes")) == 4
+    deployed.edit("materializations/m.yml", "counts", "many")
+    assert deployed.deploy()["refused"] == []
+    deployed.tick()
+    assert (deployed.core.health.problems(), deployed.pushed(table="many")) == ({}, [("a", 2)])

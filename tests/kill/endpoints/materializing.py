@@ -162,7 +162,7 @@ async def follow(given: dict[str, Any]) -> int:
         reader = await client.reader(binding.collection, binding.schema, binding.collection)
         assert reader is not None
         since = await client.since(reader.state.shard, LOG, given["epoch"])
-        feeds.append(CollectionFeed(reader, since, engine))
+        feeds.append(CollectionFeed(reader, since, engine, item=spec.name))
     log = RecoveryLog(clock, client.ids, client.consensus, LOG, given["epoch"])
     task = Task(spec, driver, log, feeds, beside=partial(RunningTask, clock))
     until = given.get("until")

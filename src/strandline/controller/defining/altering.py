@@ -69,20 +69,6 @@ async def keep_options(core: Ground, item: Item, defined: Defined) -> None:
             await alter_source(core, AlterSource(item.name, options, kind=kind, at=at))
 
 
-async def drop_views(core: Ground, item: Materialization, wanted: CreateMaterialization) -> None:
-    """Drop the views that a definition lists no longer.  Raises as ALTER does."""
-    drops, _ = rebinding.rebinding(item, wanted)
-    if drops:
-        await rebinding.alter_views(core, AlterViews(item.name, tuple(drops), at=wanted.at), more=True)
-
-
-async def add_views(core: Ground, item: Materialization, wanted: CreateMaterialization) -> None:
-    """Add the views that a definition lists besides.  Raises as ALTER does."""
-    _, adds = rebinding.rebinding(item, wanted)
-    if adds:
-        await rebinding.alter_views(core, AlterViews(item.name, tuple(adds), at=wanted.at))
-
-
 async def alter_materialization(core: Ground, statement: AlterMaterialization) -> None:
     """ALTER MATERIALIZATION.
 

@@ -190,13 +190,13 @@ async def require_endpoint(core: Ground, made: Materialization, at: Position | N
 
 def _refuse_shared(core: Ground, made: Materialization) -> None:
     """Raise `DefinitionError` if another one writes to one of its tables: each would undo the other."""
-    place, tables = (made.endpoint, made.endpoint_options), {each.table.lower() for each in made.written}
-    others = [each for each in core.catalog.items.values() if isinstance(each, Materialization)]
-    for other in others:
+    place = (made.endpoint, made.endpoint_options)
+    mends = {each.table.lower(): "name another table" for each in made.bindings}
+    mends |= {each.bound.table.lower(): "its rows have replaced what was left" for each in made.left if each.empties}
+    for other in [each for each in core.catalog.items.values() if isinstance(each, Materialization)]:
         for each in other.written if (other.endpoint, other.endpoint_options) == place else ():
-            if each.table.lower() in tables and other.name != made.name:
-                text = f"materialization {other.name!r} writes to table {each.table!r} there; name another table"
-                raise DefinitionError(text)
+            if (mend := mends.get(each.table.lower())) and other.name != made.name:
+                raise DefinitionError(f"materialization {other.name!r} writes to table {each.table!r} there; {mend}")
 
 
 async def bound(core: Ground, bind: Bind, *, delta: bool) -> BoundTable:
@@ -228,7 +228,7 @@ async def drop(core: Ground, statement: statements.Drop) -> None:
     name = statement.name.lower()
     left = frozenset(each.progress for each in core.catalog.left if each.name.lower() == name)
     if left and statement.kind == "source" and core.catalog.find(name) is None:
-        if given_up := left & writing.asked:
+        if given_up := left & writing.asked.keys():
             await writing.give_up(given_up)
         await writing.close_dropped()
         return

@@ -5,7 +5,7 @@ Both run the same code.  So what a trial accepts the environment accepts, and wh
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from collections.abc import Set as AbstractSet
 from typing import Protocol
 
@@ -40,8 +40,8 @@ class Opening(Protocol):
         ...
 
     @property
-    def asked(self) -> AbstractSet[str]:
-        """Dropped sources whose upstream was asked in vain, by their readers' shards."""
+    def asked(self) -> Mapping[str, str]:
+        """Why upstreams of dropped sources were asked in vain, by their readers' shards."""
         ...
 
     @property

@@ -64,8 +64,8 @@ SHARD_LEFT: Final = Problem(
 class Released:
     """What came of asking upstreams, by the shards of the sources' readers.
 
-    ``gone``: those that keep nothing more.  ``kept`` and ``unasked``: the problems of those that keep something still,
-    and of those that could not be asked.
+    ``gone``: those that keep nothing more.  ``kept`` and ``unasked``: why some keep something still, and why others
+    could not be asked.
     """
 
     gone: set[str] = field(default_factory=set)
@@ -93,7 +93,6 @@ async def release(
         options = on_error.others(left.name, left.options, on_error.SourceOptions)
         command = RunIngestion(left.name, (), left.connector, options, "", left.progress)
         others = [source.progress for source in catalog.sources_of(left.connector)]
-        problem = UNRELEASED if catalog.find(left.name) is None else REPLACED_UNRELEASED
         try:
             kept = await connectors.release(command, others, client, epoch)
         except FencedError:
@@ -101,15 +100,24 @@ async def release(
         except ConfigError as error:
             kept = str(error)
         except StrandlineError as error:
-            found.unasked[left.progress] = problem.said(item=left.name, why=error)
+            found.unasked[left.progress] = str(error)
             return
         if kept:
-            found.kept[left.progress] = problem.said(item=left.name, why=kept)
+            found.kept[left.progress] = kept
         else:
             found.gone.add(left.progress)
 
     await together([ask(left) for left in sources])
     return found
+
+
+def unreleased(left: Left, catalog: Catalog, why: str) -> str:
+    """Return the problem of a dropped source whose upstream was not released.
+
+    Where another source has its name in the ``catalog`` now, DROP SOURCE would drop that one, and is no way out.
+    """
+    problem = UNRELEASED if catalog.find(left.name) is None else REPLACED_UNRELEASED
+    return problem.said(item=left.name, why=why)
 
 
 async def end(logs: Iterable[str], client: PersistClient) -> tuple[frozenset[str], dict[str, str]]:

@@ -7,21 +7,20 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from typing import Final
 
-from strandline.errors import FencedError
+from strandline.errors import WAITS, FencedError
 from strandline.instance.loop import Loop, bring
 from strandline.instance.problems import Problems
 from strandline.instance.running.announcing import Announcer
 from strandline.materialize.schedule.pace import Pace
 from strandline.materialize.splits.task import Splits
 from strandline.persist.shard.patience import Deadline
-from strandline.problem import Problem, Stopped, Way
+from strandline.problem import Problem, Stopped
 from strandline.store.beside import Beside
 
 ENDED: Final = Problem(
     "session-ended",
-    "the endpoint ended the session ({why})",
+    WAITS + "another session, which the next tick opens: the endpoint ended the last one ({why})",
     Stopped.ENDPOINT,
-    (Way("the next tick opens another"),),
 )
 
 

@@ -31,7 +31,7 @@ class CollectionFeed:
     """`materialize.feed.Feed` on one collection."""
 
     def __init__(
-        self, reader: ReadHandle, since: SinceHandle, engine: Reading, *, continues: bool = False, item: str = "m"
+        self, reader: ReadHandle, since: SinceHandle, engine: Reading, *, item: str, continues: bool = False
     ) -> None:
         """``continues``: pass on the good rows while the collection has errors, instead of waiting.
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any, Final
 
@@ -78,7 +78,8 @@ class Binding:
     a further column ``__diff`` bigint.  ``times``: apart by time, in a further column ``__time`` bigint.
 
     ``reduce``: a JSON Schema as text, by whose annotations the rows of a key are reduced to one; its properties are the
-    columns.  The collection is append-only then.  ``task``: the materialization's name, for what messages advise.
+    columns.  The collection is append-only then.  ``task``: the materialization's name, for what messages advise; its
+    `MaterializationSpec` says it of all its bindings.
 
     >>> from strandline.algebra.schema import Column
     >>> Binding("v", "t", ("a",), Schema((Column("a", "int"),)), backfill=2).state_key
@@ -99,7 +100,7 @@ class Binding:
     times: bool = False
     diffs: bool = False
     reduce: str = ""
-    task: str = field(default="m", compare=False)
+    task: str = field(default="", compare=False)
 
     def __post_init__(self) -> None:
         if not self.key and not self.delta:
@@ -170,6 +171,10 @@ class MaterializationSpec:
     """A task: a name, its bindings, and the endpoint's own configuration (JSON; never a secret's value).
 
     ``splits``: how many runtimes do it side by side.
+
+    >>> from strandline.algebra.schema import Column
+    >>> MaterializationSpec("m", (Binding("v", "t", ("a",), Schema((Column("a", "int"),))),)).bindings[0].task
+    'm'
     """
 
     name: str
@@ -191,6 +196,7 @@ class MaterializationSpec:
                     "(names are compared without case)"
                 )
             seen[folded] = binding.resource
+        object.__setattr__(self, "bindings", tuple(replace(each, task=self.name) for each in self.bindings))
 
     @property
     def state_keys(self) -> tuple[str, ...]:
@@ -216,9 +222,9 @@ class Checkpoint:
         return dict(self.times).get(state_key)
 
     def time(self, state_keys: Sequence[str]) -> int:
-        """Return the time before which *all* of these are complete; 0 if one of them has not begun."""
+        """Return the time before which *all* of these are complete; 0 if one has not begun, or there is none."""
         times = dict(self.times)
-        return min(times.get(key, 0) for key in state_keys)
+        return min((times.get(key, 0) for key in state_keys), default=0)
 
     def advance(self, state_keys: Sequence[str], upper: int) -> Checkpoint:
         """Return the checkpoint after all of these reached ``upper``.

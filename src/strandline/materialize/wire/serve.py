@@ -145,12 +145,13 @@ class Served:
 
     async def _validate(self, request: Message) -> list[dict[str, Any]]:
         resources = [self._resource(each.resource_config_json) for each in request.bindings]
+        task = untoken(request.name)
         made = [
-            proposed_binding(each, name, delta=delta)
+            proposed_binding(each, name, delta=delta, task=task)
             for each, (name, delta) in zip(request.bindings, resources, strict=True)
         ]
-        task = MaterializationSpec(untoken(request.name), tuple(each.binding for each in made))
-        verdicts = await self._driver(request.config_json).validate(task)
+        spec = MaterializationSpec(task, tuple(each.binding for each in made))
+        verdicts = await self._driver(request.config_json).validate(spec)
         return [
             {
                 "constraints": {

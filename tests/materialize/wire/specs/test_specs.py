@@ -113,8 +113,10 @@ def test_a_task_comes_back_as_it_was_in_both_codecs(task: MaterializationSpec) -
     request = Request(open={"materialization": spec_of(task)})
     for codec in (ProtoCodec(), JsonCodec()):
         (read,) = codec.reader(Request).feed(codec.encode(request))
-        found, _ = task_of(read.open.materialization)
+        found, incoming = task_of(read.open.materialization)
         assert found == task
+        named = {each.task for each in (*found.bindings, *(each.binding for each in incoming))}
+        assert named == {task.name}, "which messages advise something for"
 
 
 @given(bindings())
@@ -122,8 +124,10 @@ def test_a_binding_that_is_validated_is_the_one_that_is_opened(binding: Binding)
     """Damage: a driver's verdict is about other columns than it is given."""
     request = Request(validate={"bindings": [proposed(binding, {"table": binding.resource})]})
     check_collection(request.validate.bindings[0].collection)
-    made = proposed_binding(request.validate.bindings[0], binding.resource, delta=binding.delta)
-    assert {**vars_of(made.binding), "incarnation": ""} == {**vars_of(binding), "incarnation": ""}
+    made = proposed_binding(request.validate.bindings[0], binding.resource, delta=binding.delta, task="m")
+    own = {"incarnation": "", "task": "m"}
+    assert vars_of(made.binding) | own == vars_of(binding) | own
+    assert made.binding.task == "m"
 
 
 def vars_of(binding: Binding) -> dict[str, Any]:

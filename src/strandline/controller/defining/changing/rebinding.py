@@ -29,8 +29,8 @@ from strandline.errors import DefinitionError
 from strandline.materialize.protocol.task import MaterializationSpec
 
 
-async def alter_views(core: Ground, statement: AlterViews, *, more: bool = False) -> None:
-    """ALTER MATERIALIZATION … ADD VIEW, DROP VIEW.  ``more``: views are added later, so that none may be left now.
+async def alter_views(core: Ground, statement: AlterViews) -> None:
+    """ALTER MATERIALIZATION … ADD VIEW, DROP VIEW.
 
     Raises `DefinitionError` with a position, and changes nothing: there is no such materialization; a view is there
     already, or not; none would be left; the endpoint cannot hold a view, or cannot take rows out that are to go.
@@ -45,17 +45,33 @@ async def alter_views(core: Ground, statement: AlterViews, *, more: bool = False
 
     def altered(catalog: Catalog) -> Materialization:
         made = _altered(catalog, statement, tables, stuck)
-        if not made.bindings and not more:
+        if not made.bindings:
             raise DefinitionError(
                 f"{made.name!r} would have no view; DROP MATERIALIZATION {named(made.name)} ends it", statement.at
             )
         return made
 
-    made = altered(core.catalog)
-    if made.bindings:
-        await definitions.require_endpoint(core, made, statement.at)
+    await definitions.require_endpoint(core, altered(core.catalog), statement.at)
     await core.catalogs.change(writing.epoch, lambda catalog: catalog.with_item(altered(catalog)))
     await writing.reconcile()
+
+
+async def rebind(core: Ground, item: Materialization, wanted: CreateMaterialization) -> None:
+    """Drop the views that a definition lists no longer, and add those that it lists besides.  Raises as ALTER does."""
+    drops, adds = rebinding(item, wanted)
+    if drops or adds:
+        await alter_views(core, AlterViews(item.name, (*drops, *adds), at=wanted.at))
+
+
+async def unbind(core: Ground, item: Materialization, drops: Sequence[DropView]) -> None:
+    """Drop views in a trial, which is refused unless `rebind` then adds another one where none is left.
+
+    Raises `DefinitionError` if the endpoint cannot take rows out that are to go.
+    """
+    stuck = await _stuck(core, item)
+    statement = AlterViews(item.name, tuple(drops))
+    epoch = core.require_writing().epoch
+    await core.catalogs.change(epoch, lambda catalog: catalog.with_item(_altered(catalog, statement, (), stuck)))
 
 
 def rebinding(present: Materialization, wanted: CreateMaterialization) -> tuple[list[DropView], list[AddView]]:

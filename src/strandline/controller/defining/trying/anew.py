@@ -4,14 +4,18 @@ A source is read from the start, into shards of its own; what reads it is made a
 was made with.  All of it is tried on a scratch copy of the catalog first.  So where upstream refuses the source, or a
 process ends in between, everything is as it was.
 
-What is gone is the history of the item and of what reads it: they begin anew.
+What is gone is the history of the item and of what reads it: they begin anew.  What views that were dropped from a
+materialization have left at its endpoint is still known, and is taken out if that was asked for.
 """
 
 from __future__ import annotations
 
+from functools import partial
 from graphlib import TopologicalSorter
 from operator import methodcaller
 from typing import Any, Final
+
+import msgspec
 
 from strandline.controller.core import Core
 from strandline.controller.defining import altering
@@ -63,9 +67,18 @@ async def anew(core: Core, name: str, *, apply: bool) -> dict[str, Any]:
                     await create(scratch, statement)
                 case statement if isinstance(statement, Alter):
                     await altering.alter(scratch, statement)
+        for item in made:
+            if isinstance(item, Materialization):
+                await scratch.catalogs.change(epoch, partial(_with_left, before=item))
         await scratch.catalogs.change(epoch, methodcaller("with_defined", catalog.defined))
         await adopt(core, Trial(scratch, Made((), (), (), ()), ()))
     return {"name": made[0].name, "items": [item.name for item in made], "statements": texts, "applied": apply}
+
+
+def _with_left(catalog: Catalog, before: Materialization) -> Catalog:
+    """Return ``catalog`` with what dropped views have left at an endpoint: its rows stay, or are still to go."""
+    made = catalog.one(before.name, Materialization, "materialization")
+    return catalog.with_item(msgspec.structs.replace(made, left=before.left, backfills=before.backfills))
 
 
 def _made_again(catalog: Catalog, name: str) -> list[Item]:

@@ -15,12 +15,13 @@ from dataclasses import dataclass, replace
 from functools import partial
 from operator import methodcaller
 
+from strandline.controller.commanded import command
 from strandline.controller.defining import altering, instances, sources
 from strandline.controller.defining.changing import tables
 from strandline.controller.defining.changing.columns import more_columns
 from strandline.controller.defining.changing.comparing import changed, is_replaced
 from strandline.controller.defining.changing.order import in_order, read_by, sorted_out
-from strandline.controller.defining.changing.rebinding import rebinding
+from strandline.controller.defining.changing.rebinding import rebind, rebinding, unbind
 from strandline.controller.defining.changing.replacing import replace_views
 from strandline.controller.defining.creating import create
 from strandline.controller.defining.ground import Ground
@@ -101,16 +102,24 @@ async def make(core: Ground, project: Project, mistakes: Mistakes, dropped: Coll
     for each in wanted:
         (missing if core.catalog.find(each.statement.name) is None else replaced).append(each)
     at_once, after = sorted_out(core.catalog, missing, replaced)
-    created = [each for each in at_once if await _created(core, each, mistakes)]
-    await _replace(core, replaced, mistakes)
+    endpoints = [each for each in at_once if isinstance(each.statement, CreateMaterialization)]
+    created = [each for each in at_once if each not in endpoints and await _created(core, each, mistakes)]
+    unsettled = {each.statement.name.lower() for each in (*replaced, *after)}
     later: list[str] = []
+    bound = [each for present, each in there if unsettled.isdisjoint(_added(present, each))]
+    for each in bound:  # before a view that it lists no longer becomes what it could not hold
+        await _bind(core, each, mistakes, later)
+    created += [each for each in endpoints if await _created(core, each, mistakes)]
+    await _replace(core, replaced, mistakes)
     for each in after:
         if _waits(core, read_by(each), later):
             later.append(each.statement.name.lower())
         elif await _created(core, each, mistakes):
             created.append(each)
     for _, each in there:
-        await _bind(core, each, mistakes, later)
+        if each not in bound:
+            await _bind(core, each, mistakes, later)
+    _require_commands(core, project, mistakes)
     await core.catalogs.change(
         epoch, methodcaller("with_defined", [each.statement.name for each in project.definitions])
     )
@@ -130,25 +139,52 @@ def _waits(core: Ground, read: Iterable[str], later: Collection[str]) -> bool:
 async def _unbind(core: Ground, project: Project, mistakes: Mistakes, dropped: Collection[str]) -> None:
     """Drop views from materializations that list them no longer, before these views are ``dropped`` themselves."""
     for defined in project.definitions:
-        present = core.catalog.find(defined.statement.name)
-        if not isinstance(present, Materialization) or present.name.lower() in dropped:
+        statement, present = defined.statement, core.catalog.find(defined.statement.name)
+        if not isinstance(statement, CreateMaterialization) or not isinstance(present, Materialization):
             continue
-        if not mistakes.waits(defined, core.catalog) and not changed(core, present, defined):
+        drops = [each for each in rebinding(present, statement)[0] if each.collection in dropped]
+        if drops and present.name.lower() not in dropped and not changed(core, present, defined):
             with mistakes.noted(defined):
-                await _keep(core, present, defined)
+                await altering.keep_options(core, present, defined)
+                await unbind(core, present, drops)
+
+
+def _added(present: Item, defined: Defined) -> list[str]:
+    """Return the views, in lower case, that the definition of a materialization lists and ``present`` has not."""
+    statement = defined.statement
+    if not isinstance(statement, CreateMaterialization) or not isinstance(present, Materialization):
+        return []
+    return [each.bind.collection.lower() for each in rebinding(present, statement)[1]]
 
 
 async def _bind(core: Ground, defined: Defined, mistakes: Mistakes, later: list[str]) -> None:
-    """Add the views to a materialization that its definition lists besides; all of them later, if one comes then."""
+    """Have a materialization list the views of its definition; if one of them comes later, all that is done later."""
     statement, present = defined.statement, core.catalog.find(defined.statement.name)
     if not isinstance(statement, CreateMaterialization) or not isinstance(present, Materialization):
         return
-    _, adds = rebinding(present, statement)
-    if _waits(core, [each.bind.collection.lower() for each in adds], later):
-        later.append(present.name.lower())
-    elif adds and not mistakes.waits(defined, core.catalog):
-        with mistakes.noted(defined):
-            await altering.add_views(core, present, statement)
+    if mistakes.waits(defined, core.catalog):
+        return
+    with mistakes.noted(defined):
+        if not _waits(core, added := _added(present, defined), later):
+            await rebind(core, present, statement)
+        elif present.bindings:
+            later.append(present.name.lower())
+        else:
+            raise DefinitionError(
+                f"{present.name!r} would have no view until {', '.join(map(repr, added))} can be created: do not drop "
+                "before that what it lists now",
+                statement.at,
+            )
+
+
+def _require_commands(core: Ground, project: Project, mistakes: Mistakes) -> None:
+    """Take note of each definition of which an instance could not be told what to run."""
+    plans = core.require_writing().plans
+    for defined in project.definitions:
+        item = core.catalog.find(defined.statement.name)
+        if item is not None and not mistakes.waits(defined, core.catalog):
+            with mistakes.noted(defined):
+                command(item, core.catalog, plans, core.config)
 
 
 async def _created(core: Ground, defined: Defined, mistakes: Mistakes) -> bool:
@@ -229,7 +265,6 @@ async def _keep(core: Ground, present: Item, defined: Defined) -> None:
             await _widen(core, present, statement)
         case Materialization(), CreateMaterialization():
             await altering.keep_options(core, present, defined)
-            await altering.drop_views(core, present, statement)
         case Table(), CreateTable():
             await _widen(core, present, statement)
             await tables.keep(core, core.catalog.one(present.name, Table, "table"), statement)

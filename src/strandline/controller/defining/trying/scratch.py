@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from collections.abc import Set as AbstractSet
 
 from strandline.controller.assembly import Assembly
@@ -72,7 +72,7 @@ class _Unopened:
         self._catalogs = catalogs
         self.epoch = catalogs.current.epoch
         self.plans = Plans() if core.writing is None else core.writing.plans.copy()
-        self.asked: AbstractSet[str] = frozenset()
+        self.asked: Mapping[str, str] = {}
 
     @property
     def _writing(self) -> Writing | None:

@@ -47,11 +47,12 @@ def task_of(spec: Message) -> tuple[Task, tuple[Incoming, ...]]:
         DefinitionError: a field cannot be a column of ours.
         ProtocolViolation: the specification contradicts itself.
     """
-    found = tuple(_binding(each) for each in spec.bindings)
-    return Task(untoken(spec.name), tuple(each.binding for each in found)), found
+    name = untoken(spec.name)
+    found = tuple(_binding(each, name) for each in spec.bindings)
+    return Task(name, tuple(each.binding for each in found)), found
 
 
-def _binding(spec: Message) -> Incoming:
+def _binding(spec: Message, task: str) -> Incoming:
     chosen = spec.field_selection
     said = _STATE_KEY.fullmatch(spec.state_key)
     return _made(
@@ -62,10 +63,11 @@ def _binding(spec: Message) -> Incoming:
         delta=spec.delta_updates,
         backfill=spec.backfill,
         incarnation=(said["incarnation"] or "") if said is not None else "",
+        task=task,
     )
 
 
-def proposed_binding(proposed: Message, resource: str, *, delta: bool) -> Incoming:
+def proposed_binding(proposed: Message, resource: str, *, delta: bool, task: str) -> Incoming:
     """Return a binding that is to be validated: it has all fields except the whole document.
 
     Raises as `task_of`.
@@ -74,7 +76,7 @@ def proposed_binding(proposed: Message, resource: str, *, delta: bool) -> Incomi
     fields = tuple(each.field for each in collection.projections if each.ptr)
     by_pointer = {each.ptr: each.field for each in reversed(collection.projections) if each.is_primary_key}
     keys = tuple(proposed.group_by) or tuple(by_pointer.get(pointer, "") for pointer in collection.key)
-    return _made(collection, resource, fields, keys, delta=delta, backfill=proposed.backfill, incarnation="")
+    return _made(collection, resource, fields, keys, delta=delta, backfill=proposed.backfill, incarnation="", task=task)
 
 
 def _made(
@@ -86,6 +88,7 @@ def _made(
     delta: bool,
     backfill: int,
     incarnation: str,
+    task: str,
 ) -> Incoming:
     projections = {each.field: each for each in collection.projections}
     for name in (*fields, *keys):
@@ -113,6 +116,7 @@ def _made(
         delta=delta,
         times=TIME in further,
         diffs=DIFF in further,
+        task=task,
     )
     return Incoming(
         binding,
