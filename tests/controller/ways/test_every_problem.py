@@ -50,7 +50,6 @@ NOT_FOLLOWED: Final = {
     "text-not-utf-eight": "no statement and no list makes a text that is not UTF-8",
     "split-fills-alone": "a task fills from the start as one, whatever its splits: only a driver that is asked alone",
     "row-went-from-growing-table": "the way out is another CREATE MATERIALIZATION",
-    "session-ended": "tests/instance/test_instance.py causes it, and the next tick ends it",
     "table-of-another-task": "it needs a second location: tests/materialize/drivers/sql/claims.py causes it",
     "pushed-row-went": "the way out is another CREATE MATERIALIZATION",
     "unexplained": BUG,
