@@ -233,7 +233,7 @@ def notices(note: TableNote, lacked: Sequence[Column], *, taken: bool, item: str
         if (other.late or taken) and not (other.doubt and note.key is not None)
     }
     can = addable(note, lacked, taken=taken)
-    said = [
+    said: list[str] = [
         COLUMN_UNREAD.said(table=note.table, columns=ddl_of([column]), item=item)
         for column in lacked
         if column.name in late and column not in can
