@@ -214,6 +214,8 @@ def follow(env: Environment, text: str, monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(cli, "_opener", lambda _: Opener())
     done = CliRunner().invoke(cli.app, shlex.split(text)[1:])
     assert done.exit_code == 0, (text, done.output, done.exception)
+    if printed := re.search(r"nothing is changed; `(strandline .+)` dismisses them", done.output):
+        follow(env, printed[1], monkeypatch)
 
 
 # --- cases -----------------------------------------------------------------------------------------------------------

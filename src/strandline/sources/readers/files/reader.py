@@ -73,7 +73,7 @@ _ANOTHER: Final = Stamp(-1, -1, -1)
 """No file has it."""
 _SKIP: Final = Way("go on without it", "strandline source skip {item:shell} --file {file:shell} --apply")
 _WITHDRAW: Final = Way(
-    "go on without it, and take its rows back",
+    "go on without it, and take its rows back (lines that could not be decoded stay errors)",
     "strandline source skip {item:shell} --file {file:shell} --withdraw --apply",
 )
 CHANGED: Final = Problem(
