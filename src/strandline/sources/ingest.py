@@ -58,7 +58,7 @@ class Ingestion:
         remap: RemapShard,
         outputs: Sequence[OutputShard],
         patience: Patience,
-        name: str = "s",
+        name: str,
     ) -> None:
         """``name``: the source's, for what messages advise."""
         self._name = name
@@ -79,7 +79,8 @@ class Ingestion:
         remap: RemapShard,
         outputs: Sequence[OutputShard],
         patience: Patience = PATIENT,
-        name: str = "s",
+        *,
+        name: str,
     ) -> Ingestion:
         """Return the ingestion, at the frontier where the last incarnation left it; nothing is read yet.
 

@@ -32,7 +32,9 @@ async def _open(options: FileOptions, given: Surroundings) -> FileReader:
     sequence.passed_over.update(_number(sequence, given, name) for name in given.left_out)
     folder, later = await _folder(options, given), given.later.get("", ())
     columns = NewColumns(given.decoder, replace(options.decoding, later=later), given)
-    return FileReader(given.clock, folder, sequence, given.decoder, given.schema, options, columns, later, given.name)
+    return FileReader(
+        given.clock, folder, sequence, given.decoder, given.schema, options, columns, later, name=given.name
+    )
 
 
 async def _pass_over(_: FileOptions, given: Surroundings, name: str, *, withdrawn: bool) -> str:

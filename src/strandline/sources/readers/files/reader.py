@@ -126,7 +126,8 @@ class FileReader:
         options: FileOptions,
         columns: NewColumns | None = None,
         later: tuple[str, ...] = (),
-        name: str = "s",
+        *,
+        name: str,
     ) -> None:
         """``columns``: how files are looked at for more of them.  ``later``: those that a file may lack.
 
