@@ -29,6 +29,7 @@ class Stopped(Enum):
     VIEW = "the view", "Its rows up to the last complete time, in the views over it too."
     ENDPOINT = "the materialization", "The endpoint keeps the rows of the last transaction."
     WRITES = "tables", "What was committed; no write is complete meanwhile."
+    COMMAND = "the command", "All that is there: the command has changed nothing."
     NOTHING = "no item", "All that is there."
 
     @property

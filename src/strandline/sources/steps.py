@@ -40,7 +40,7 @@ from strandline.sources.status import OutputStatus
 
 KEYLESS: Final = Problem(
     "key-not-declared",
-    "{why}",
+    "rows cannot be told by the key that is declared: {why}",
     Stopped.TABLE,
     (Way("drop the table, and create it with the columns of its key"),),
 )

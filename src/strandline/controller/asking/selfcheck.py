@@ -77,7 +77,6 @@ FAILED: Final = Problem(
     "self-check-failed",
     "the self-check failed: {why}",
     Stopped.NOTHING,
-    (Way("it is made again at its next turn"),),
 )
 
 

@@ -33,7 +33,7 @@ COLUMNS_TOGETHER: Final = Problem(
     "postgres-columns-together",
     "table {table!r} got the column {others} upstream besides, and none was read yet: which change has which is not "
     "known before the next tick",
-    Stopped.NOTHING,
+    Stopped.COMMAND,
     (Way("add it then, or add all of them"),),
 )
 """An ALTER TABLE … ADD COLUMN is refused for it."""

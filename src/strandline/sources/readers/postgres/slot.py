@@ -56,7 +56,7 @@ SERVER_BACK: Final = Problem(
 )
 KINDS: Final = Problem(
     "postgres-publication-leaves-out",
-    "{why}",
+    "the publication leaves out changes: {why}",
     Stopped.TABLE,
     (
         Way(
