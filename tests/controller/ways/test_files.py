@@ -175,7 +175,7 @@ def test_status_tells_the_ways_out_as_data_whatever_files_are_called(name: str, 
     assert (told["name"], told["cause"]) == (VANISHED_LATER.name, found["problem"].partition("; put it back")[0])
     assert [way["what"] for way in told["ways"]] == [way.what for way in VANISHED_LATER.ways]
     skip = ["strandline", "source", "skip", NAME, "--file", name, "--apply"]
-    assert shlex.split(told["ways"][1]["command"]) == skip
+    assert shlex.split(told["ways"][2]["command"]) == skip
     assert site.env.figures()["items"][NAME]["cases"] == found["cases"]
     published = site._loop.run(site.core.health.published())
     assert cases_of(published[NAME.lower()]) == cases_of(site.core.health.problems()[NAME.lower()]) != ()
