@@ -548,9 +548,8 @@ class Environment:
 
     def withdraw(self, source: str, files: Sequence[str], *, apply: bool = False) -> dict[str, Any]:
         """Have a source go on without files, and withdraw their rows; without ``apply`` only say so."""
-        return self._run(
-            go_on_without(self._core, arguments.text(source, "the source's name"), files, apply=apply, withdraws=True)
-        )
+        name = arguments.text(source, "the source's name")
+        return self._run(go_on_without(self._core, name, files, apply=apply, withdraws=True))
 
     def anew(self, name: str, *, apply: bool = False) -> dict[str, Any]:
         """Return the statements that define an item again, with all that reads it; ``apply``: do all in one write."""
