@@ -17,10 +17,12 @@ PACKAGE: Final = Path(str(strandline.__file__)).parent
 GENERATED: Final = "<!-- Written by tools/reference.py from the code: change that, and run it again. -->"
 _DECLARED: Final = re.compile(r"^[A-Z_]+: Final = Problem\($|^[A-Z_]+: Final = Problem\(.*\)$", re.MULTILINE)
 _HOLE: Final = re.compile(r"\{(\w+)[^}]*\}")
+_OPTIONAL: Final = re.compile(r"(?<=[\w}])\{\w+\}")
 _HEAD: Final = """
 What `strandline status` says of an item that does not go on, of one that waits, and of one that goes on though there is
-something to know. A sentence of `status` is the text of a row here, with names for the words in capitals; what ends a
-problem stands in the sentence behind it. An item that has a problem stops alone: all that does not read it goes on.
+something to know. A sentence of `status` is the text of a row here, with names for what stands in angle brackets; what
+ends a problem stands in the sentence behind it. An item that has a problem stops alone: all that does not read it goes
+on.
 
 Besides these, whatever a store, an upstream, an endpoint or Spark answers may be a problem, in its own words: a server
 that is away, a full disk, a password that is refused. Mend it there; each tick tries again.
@@ -29,6 +31,7 @@ _SECTIONS: Final = (
     ("Problems", "They stop an item until one of the ways out is taken."),
     ("Waits", "They end by themselves."),
     ("Notices", "They stop no item. `status` lists some of them as problems, since the operator has to act."),
+    ("Refusals", "A command is refused so; `status` says none of them."),
 )
 
 
@@ -52,6 +55,8 @@ def kind(problem: Problem) -> str:
     """Return the section that a problem stands in."""
     if is_wait(problem.cause):
         return "Waits"
+    if problem.stops is Stopped.COMMAND:
+        return "Refusals"
     return "Notices" if problem.stops is Stopped.NOTHING else "Problems"
 
 
@@ -88,12 +93,13 @@ def row(problem: Problem) -> str:
 def ways(problem: Problem) -> Iterator[str]:
     """Yield the ways out, for people; commands as code."""
     for way in problem.ways:
-        command = shown(way.command)
+        command = shown(way.command, code=True)
         ticks = "``" if "`" in command else "`"
         pad = " " if "`" in command else ""
         yield f"{shown(way.what)}: {ticks}{pad}{command}{pad}{ticks}" if command else shown(way.what)
 
 
-def shown(template: str) -> str:
-    """Return a template with its words in capitals."""
-    return _HOLE.sub(lambda hole: hole[1].upper(), template).replace("|", "\\|")
+def shown(template: str, *, code: bool = False) -> str:
+    """Return a template with its words in angle brackets; a hole that may be empty brings its own blank: left out."""
+    opens = "<" if code else "\\<"  # a browser takes others for elements
+    return _HOLE.sub(lambda hole: f"{opens}{hole[1]}>", _OPTIONAL.sub("", template)).replace("|", "\\|")

@@ -207,7 +207,8 @@ def reason(error: BaseException) -> str:
     ('the store does not answer', "unexpected KeyError: 'a'")
     """
     if isinstance(error, StrandlineError):
-        return str(error) or type(error).__name__
+        given = next(iter(error.args), "")  # the sentence itself where it is the whole: that knows what it tells of
+        return (given if isinstance(given, str) and given == str(error) else str(error)) or type(error).__name__
     first = next(iter(str(error).splitlines()), "")
     return f"unexpected {type(error).__name__}: {first}" if first else f"unexpected {type(error).__name__}"
 

@@ -3,6 +3,9 @@
 A problem is said to people by its declaration alone (`Problem.said`).  So the way out that a sentence names, the one
 in the table of all problems (docs/reference/problems.md) and the one that a test follows are the same text.
 
+A sentence knows what it tells of (`Said`).  Names in it come from others, as files are called: whoever shows ways out
+takes them from there, and never out of the text.
+
 Three kinds, as `strandline.states` has them: a *problem* stops an item until a way out is taken; a *wait* ends by
 itself, so its cause begins with `errors.WAITS`; a *notice* stops no item.
 """
@@ -10,8 +13,10 @@ itself, so its cause begins with `errors.WAITS`; a *notice* stops no item.
 from __future__ import annotations
 
 import shlex
-from dataclasses import dataclass, field
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, field
 from enum import Enum
+from typing import Any, Self
 
 from strandline.algebra.schema import quote
 
@@ -24,6 +29,7 @@ class Stopped(Enum):
     VIEW = "the view", "Its rows up to the last complete time, in the views over it too."
     ENDPOINT = "the materialization", "The endpoint keeps the rows of the last transaction."
     WRITES = "tables", "What was committed; no write is complete meanwhile."
+    COMMAND = "the command", "All that is there: the command has changed nothing."
     NOTHING = "no item", "All that is there."
 
     @property
@@ -67,7 +73,7 @@ class Problem:
     ways: tuple[Way, ...] = field(default=())
     seen: str = ""
 
-    def said(self, **about: object) -> str:
+    def said(self, **about: object) -> Said:
         """Return the sentence about one case: what has happened, and all ways out.
 
         >>> ways = Way("put it back"), Way("skip it", "strandline skip {file:shell}")
@@ -76,11 +82,73 @@ class Problem:
         "file 'a b' is gone; put it back; or skip it: strandline skip 'a b'"
         """
         words = {name: _Word(value) for name, value in about.items()}
-        parts = [
-            self.cause,
-            "; or ".join(f"{way.what}: {way.command}" if way.command else way.what for way in self.ways),
-        ]
-        return "; ".join(part.format(**words) for part in parts if part)
+        ways = [Way(way.what.format(**words), way.command.format(**words), way.foreign) for way in self.ways]
+        return Said(Case(self.name, self.cause.format(**words), tuple(ways)))
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """A problem as one item has it.
+
+    ``name``: that of the problem; empty: it is declared nowhere, as what an upstream answers, and has no ``ways``.
+    """
+
+    name: str
+    cause: str
+    ways: tuple[Way, ...] = ()
+
+    @property
+    def text(self) -> str:
+        """What has happened, and all ways out."""
+        ways = "; or ".join(f"{way.what}: {way.command}" if way.command else way.what for way in self.ways)
+        return "; ".join(filter(None, (self.cause, ways)))
+
+
+class Said(str):
+    """A sentence about an item, and the ``cases`` that it tells of.  `str` of it is the text alone.
+
+    >>> gone = Problem("gone", "file {file!r} is gone", Stopped.SOURCE, (Way("put it back"),))
+    >>> both = joined([gone.said(file="a"), "the disk is full"])
+    >>> both, [case.name for case in cases_of(both)], cases_of(str(both))
+    ("file 'a' is gone; put it back; the disk is full", ['gone', ''], ())
+    """
+
+    __slots__ = ("cases",)
+    cases: tuple[Case, ...]
+
+    def __new__(cls, *cases: Case) -> Self:
+        """Return the sentence about ``cases``."""
+        said = super().__new__(cls, "; ".join(each.text for each in cases))
+        said.cases = cases
+        return said
+
+    def __getnewargs__(self) -> tuple[Case, ...]:  # type: ignore[override]
+        """Return what makes it again in another process, behind an error that crosses Spark's processes."""
+        return self.cases
+
+
+def cases_of(text: str) -> tuple[Case, ...]:
+    """Return the cases that a text tells of; none where it only is a text, as one of an older process."""
+    return text.cases if isinstance(text, Said) else ()
+
+
+def joined(texts: Iterable[str]) -> str:
+    """Return texts as one; empty ones are left out."""
+    there = [text for text in texts if text]
+    if not any(map(cases_of, there)):
+        return "; ".join(there)
+    return Said(*(case for text in there for case in cases_of(text) or (Case("", text),)))
+
+
+def known_by(text: str, cases: Iterable[Case]) -> str:
+    """Return a ``text`` that came alone from another process, with its ``cases``; without, if it tells of others."""
+    said = Said(*cases)
+    return said if said == text else text
+
+
+def told(text: str | None) -> dict[str, Any]:
+    """Return a problem as plain data: its text, and its cases with their names, causes and ways out."""
+    return {"problem": None if text is None else str(text), "cases": [asdict(each) for each in cases_of(text or "")]}
 
 
 class _Word(str):

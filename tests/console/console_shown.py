@@ -14,6 +14,7 @@ import pytest
 from strandline.console import service
 from strandline.console.service import listening
 from strandline.console.watch import Watch
+from strandline.problem import told
 from strandline.serving import Door
 from strandline.serving.traffic.counting import Traffic
 from strandline.store.system import SystemIds
@@ -90,7 +91,7 @@ class Shown:
             "generation": 7,
             "complete": self.clock.ms - 1000,
             "items": json.loads(json.dumps(self.items)),
-            "others": self.others,
+            "others": {name: told(problem) for name, problem in self.others.items()},
             "store": {"retries": 3, "gc_runs": 5},
             "steps": {},
         }

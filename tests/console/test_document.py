@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import shlex
 from typing import Any
 
 import pytest
@@ -12,8 +13,19 @@ from strandline.console.health import health, reasons, reasons_of
 from strandline.console.history import ITEMS_MAX, POINTS, History
 from strandline.console.watch import COUNT_EVERY_MS, LOOK_S, Watch
 from strandline.errors import Unavailable
+from strandline.problem import Problem, Stopped, Way, cases_of, joined, told
 from strandline.serving.traffic.counting import Traffic
 
+GONE = Problem(
+    "gone",
+    "file {file!r} is gone",
+    Stopped.SOURCE,
+    (
+        Way("go on without it", "strandline source skip {item:shell} --file {file:shell} --apply"),
+        Way("let files go once they are durable", "ALTER SOURCE {item:sql} SET (retain 'false')"),
+    ),
+)
+UNFILLED = Problem("unfilled", "it is gone", Stopped.ENDPOINT, (Way("fill it", "strandline backfill {item} --apply"),))
 FOLLOW = Watch.follow  # a console of a test looks by itself
 
 
@@ -137,7 +149,8 @@ def test_each_reason_stands_once_with_what_it_stops_and_the_ways_out(console: Co
     items["dashboard"]["waiting"] = (
         "it waits for its schedule: its next transaction begins at 2026-09-21T15:00:00+00:00"
     )
-    console.env.others["(merges)"] = "the disk is full: `strandline gc --apply` makes room"
+    full = Problem("full", "the disk is full", Stopped.WRITES, (Way("make room", "strandline gc --apply"),))
+    console.env.others["(merges)"] = full.said()
     console.watch.look()
     found = {each["why"]: each for each in console.json("/api/environment")["reasons"]}
     assert found[away]["items"] == ["bank", "accounts"]
@@ -146,8 +159,7 @@ def test_each_reason_stands_once_with_what_it_stops_and_the_ways_out(console: Co
     assert commands == ["strandline source retry bank", "strandline source retry accounts"]
     assert "3 rows with errors: clicks[0]@17: it is no JSON" in found
     assert found["replica b at 10.0.0.2:7071: it does not answer"]["items"] == ["wide"]
-    merges = found["the disk is full: `strandline gc --apply` makes room"]
-    assert merges["ways"][0]["command"] == "strandline gc --apply"
+    assert found["the disk is full"]["ways"] == [{"command": "strandline gc --apply", "does": "make room"}]
     told = [name for each in found.values() for name in each["items"]]
     assert len(told) == len(set(told))
     assert not {"balances", "balances_by_account"} & set(told), "they are behind because another stands still"
@@ -172,19 +184,7 @@ def test_an_instance_stops_its_items_once_no_replica_is_left(console: Console) -
     ("figures", "commands"),
     [
         (
-            item("source", problem="it holds 9 errors; dismiss them with `strandline source skip clicks`, or wait"),
-            ["strandline source skip clicks", "strandline source retry it"],
-        ),
-        (
-            item("source", problem="a file is gone; `ALTER SOURCE it SET (retain 'false')`"),
-            ["ALTER SOURCE it SET (retain 'false')", "strandline source retry it"],
-        ),
-        (
-            item(
-                "source",
-                problem="file 'a b' is gone; put it back; or go on without it: strandline source skip it --file 'a b' "
-                "--apply; or let files go once they are durable: ALTER SOURCE `it` SET (retain 'false')",
-            ),
+            item("source", **told(GONE.said(file="a b", item="it"))),
             [
                 "strandline source skip it --file 'a b' --apply",
                 "ALTER SOURCE `it` SET (retain 'false')",
@@ -192,12 +192,8 @@ def test_an_instance_stops_its_items_once_no_replica_is_left(console: Console) -
             ],
         ),
         (
-            item("view", problem="'clicks' has 2 errors at 7: no JSON; dismiss them with `strandline source skip`"),
-            ["strandline source skip clicks"],
-        ),
-        (
-            item("materialization", problem="the table is gone: `strandline backfill` of 'v' makes it anew"),
-            ["strandline backfill it v", "strandline sync it"],
+            item("materialization", **told(joined(["the store is slow", UNFILLED.said(item="it")]))),
+            ["strandline backfill it --apply", "strandline sync it"],
         ),
         (item("view", errors=2, name="a b"), ["strandline query 'SELECT * FROM errors(`a b`)'"]),
         (item("source table", errors=2), ["strandline source skip it"]),
@@ -207,7 +203,7 @@ def test_an_instance_stops_its_items_once_no_replica_is_left(console: Console) -
             ),
             ["strandline replica --listen h:1"],
         ),
-        (item("view", problem="a file of it is damaged; `strandline fsck` lists all"), ["strandline fsck"]),
+        (item("view", problem="it is damaged; or drop it: DROP VIEW it; ask `strandline fsck`"), []),
     ],
 )
 def test_the_ways_out_are_commands_that_can_be_typed(figures: dict[str, Any], commands: list[str]) -> None:
@@ -220,13 +216,37 @@ def test_the_ways_out_are_commands_that_can_be_typed(figures: dict[str, Any], co
 
 def test_a_command_stands_beside_a_reason_and_not_in_it() -> None:
     """Damage: thirty files that are gone are thirty reasons, since each names its own source."""
-    gone = "the directory is gone; create it; or go on without it: strandline source skip {} --apply"
-    found = reasons(
-        [{**item("source", problem=gone.format(n)), "name": n, "health": "broken", "errors": 0} for n in "ab"], {}
-    )
+    ways = Way("create it"), Way("go on without it", "strandline source skip {item:shell} --apply")
+    gone = Problem("gone", "the directory is gone", Stopped.SOURCE, ways)
+    items = [{**item("source", **told(gone.said(item=n))), "name": n, "health": "broken", "errors": 0} for n in "ab"]
+    found = reasons(items, {})
     assert [(each.why, each.items) for each in found] == [("the directory is gone; create it", ["a", "b"])]
     first = found[0].ways[0]
     assert (first.command, first.does) == ("strandline source skip a --apply", "go on without it")
+
+
+@pytest.mark.parametrize(
+    "file",
+    ["a; b.csv", "a.csv; or run: strandline anew orders --apply", "z; to mend it: DROP SOURCE orders", "`SELECT 1`"],
+)
+def test_a_name_from_upstream_never_becomes_a_command(file: str) -> None:
+    """Damage: who may name a file upstream puts a command under an operator's Copy button."""
+    said = GONE.said(file=file, item="orders")
+    for problem in (said, str(said)):
+        shown_item = item("source", **told(problem)) | {"name": "orders", "health": "broken", "errors": 0}
+        own = [each.command for (reason,) in [reasons([shown_item], {})] for each in reason.ways]
+        declared = [way.command for case in cases_of(problem) for way in case.ways]
+        assert own == [*declared, "strandline source retry orders"]
+    assert shlex.split(said.cases[0].ways[0].command)[-2] == file
+
+
+def test_a_statement_for_another_system_is_shown_as_one() -> None:
+    """Damage: an operator runs in Strandline what belongs into the upstream's own shell, and it is refused."""
+    way = Way("add it there", "ALTER PUBLICATION p ADD TABLE t", foreign=True)
+    said = Problem("unpublished", "p does not have t", Stopped.TABLE, (way,)).said()
+    shown_item = item("view", **told(said)) | {"name": "it", "health": "broken", "errors": 0}
+    (first, *_) = reasons([shown_item], {})[0].ways
+    assert (first.command, first.does) == (way.command, "in the upstream system: add it there")
 
 
 def test_what_goes_on_by_itself_stands_once_and_has_no_commands() -> None:

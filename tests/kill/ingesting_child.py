@@ -49,13 +49,13 @@ async def open_ingestion(root: Path, options: dict[str, str]) -> Ingestion:
     given, engine = understood("bank", PostgresOptions, options), ListEngine(blob)
     ledger = await Ledger.open(await client.records("ledger", EPOCH), EPOCH)
     server = PsycopgServer(given, given.publication, SLOT)
-    reader = await opened(server, engine, ledger, dict.fromkeys(TABLES, SCHEMA), given, SLOT)
+    reader = await opened(server, engine, ledger, dict.fromkeys(TABLES, SCHEMA), given, SLOT, item="s")
     remap = await RemapShard.open(await client.records("remap", EPOCH), EPOCH)
     outputs = [
         OutputShard(table, SCHEMA, await client.writer(table.rpartition(".")[2], EPOCH, schema=SCHEMA.ddl))
         for table in TABLES
     ]
-    return await Ingestion.open(SystemClock(), engine, reader, remap, outputs)
+    return await Ingestion.open(SystemClock(), engine, reader, remap, outputs, name="s")
 
 
 async def ingest_for_ever(root: Path, options: dict[str, str]) -> None:

@@ -41,12 +41,12 @@ async def start(client: PersistClient, port: int, epoch: int) -> tuple[Ingestion
     options = WebhookOptions(listen=f"127.0.0.1:{port}", path="/numbers")
     shard = await client.records("inbox", epoch)
     room, remember_ms = options.max_waiting, options.remember
-    inbox = await Inbox.open(client.clock, shard, epoch, room=room, remember_ms=remember_ms)
+    inbox = await Inbox.open(client.clock, shard, epoch, room=room, remember_ms=remember_ms, name="s")
     server = WebhookServer(inbox, options)
     reader = WebhookReader(inbox, server, NumberDecoder(), SCHEMA, options)
     remap = await RemapShard.open(await client.records("remap", epoch), epoch)
     outputs = [OutputShard("", SCHEMA, await client.writer(DATA, epoch, schema=SCHEMA.ddl))]
-    return await Ingestion.open(client.clock, ListEngine(client.blob), reader, remap, outputs), server
+    return await Ingestion.open(client.clock, ListEngine(client.blob), reader, remap, outputs, name="s"), server
 
 
 async def main(root: Path, port: int, epoch: int) -> None:

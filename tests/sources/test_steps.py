@@ -52,7 +52,7 @@ class Bank:
         remap = await RemapShard.open(await client.records("remap", epoch), epoch)
         outputs = [OutputShard(table, SCHEMA, await client.writer(table, epoch, schema=SCHEMA.ddl)) for table in tables]
         reader, engine = TablesReader(self.upstream), ListEngine(fuse.guard(self.blob))
-        return await Ingestion.open(self.clock, engine, fuse.guard(reader), remap, outputs)
+        return await Ingestion.open(self.clock, engine, fuse.guard(reader), remap, outputs, name="s")
 
     async def tick(self, ingestion, time):
         self.clock.now += PERIOD_MS

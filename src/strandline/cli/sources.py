@@ -38,7 +38,8 @@ def skip_files(
     if not apply:
         output.result(found, f"nothing is changed; with --apply, {without}: {rest}")
         return
-    rows = f"; {found['withdrawn']} row(s) were withdrawn" if withdraw else ""
+    errors = f"its lines that could not be decoded stay errors: `strandline source skip {shlex.quote(name)}` lists them"
+    rows = f"; {found['withdrawn']} row(s) were withdrawn; {errors}" if withdraw else ""
     output.result(found, f"{without} ({'; '.join(found['was'])}): {rest}{rows}")
 
 

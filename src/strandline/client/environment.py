@@ -26,7 +26,7 @@ from strandline.controller.asking import backfill, housekeeping, reads, status, 
 from strandline.controller.asking.peeking import peek
 from strandline.controller.asking.progress import progress
 from strandline.controller.asking.selfcheck import SelfCheck
-from strandline.controller.asking.skip import skip, without
+from strandline.controller.asking.skip import go_on_without, skip
 from strandline.controller.asking.verification import Verification
 from strandline.controller.asking.wrong_replicas import WrongReplicas
 from strandline.controller.defining import altering, sources
@@ -548,7 +548,8 @@ class Environment:
 
     def withdraw(self, source: str, files: Sequence[str], *, apply: bool = False) -> dict[str, Any]:
         """Have a source go on without files, and withdraw their rows; without ``apply`` only say so."""
-        return self._run(without(self._core, arguments.text(source, "the source's name"), files, apply=apply))
+        name = arguments.text(source, "the source's name")
+        return self._run(go_on_without(self._core, name, files, apply=apply, withdraws=True))
 
     def anew(self, name: str, *, apply: bool = False) -> dict[str, Any]:
         """Return the statements that define an item again, with all that reads it; ``apply``: do all in one write."""

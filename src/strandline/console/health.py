@@ -3,14 +3,13 @@
 The *health* of an item is the worst that applies: `BROKEN` (a problem, or rows with errors), `STALE` and `LATE` (by how
 far it is behind), `BEGINNING` (nothing can be read yet), `WAITING` (it says what for), `FRESH`.
 
-A *way out* is a command.  Those that a problem says are its own: behind what they do (``; or skip it: strandline …``),
-or in backquotes.  Others follow from what the item is: a source can be opened anew, records that cannot be decoded can
-be dismissed, a replica can be started.  What waits, begins or is behind goes on by itself, and has none.
+A *way out* is a command.  A declared problem comes with its own (`problem.told`); no text is searched for commands,
+since names in it come from others.  More follow from what the item is: a source can be opened anew, records that cannot
+be decoded can be dismissed, a replica can be started.  What waits, begins or is behind goes on by itself, and has none.
 """
 
 from __future__ import annotations
 
-import re
 import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -38,30 +37,22 @@ WAYS_MAX: Final = 4
 """So many commands stand beside a reason that several items share; each item has all of its own."""
 SOURCES: Final = frozenset({"source", "source table", "shared source"})
 
-_BEGINS: Final = r"(?:strandline|ALTER|CREATE|DELETE|DROP|INSERT|SELECT|UPDATE)\s"
-_SAID: Final = re.compile(rf"; (?:or )?([^;:`]+): ({_BEGINS}.+?)(?=; |$)")
-_QUOTED: Final = re.compile(rf"`({_BEGINS}[^`]+)`")
-_SHORT: Final = frozenset({"strandline anew", "strandline source retry", "strandline source skip"})
-"""Commands that texts name without the item that they are for."""
+_FOREIGN: Final = "in the upstream system: "
 _DOES: Final = (
-    ("strandline backfill", "says what filling its tables again would do; with --apply, the next tick does it"),
     ("strandline source skip", "lists what cannot be decoded; with --as-of and --apply, dismisses it"),
     ("strandline source retry", "once the cause is mended: opens it anew, and asks its upstream at once"),
     ("strandline sync", "once the cause is mended: brings the endpoint to where its collections are"),
     ("strandline query", "lists the rows without a value: mend or withdraw the rows that caused them"),
     ("strandline replica", "runs the replica, on its machine"),
-    ("strandline fsck", "lists what is damaged or missing"),
-    ("strandline ", ""),
-    ("", "is a statement: `strandline sql` runs it"),
 )
-"""What commands do, by how they begin."""
+"""What the commands that fit an item do, by how they begin."""
 _BEHIND: Final = {LATE: "behind by more than 10 seconds", STALE: "behind by more than a minute"}
 _FIRST: Final = {"snapshotting": "the first snapshot is taken", "hydrating": "the first result is computed"}
 
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """A way out of a problem: a command, and what it does (empty: the problem says so)."""
+    """A way out of a problem: a command, and what it does."""
 
     command: str
     does: str
@@ -97,7 +88,7 @@ def health(item: Mapping[str, Any], errors: int, tick_ms: int) -> str:
     return WAITING if item["waiting"] else FRESH
 
 
-def reasons(items: Sequence[Mapping[str, Any]], others: Mapping[str, str]) -> list[Reason]:
+def reasons(items: Sequence[Mapping[str, Any]], others: Mapping[str, Mapping[str, Any]]) -> list[Reason]:
     """Return why those of ``items``, as documents have them, are not fresh, the worst first.
 
     ``others``: the problems of what is no item.  An item that is behind only since another stands still has no reason
@@ -106,9 +97,8 @@ def reasons(items: Sequence[Mapping[str, Any]], others: Mapping[str, str]) -> li
     stops = _stops(items)
     behind = {name for names in stops.values() for name in names}
     found: dict[tuple[str, str], Reason] = {}
-    for name, said in others.items():
-        why, named = _parted(said, name)
-        found["", name] = Reason(BROKEN, why, [name], ways=named)
+    for name, told in others.items():
+        found["", name] = Reason(BROKEN, _why(told), [name], ways=_own(told))
     for item in items:
         for own in () if item["name"] in behind else reasons_of(item):
             reason = found.setdefault((own.health, own.why), Reason(own.health, own.why))
@@ -124,18 +114,37 @@ def reasons(items: Sequence[Mapping[str, Any]], others: Mapping[str, str]) -> li
 def reasons_of(item: Mapping[str, Any]) -> Iterator[Reason]:
     """Yield each reason why an item is not fresh, with all commands that end it: first those that it says itself.
 
-    >>> item = {"name": "q1", "kind": "materialization", "health": "broken", "errors": 0}
-    >>> gone = {"problem": "table 't' is gone; put it back; or fill it: strandline backfill q1 --apply"}
-    >>> [(each.why, [way.command for way in each.ways]) for each in reasons_of(item | gone)]
-    [("table 't' is gone; put it back", ['strandline backfill q1 --apply', 'strandline sync q1'])]
+    >>> item = {"name": "q1", "kind": "materialization", "health": "broken", "errors": 0, "problem": "it is gone; ..."}
+    >>> fill = {"what": "fill it", "command": "strandline backfill q1 --apply", "foreign": False}
+    >>> cases = [{"name": "table-gone", "cause": "table 't' is gone", "ways": [fill]}]
+    >>> [(each.why, [way.command for way in each.ways]) for each in reasons_of(item | {"cases": cases})]
+    [("table 't' is gone", ['strandline backfill q1 --apply', 'strandline sync q1'])]
     """
     name = item["name"]
     for health, said in _said(item):
-        why, ways = _parted(said, name)
-        if health == BROKEN:
-            fitting = [each for each in _fitting(item, said) if not any(way.command.startswith(each) for way in ways)]
-            ways += map(_way, fitting)
-        yield Reason(health, why, [name], ways=ways)
+        if health != BROKEN:
+            yield Reason(health, said, [name])
+            continue
+        is_problem = said == item["problem"]
+        ways = _own(item) if is_problem else []
+        fitting = [each for each in _fitting(item, said) if not any(way.command.startswith(each) for way in ways)]
+        yield Reason(health, _why(item) if is_problem else said, [name], ways=[*ways, *map(_way, fitting)])
+
+
+def _why(told: Mapping[str, Any]) -> str:
+    """Return what has happened, and what is to be done that no command does."""
+    return "; ".join(filter(None, map(_without_commands, told.get("cases", ())))) or told["problem"]
+
+
+def _without_commands(case: Mapping[str, Any]) -> str:
+    by_hand = "; or ".join(way["what"] for way in case["ways"] if not way["command"])
+    return "; ".join(filter(None, (case["cause"], by_hand)))
+
+
+def _own(told: Mapping[str, Any]) -> list[Way]:
+    """Return the commands that end a problem, as its declaration has them."""
+    ways = [way for case in told.get("cases", ()) for way in case["ways"] if way["command"]]
+    return [Way(way["command"], f"{_FOREIGN if way['foreign'] else ''}{way['what']}") for way in ways]
 
 
 def _fitting(item: Mapping[str, Any], said: str) -> Iterator[str]:
@@ -154,23 +163,6 @@ def _fitting(item: Mapping[str, Any], said: str) -> Iterator[str]:
         case _:
             question = f"SELECT * FROM errors({quote(item['name'])})"  # noqa: S608 - it is shown, and not run
             yield shlex.join(["strandline", "query", question])
-
-
-def _parted(said: str, name: str) -> tuple[str, list[Way]]:
-    """Return what has happened, and the commands that a problem says, with the item where it leaves that out."""
-    ways = [Way(command, does) for does, command in _SAID.findall(said)]
-    why = _SAID.sub("", said)
-    return why, ways + [_way(_whole(command, why, name)) for command in dict.fromkeys(_QUOTED.findall(why))]
-
-
-def _whole(command: str, why: str, name: str) -> str:
-    if command == "strandline backfill":
-        of = re.search(r"`strandline backfill` of '([^']+)'", why)
-        return shlex.join([*command.split(), name, *([of[1]] if of else [])])
-    if command in _SHORT:
-        of = re.match(r"'([^']+)' has ", why)  # a view says whose records they are
-        return shlex.join([*command.split(), of[1] if of else name])
-    return command
 
 
 def _way(command: str) -> Way:

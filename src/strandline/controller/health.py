@@ -12,7 +12,7 @@ from strandline.controller.instances.replicas import ReplicaStatus
 from strandline.controller.instances.running import Running
 from strandline.controller.location.catalog import CatalogStore
 from strandline.controller.location.items import Collected, SharedSource, View
-from strandline.controller.published import NOTICES, PROBLEMS, REPLICAS, Published
+from strandline.controller.published import CASES, NOTICES, PROBLEMS, REPLICAS, Published
 from strandline.controller.standing import standing, waiting
 from strandline.errors import StrandlineError
 from strandline.frontier.antichain import Frontier
@@ -20,6 +20,7 @@ from strandline.instance.problems import Problems
 from strandline.persist.client import PersistClient
 from strandline.persist.handles.register import Register
 from strandline.persist.together.transactions import SHARD as TRANSACTIONS
+from strandline.problem import Case, cases_of, joined, known_by
 
 MERGES = "(merges)"
 """What problems of the large merges beside ticks are noted under."""
@@ -37,6 +38,7 @@ class Health:
         self._catalogs = catalogs
         self._problems = problems
         self.published_problems = Published(Register(PROBLEMS, client.clock, client.ids, client.consensus), str)
+        self.published_cases = Published(Register(CASES, client.clock, client.ids, client.consensus), tuple[Case, ...])
         self.published_notices = Published(Register(NOTICES, client.clock, client.ids, client.consensus), list[str])
         self.published_replicas = Published(
             Register(REPLICAS, client.clock, client.ids, client.consensus), dict[str, ReplicaStatus]
@@ -65,11 +67,16 @@ class Health:
         found = {name: why for name, why in found.items() if why} | self._standing | self._problems
         found |= {name: why for name, why in self.unadded.items() if name in found}
         for name, why in self.wrong.items():
-            found[name] = "; ".join(filter(None, (found.get(name), why)))
+            found[name] = joined((found.get(name, ""), why))
         for shard, problem in self._client.problems().items():
             if (owner := owners.get(shard)) is not None:  # else it was dropped
-                found[owner] = "; ".join(filter(None, (found.get(owner), f"shard {shard!r}: {problem}")))
+                found[owner] = joined((found.get(owner, ""), f"shard {shard!r}: {problem}"))
         return found
+
+    async def published(self) -> dict[str, str]:
+        """Return the problems that were published last, as `problems` does."""
+        cases = await self.published_cases.read()
+        return {n: known_by(said, cases.get(n, ())) for n, said in (await self.published_problems.read()).items()}
 
     async def publish(self, running: Running, epoch: int, time: int) -> None:
         """Learn what is behind the tick that ended at ``time``; let other processes read all that is known."""
@@ -78,7 +85,10 @@ class Health:
         catalog, until = self._catalogs.current, Frontier(time)
         self._standing = standing(catalog, self._problems, report.frontiers, until, going_on, report.notices)
         async with self._problems.of(STATUS):
-            await self.published_problems.publish(self.problems(), epoch)
+            problems = self.problems()
+            if cases := {name: found for name, said in problems.items() if (found := cases_of(said))}:
+                await self.published_cases.publish(cases, epoch)
+            await self.published_problems.publish(problems, epoch)
             await self.published_notices.publish(report.notices, epoch)
             if running.instances:
                 await self.published_replicas.publish(running.replicas(), epoch)

@@ -18,6 +18,10 @@ from strandline.errors import StoreError, Unavailable
 from strandline.persist.handles.register import Register
 
 PROBLEMS: Final = "problems"
+CASES: Final = "cases"
+"""What problems tell of, in a register of its own: processes of earlier versions read and write texts alone.
+
+Whoever reads a problem and its cases looks whether they tell the same, so cases of problems that have gone may stay."""
 NOTICES: Final = "notices"
 REPLICAS: Final = "replicas"
 T = TypeVar("T")
@@ -50,7 +54,7 @@ class Published(Generic[T]):
         self._turns += 1
         turn, doubtful = self._turns, self._doubtful
         self._published, self._doubtful = None, True
-        encoded = msgspec.json.encode((epoch, wanted))
+        encoded = msgspec.json.encode((epoch, wanted), enc_hook=str)
 
         said = False
 

@@ -82,6 +82,15 @@ class Connectors(Protocol):
         """
         ...
 
+    async def beside(
+        self, source: RunIngestion, files: Sequence[str], client: PersistClient, epoch: int
+    ) -> SourceReader:
+        """Return a reader of all files of ``source`` but ``files``, and but those that it goes on without already.
+
+        Raises as `pass_over`.
+        """
+        ...
+
     async def kept(self, source: RunIngestion, client: PersistClient, epoch: int) -> Sequence[str]:
         """Return the files that ``source`` goes on without and whose rows it has still.  Raises as `pass_over`."""
         ...

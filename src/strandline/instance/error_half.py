@@ -110,7 +110,7 @@ EXCEEDED: Final = Problem(
     "it holds {held} errors and errors_max is {most}, so nothing more is read; look at {item}_errors",
     Stopped.SOURCE,
     (
-        Way("dismiss them", "strandline source skip {item:shell} --apply"),
+        Way("look at them, and dismiss them with the command that this prints", "strandline source skip {item:shell}"),
         Way("allow as many", "ALTER {kind} {item:sql} SET (errors_max '{held}')"),
     ),
 )

@@ -204,7 +204,7 @@ class Instance:
             self._sources.add(
                 name,
                 command,
-                await Ingestion.open(client.clock, engine, reader, remap, outputs, patience, command.name),
+                await Ingestion.open(client.clock, engine, reader, remap, outputs, patience, name=command.name),
             )
             failing.pop_all()
 

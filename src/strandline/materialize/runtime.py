@@ -44,7 +44,7 @@ from strandline.materialize.reduced import Reduced
 from strandline.materialize.status import FAILED, REFILL_ALL, Counts, Moving, Status, unwatched
 from strandline.materialize.stores import second_row
 from strandline.materialize.transfer import Transfer
-from strandline.problem import Problem, Stopped
+from strandline.problem import Problem, Stopped, joined
 from strandline.store.beside import Beside, Inline
 
 Answer = TypeVar("Answer")
@@ -124,7 +124,7 @@ class Task:
             moving=self._moving,
             applied=self._applied,
             error=str(self._failure) or type(self._failure).__name__ if failed else None,
-            waits="; ".join(feed.waits for feed in self._feeds if feed.waits),
+            waits=joined(feed.waits for feed in self._feeds),
         )
 
     @property

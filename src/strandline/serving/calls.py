@@ -140,7 +140,7 @@ def called(desk: Desk, body: bytes) -> bytes:
         raise InvalidUsage(f"there is no call {asked.method!r}; there are {', '.join(sorted(_CALLS))}")
     try:
         with desk.cancellable(asked.handle):
-            return msgspec.json.encode(how(desk, asked.arguments))
+            return msgspec.json.encode(how(desk, asked.arguments), enc_hook=str)
     except (TypeError, KeyError, AttributeError) as error:
         raise InvalidUsage(f"{asked.method} does not take {dict(asked.arguments)}") from error
 

@@ -19,7 +19,7 @@ from functools import partial
 from typing import Final, TypeAlias
 
 from strandline.algebra.schema import Column
-from strandline.errors import SourceError, Unavailable
+from strandline.errors import SourceError, Unavailable, reason
 from strandline.frontier.antichain import Frontier, as_time, meet
 from strandline.frontier.gauge import Offsets
 from strandline.persist.handles.contents import Rows
@@ -58,7 +58,7 @@ class Ingestion:
         remap: RemapShard,
         outputs: Sequence[OutputShard],
         patience: Patience,
-        name: str = "s",
+        name: str,
     ) -> None:
         """``name``: the source's, for what messages advise."""
         self._name = name
@@ -79,7 +79,8 @@ class Ingestion:
         remap: RemapShard,
         outputs: Sequence[OutputShard],
         patience: Patience = PATIENT,
-        name: str = "s",
+        *,
+        name: str,
     ) -> Ingestion:
         """Return the ingestion, at the frontier where the last incarnation left it; nothing is read yet.
 
@@ -145,10 +146,10 @@ class Ingestion:
             known = (await self._remap.refresh()).frontier
             covered = await self._upstream.ask("how far it can be read", partial(self._probe, known), wait=wait)
         except Unavailable as error:
-            self._stalled, self._added = str(error), {}
+            self._stalled, self._added = reason(error), {}
             return Stalled(error)
         except SourceError as error:
-            self._stalled = str(error)
+            self._stalled = reason(error)
             self._added = {error.table: error.columns} if isinstance(error, ColumnsAdded) else {}
             # The reader may not know what another process has made durable meanwhile, and miss what upstream forgot.
             await self._resumption.follow(wait=wait)

@@ -208,7 +208,7 @@ class Surroundings:
     ``progress`` opens the record shard that is its own, under ``epoch``. ``evolving``: the tables that get the
     columns that upstream gets (`gained`). ``altering``: how the statement begins that adds columns to a table, as
     ``ALTER TABLE `t```. ``later``: the columns that each table has got since it was created: what is older upstream
-    has none of them.
+    has none of them.  ``left_out``: files that are not read, although the source has not gone on without them yet.
     """
 
     clock: Clock
@@ -223,6 +223,7 @@ class Surroundings:
     later: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     name: str = ""
     collections: Mapping[str, str] = field(default_factory=dict)
+    left_out: Sequence[str] = ()
 
     @property
     def schema(self) -> Schema:

@@ -22,7 +22,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Final
 
-from strandline.errors import CorruptionError, SourceError, Unavailable
+from strandline.errors import CorruptionError, SourceError, Unavailable, reason
 from strandline.frontier.antichain import MINIMUM, Frontier, meet
 from strandline.frontier.gauge import Offsets
 from strandline.persist.handles.write import WriteHandle
@@ -87,7 +87,7 @@ class ResumptionFrontier:
         try:
             await self._upstream.tell("what it may forget", partial(self._tell, resume, durable), wait=wait)
         except (SourceError, Unavailable) as error:
-            self.problem, self._told_ms = str(error), None  # the next chance is as good as any
+            self.problem, self._told_ms = reason(error), None  # the next chance is as good as any
 
     async def _tell(self, resume: Offsets, durable: Frontier) -> None:
         await self._reader.commit(resume)

@@ -21,7 +21,7 @@ from typing import Final, TypeAlias
 from msgspec import structs
 
 from strandline.algebra.schema import Schema
-from strandline.errors import CorruptionError, DefinitionError, SourceError, Unavailable
+from strandline.errors import CorruptionError, DefinitionError, SourceError, Unavailable, reason
 from strandline.frontier.antichain import MINIMUM, Frontier, as_time
 from strandline.frontier.gauge import Offsets
 from strandline.persist.handles.contents import Rows, StageRequest
@@ -40,7 +40,7 @@ from strandline.sources.status import OutputStatus
 
 KEYLESS: Final = Problem(
     "key-not-declared",
-    "{why}",
+    "rows cannot be told by the key that is declared: {why}",
     Stopped.TABLE,
     (Way("drop the table, and create it with the columns of its key"),),
 )
@@ -295,7 +295,7 @@ class Steps:
 
     def _stall(self, error: SourceError | Unavailable) -> Stalled:
         added = error.columns if isinstance(error, ColumnsAdded) else ()
-        self._status = replace(self._status, stalled=str(error), added=added)
+        self._status = replace(self._status, stalled=reason(error), added=added)
         return Stalled(error)
 
 

@@ -6,7 +6,7 @@ A reader or a driver is an entry in its own file, which is imported when it is c
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
@@ -179,6 +179,14 @@ class Readers:
         options = understood(f"source {source.name!r}", kind.options, source.options, resolve=_resolved)
         return await kind.pass_over(options, self._given(source, client, epoch), file, withdrawn=withdrawn)
 
+    async def beside(
+        self, source: RunIngestion, files: Sequence[str], client: PersistClient, epoch: int
+    ) -> SourceReader:
+        """See `Connectors.beside`."""
+        if named(READERS, "connector", source.connector).pass_over is None:
+            raise DefinitionError(f"source {source.name!r} reads no files that it could go on without")
+        return await self._opened(source, replace(self._given(source, client, epoch), left_out=files))
+
     async def kept(self, source: RunIngestion, client: PersistClient, epoch: int) -> Sequence[str]:
         """See `Connectors.kept`."""
         kind = named(READERS, "connector", source.connector)
@@ -213,10 +221,13 @@ class Readers:
 
     async def reader(self, source: RunIngestion, client: PersistClient, epoch: int) -> SourceReader:
         """See `Connectors.reader`."""
+        return await self._opened(source, self._given(source, client, epoch))
+
+    async def _opened(self, source: RunIngestion, given: Surroundings) -> SourceReader:
         kind = named(READERS, "connector", source.connector)
         options = understood(f"source {source.name!r}", kind.options, source.options, resolve=_resolved)
         require(f"source {source.name!r}", kind.needs(options))
-        return await kind.open(options, self._given(source, client, epoch))
+        return await kind.open(options, given)
 
     async def release(self, source: RunIngestion, others: Sequence[str], client: PersistClient, epoch: int) -> str:
         """See `Connectors.release`."""

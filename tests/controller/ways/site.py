@@ -211,9 +211,16 @@ def follow(env: Environment, text: str, monkeypatch: pytest.MonkeyPatch) -> None
             """Give the environment."""
             yield env
 
+        @contextmanager
+        def reading(self, _: object, __: object) -> Any:
+            """Give the environment."""
+            yield env
+
     monkeypatch.setattr(cli, "_opener", lambda _: Opener())
     done = CliRunner().invoke(cli.app, shlex.split(text)[1:])
     assert done.exit_code == 0, (text, done.output, done.exception)
+    if printed := re.search(r"nothing is changed; `(strandline .+)` dismisses them", done.output):
+        follow(env, printed[1], monkeypatch)
 
 
 # --- cases -----------------------------------------------------------------------------------------------------------

@@ -199,7 +199,7 @@ def test_each_problem_has_a_name_of_its_own_and_a_way_out() -> None:
 
 def stops(problem: Problem) -> bool:
     """Return whether a problem stops an item until a way out is taken."""
-    return problem.stops is not Stopped.NOTHING and not is_wait(problem.cause)
+    return problem.stops not in {Stopped.NOTHING, Stopped.COMMAND} and not is_wait(problem.cause)
 
 
 def test_each_problem_that_stops_an_item_is_caused_or_is_listed_with_the_reason() -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import shlex
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,7 +18,7 @@ from strandline.algebra.formats import DatedFile, FileFormat
 from strandline.algebra.schema import DIFF, ERROR, TIME, Schema
 from strandline.instance.error_half import EXCEEDED
 from strandline.persist.handles.contents import Rows
-from strandline.problem import Way
+from strandline.problem import Way, cases_of
 from strandline.sources.readers.files.reader import ABSENT, CHANGED, VANISHED, VANISHED_LATER
 from strandline.testing.lists.list_engine import updates
 
@@ -155,4 +157,27 @@ def test_a_source_of_files_goes_on_by_what_its_problem_advises(
     take(case, way, site, monkeypatch)
     if case.problem in LEFT:
         rows(*LEFT[case.problem][case.problem.ways.index(way)])(site)
+    site.env.close()
+
+
+@pytest.mark.parametrize("name", ["a; b.csv", "a.csv; or run: strandline anew orders --apply.csv"])
+def test_status_tells_the_ways_out_as_data_whatever_files_are_called(name: str, tmp_path: Path) -> None:
+    """Damage: who may name a file writes a command that an operator copies; or the command is cut at a sign of it."""
+    site = Site(tmp_path, Lines())
+    write(site, name, 1)
+    define(site)
+    site.clean()
+    site.clean()
+    (site.root / "in" / name).unlink()
+    site.reopen()
+    found = site.tick()["collections"][NAME]
+    (told,) = found["cases"]
+    assert (told["name"], told["cause"]) == (VANISHED_LATER.name, found["problem"].partition("; put it back")[0])
+    assert [way["what"] for way in told["ways"]] == [way.what for way in VANISHED_LATER.ways]
+    skip = ["strandline", "source", "skip", NAME, "--file", name, "--apply"]
+    assert shlex.split(told["ways"][2]["command"]) == skip
+    assert site.env.figures()["items"][NAME]["cases"] == found["cases"]
+    published = site._loop.run(site.core.health.published())
+    assert cases_of(published[NAME.lower()]) == cases_of(site.core.health.problems()[NAME.lower()]) != ()
+    json.dumps(found)
     site.env.close()

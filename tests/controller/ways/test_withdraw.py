@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.controller.ways.site import Site, follow
 from tests.controller.ways.test_files import NAME, Lines, define, write
 
-from strandline.errors import DefinitionError, InvalidUsage, SourceError
+from strandline.errors import DefinitionError, InvalidUsage, Unavailable
+from strandline.instance.instance import Instance
 
 A, B, C = "a.csv", "b.csv", "c.csv"
 
@@ -94,7 +96,7 @@ def test_a_file_that_another_takes_rows_back_of_is_refused(site: Site) -> None:
     remove(site, A)
     with pytest.raises(InvalidUsage, match="other files .* take back rows of these"):
         site.env.withdraw(NAME, [A], apply=True)
-    site.clean()
+    assert "vanished" in site.tick()["problems"][NAME], "it was not passed over"
     assert site.rows("v") == [(2,), (2,), (2,), (3,), (4,)]
 
 
@@ -103,10 +105,55 @@ def test_where_other_files_are_gone_nothing_is_withdrawn(site: Site) -> None:
     filled(site, ", retain 'false'")
     remove(site, A, B)
     site.clean()
-    with pytest.raises(SourceError, match=f"'{B}' vanished"):
+    with pytest.raises(
+        InvalidUsage, match=f"rows of '{A}' cannot be told .*: file '{B}' vanished .*nothing is changed"
+    ):
         site.env.withdraw(NAME, [A], apply=True)
     site.clean()
     assert len(site.rows("v")) == 6
+    write(site, A, 1, 2, 2)
+    write(site, B, 2, 3)
+    site.execute(f"ALTER SOURCE `{NAME}` SET (retain 'true')")
+    site.reopen()
+    site.clean()
+    remove(site, A)
+    assert "vanished" in site.tick()["problems"][NAME], "it was not passed over"
+
+
+def test_files_that_do_not_read_as_they_did_are_refused(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Damage: a command that withdraws rows inserts others, as of a column that the files had before the source did."""
+    filled(site)
+    remove(site, A)
+    decode = Lines.decode
+
+    async def otherwise(self: Lines, files: Any, schema: Any, form: Any, *, locate: bool) -> Any:
+        return await decode(self, [*files, *files], schema, form, locate=locate)
+
+    with monkeypatch.context() as read:
+        read.setattr(Lines, "decode", otherwise)
+        with pytest.raises(InvalidUsage, match="it does not have 3 row.* nothing is changed"):
+            site.env.withdraw(NAME, [A], apply=True)
+    assert "vanished" in site.tick()["problems"][NAME], "it was not passed over"
+    assert len(site.rows("v")) == 6
+
+
+def test_a_try_that_lost_looks_anew(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Damage: what another process did meanwhile is done twice, and the collection is negative."""
+    filled(site)
+    remove(site, A)
+    dismiss, calls = Instance.dismiss, 0
+
+    async def lost(self: Instance, item: str, rows: Any, time: int) -> None:
+        nonlocal calls
+        calls += 1
+        await dismiss(self, item, rows, time)
+        if calls == 1:
+            raise Unavailable("another instance has done the same")
+
+    monkeypatch.setattr(Instance, "dismiss", lost)
+    site.env.withdraw(NAME, [A], apply=True)
+    site.clean()
+    assert (calls, site.rows("v")) == (1, [(2,), (3,), (4,)])
 
 
 def test_errors_that_were_dismissed_stay_so_and_others_stay(site: Site) -> None:

@@ -546,14 +546,14 @@ class Place:
         sequence = await FileSequence.open(await (client or self.client()).records("files", 1), 1)
         options = FileOptions(path=str(self.root), format=self.encoding, settle=0)
         folder = LocalFolder(*root_and_pattern(options.path), self.clock)
-        return FileReader(self.clock, folder, sequence, self.files, PAIR, options)
+        return FileReader(self.clock, folder, sequence, self.files, PAIR, options, name="s")
 
     async def ingestion(self):
         client = self.client()
         remap = await RemapShard.open(await client.records("remap", 1), 1)
         data = await client.writer("data", 1, schema=PAIR.ddl)
         reader, output = await self.reader(client), OutputShard("", PAIR, data)
-        return await Ingestion.open(self.clock, self.engine, reader, remap, [output])
+        return await Ingestion.open(self.clock, self.engine, reader, remap, [output], name="s")
 
     def write(self, name, text):
         (self.root / name).write_text(text)

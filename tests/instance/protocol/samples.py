@@ -78,6 +78,7 @@ from strandline.instance.protocol.messages import (
 )
 from strandline.materialize.protocol.task import Binding, MaterializationSpec
 from strandline.persist.shard.batch import Digest
+from strandline.problem import Case, Way
 
 DEEP: Final = 40
 """Deeper than what is sent as text."""
@@ -247,6 +248,7 @@ EXAMPLES: Final[Mapping[str, Any]] = {
         {"shard-1": ("w-1", "w-2")},
         {"counters": ("step/v/window/full",)},
         added={"orders": (Column("note", "string"),)},
+        cases={"src": (Case("file-gone", "gone", (Way("add it", "ALTER PUBLICATION p ADD TABLE t", foreign=True),)),)},
     ),
     "Reconciled": Reconciled(1, {"plan": 2}, 3, 4),
     "PeekResponse": PeekResponse("u-1", b"ARROW1"),

@@ -6,10 +6,12 @@ from strandline.compute.sink.disagreement import Disagreement
 from strandline.controller.instances.link import Heard
 from strandline.frontier.antichain import EMPTY, Frontier
 from strandline.instance.protocol.codec import decode, encode
-from strandline.instance.protocol.messages import Frontiers
+from strandline.instance.protocol.messages import Frontiers, Status
 from strandline.instance.replica.reporting import Reporter, Standing
 from strandline.persist.shard.batch import Digest
+from strandline.problem import Problem, Stopped, Way, cases_of
 
+GONE = Problem("gone", "{file!r} is gone", Stopped.SOURCE, (Way("skip it", "strandline source skip {file:shell}"),))
 DISAGREED = Disagreement(Frontier(3), EMPTY, Digest(1, 2), Digest(3, 4))
 
 
@@ -54,3 +56,21 @@ def test_a_turn_is_reported_again_when_turns_are_counted_anew() -> None:
     assert not reporter.changes(Standing(advanced=7))
     reporter.begin_turns()
     assert reporter.changes(Standing(advanced=7)) == [Frontiers({}, {}, 7, ())]
+
+
+def test_what_a_problem_tells_of_is_known_beside_it() -> None:
+    """Damage: of what runs in a replica the console shows no way out; or the ways of the problem before."""
+    said = GONE.said(file="a; b")
+    found = heard(Standing(problems={"s": said, "v": "it is full"}))
+    assert [cases_of(found.problems[name]) for name in ("s", "v")] == [said.cases, ()]
+    found = heard(Standing(problems={"s": said}), Standing(problems={"s": "it is full"}))
+    assert (found.problems, cases_of(found.problems["s"])) == ({"s": "it is full"}, ())
+
+
+def test_the_text_of_a_peer_that_sends_no_cases_stands_alone() -> None:
+    """Damage: a replica of the version before cannot say what stands in its way."""
+    found, said = Heard(), GONE.said(file="a")
+    found.learn(Status(problems={"s": str(said)}), 1)
+    assert (found.problems["s"], cases_of(found.problems["s"])) == (said, ())
+    found.learn(Status(problems={"s": "something else"}, cases={"s": said.cases}), 1)
+    assert cases_of(found.problems["s"]) == (), "what tells of something else is not believed"

@@ -311,9 +311,11 @@ _make_feed = CollectionFeed.__init__
 
 
 @bug("an endpoint goes on with the good rows though it is to wait", (CollectionFeed, "__init__"))
-def endpoint_impatient(self: CollectionFeed, reader: Any, since: Any, engine: Any, *, continues: bool = False) -> None:
+def endpoint_impatient(
+    self: CollectionFeed, reader: Any, since: Any, engine: Any, *, item: str, continues: bool = False
+) -> None:
     """Never wait."""
-    _make_feed(self, reader, since, engine, continues=True)
+    _make_feed(self, reader, since, engine, continues=True, item=item)
 
 
 _advance_checkpoint = Checkpoint.advance

@@ -107,7 +107,7 @@ class SourceWorld(Room[Seat]):
         seat.data = await seat.client.writer(DATA, epoch, schema=MESSAGES.ddl)
         reader, engine = _Reader(self), ListEngine(seat.client.blob)
         output = OutputShard("", MESSAGES, seat.data)
-        seat.ingestion = await Ingestion.open(_Leaping(), engine, reader, seat.remap, [output])
+        seat.ingestion = await Ingestion.open(_Leaping(), engine, reader, seat.remap, [output], name="s")
 
     def memory(self, seat: Seat) -> Hashable:
         """Return the newest states that it knows, its bindings, and what it may have read before."""

@@ -68,7 +68,7 @@ class TablesWorld(IngestedWorld):
         reader = Reader(self, mine) if simulated else TablesReader(self.upstream)
         engine = ListEngine(client.blob)
         mine.durable = {table: await self.durable(table) for table in mine.tables}
-        return await Ingestion.open(client.clock, engine, reader, remap, outputs), mine
+        return await Ingestion.open(client.clock, engine, reader, remap, outputs, name="s"), mine
 
     def read_by(self, table: str, each: Slice) -> set[Place]:
         """Return what reading a slice of a table delivers; a snapshot is none of it."""

@@ -78,10 +78,10 @@ class WebhookWorld(IngestedWorld):
         output = OutputShard("", SCHEMA, await client.writer(NUMBERS, epoch, schema=SCHEMA.ddl))
         mine.read = read_before(self.delivered, remap.remap, [output])
         shard = await client.records(INBOX, epoch)
-        inbox = await Inbox.open(client.clock, shard, epoch, room=ROOM, remember_ms=REMEMBER_MS)
+        inbox = await Inbox.open(client.clock, shard, epoch, room=ROOM, remember_ms=REMEMBER_MS, name="s")
         reader = Reader(self, mine, inbox)
         mine.durable = {"": await self.durable("")}
-        opened = await Ingestion.open(client.clock, ListEngine(client.blob), reader, remap, [output])
+        opened = await Ingestion.open(client.clock, ListEngine(client.blob), reader, remap, [output], name="s")
         if simulated:
             self.inboxes.append(inbox)
         return opened, mine

@@ -66,7 +66,7 @@ class Place:
         data = await client.writer("data", 1, schema=SCHEMA.ddl, sort=sort_of(Keyed(KEY)))
         engine = ListEngine(fuse.guard(self.blob))
         reader = fuse.guard(KeyedLogReader(self.upstream, engine))
-        return await Ingestion.open(self.clock, engine, reader, remap, [OutputShard("", SCHEMA, data)])
+        return await Ingestion.open(self.clock, engine, reader, remap, [OutputShard("", SCHEMA, data)], name="s")
 
     async def tick(self, ingestion, time, *, step=True):
         self.clock.now += PERIOD_MS

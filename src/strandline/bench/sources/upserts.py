@@ -179,6 +179,10 @@ class _Logs:
     async def ask_wider(self, source: RunIngestion, client: PersistClient, epoch: int) -> None:
         """See `Connectors.ask_wider`: every column can be read."""
 
+    async def beside(self, source: RunIngestion, files: Sequence[str], client: PersistClient, epoch: int) -> _LogReader:
+        """See `Connectors.beside`: there are none."""
+        raise DefinitionError(f"source {source.name!r} reads no files")
+
     async def kept(self, source: RunIngestion, client: PersistClient, epoch: int) -> Sequence[str]:
         """See `Connectors.kept`: there are none."""
         return ()

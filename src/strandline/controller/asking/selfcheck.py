@@ -77,7 +77,6 @@ FAILED: Final = Problem(
     "self-check-failed",
     "the self-check failed: {why}",
     Stopped.NOTHING,
-    (Way("it is made again at its next turn"),),
 )
 
 
@@ -209,7 +208,7 @@ class SelfCheck:
         """Have the view recomputed whole: the next tick opens it anew, and its step appends what is wrong with it."""
         await self._change(
             name,
-            distrusted=DISTRUSTED.said(found=found, item=self._view(name).name),
+            distrusted=str(DISTRUSTED.said(found=found, item=self._view(name).name)),
         )
 
     async def _change(self, name: str, **fields: str) -> None:

@@ -9,14 +9,15 @@ later stays.
 
 A file that is gone, or was changed for good, stops its source; the operator may have it go on without that file, and
 have its rows withdrawn.  No row says which file it is of.  So all other files are read once more, and what the source
-has beyond them is withdrawn.
+has beyond them is withdrawn.  They are read before anything is noted: if the rows cannot be told, nothing is changed.
+Errors stay, since they can be dismissed.
 """
 
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
 from sqlglot import exp
@@ -30,7 +31,7 @@ from strandline.controller.core import Core
 from strandline.controller.holding import Hold
 from strandline.controller.location.catalog import unknown
 from strandline.controller.location.items import Fed, SharedSource, Source
-from strandline.errors import InvalidUsage, Unavailable
+from strandline.errors import InvalidUsage, SourceError, Unavailable, reason
 from strandline.frontier.antichain import Frontier, as_time
 from strandline.instance import error_half
 from strandline.instance.commands import RunIngestion
@@ -39,8 +40,8 @@ from strandline.persist.handles.contents import Half, Rows
 from strandline.persist.handles.read import ReadHandle
 from strandline.persist.handles.write import WriteHandle
 from strandline.persist.shard.patience import Deadline
-from strandline.problem import Problem, Stopped, Way
-from strandline.sources.reader import TakenBack
+from strandline.problem import cases_of
+from strandline.sources.reader import SourceReader, TakenBack
 from strandline.sources.reclock import NOTHING_READ, Slice
 from strandline.sources.remap import RemapShard
 from strandline.sources.steps import withdraw
@@ -51,13 +52,6 @@ POLL_S: Final = 0.1
 TRIES: Final = 5
 """How often errors are withdrawn in a race with the replicas that ingest."""
 
-KEPT: Final = Problem(
-    "files-passed-over",
-    "the source goes on without {others}, whose rows it has, and they cannot be told from those of these files",
-    Stopped.NOTHING,
-    (Way("withdraw them together", "{command}"),),
-)
-"""A command is refused for it."""
 _FAILED: Final = "__failed"
 _TEXT: Final = "error"
 _TEXTS: Final = Schema((Column(_TEXT, "string"),))
@@ -66,8 +60,8 @@ _TEXTS: Final = Schema((Column(_TEXT, "string"),))
 async def skip(core: Core, name: str, as_of: int | None, *, apply: bool, file: str = "") -> dict[str, Any]:
     """Return the errors that a source has at ``as_of`` (None: the latest time); ``apply``: and dismiss them.
 
-    ``file``: that file instead (`without`).  Asked again, it finds that all have left: to dismiss them twice is to
-    dismiss them once.
+    ``file``: that file instead (`go_on_without`).  Asked again, it finds that all have left: to dismiss them twice is
+    to dismiss them once.
 
     Raises:
         DefinitionError: there is no such source; with candidates.
@@ -77,26 +71,25 @@ async def skip(core: Core, name: str, as_of: int | None, *, apply: bool, file: s
         SourceError, Unavailable: it is to be applied, and the source stands still.
     """
     if file:
-        return await without(core, name, [file], apply=apply, withdraws=False)
+        return await go_on_without(core, name, [file], apply=apply, withdraws=False)
     source = core.catalog.find(name)
     if not isinstance(source, Fed):
         core.catalog.collection(name)  # which says what the tables of a source are, if it has some
         raise unknown("source", name, (n for n, item in core.catalog.items.items() if isinstance(item, Fed)))
     feeding = await _feeding(core, source) if apply else None
-    upper = None if feeding is None else await _caught_up(core, source, feeding)
+    if feeding is not None:
+        await _caught_up(core, source, feeding)
     reader = await core.readers.of(source.name)
     latest = await reads.latest(core, [reader])
     time = latest if as_of is None else as_of
     seen = await error_half.tally(core.engine, reader, time)
     dismissed = None
-    if feeding is not None and upper is not None and seen["rows"]:
-        dismissed = await _dismiss(core, feeding, reader, upper, time, latest, count=seen["rows"])
+    if feeding is not None and seen["rows"]:
+        dismissed = await _dismiss(core, source, feeding, reader, time, seen["rows"])
     return {"source": source.name, "as_of": time, **seen, "applied": apply, "dismissed_at": dismissed}
 
 
-async def without(
-    core: Core, name: str, files: Sequence[str], *, apply: bool, withdraws: bool = True
-) -> dict[str, Any]:
+async def go_on_without(core: Core, name: str, files: Sequence[str], *, apply: bool, withdraws: bool) -> dict[str, Any]:
     """Return a source and files that it is to go on without; ``apply``: and have it go on.  ``was``: what they were.
 
     Nothing more of the files is read.  What is durable of them stays; ``withdraws``: it is withdrawn, and ``withdrawn``
@@ -104,8 +97,9 @@ async def without(
 
     Raises:
         DefinitionError: there is no such source, with candidates; it has taken no such file, or reads none.
-        InvalidUsage: it is to be applied, and this environment does not write; or the files' rows cannot be told.
-        SourceError, Unavailable: rows are to be withdrawn, and the source stands still, or another file is gone.
+        InvalidUsage: it is to be applied, and this environment does not write; or the files' rows cannot be told, as
+            where another file is gone, too: nothing was changed.
+        Unavailable: rows are to be withdrawn, and the source stands still.
     """
     if not files:
         raise InvalidUsage("name the files whose rows are to be withdrawn")
@@ -121,15 +115,31 @@ async def without(
     epoch = writing.reads_under(source.name.lower())
     others = sorted({*await connectors.kept(wanted, core.client, epoch)} - {*files}) if withdraws else []
     if others:
-        raise InvalidUsage(KEPT.said(others=", ".join(map(repr, others)), command=_together(source, others, files)))
-    was = [await connectors.pass_over(wanted, file, core.client, epoch) for file in files]
-    withdrawn = None
-    if withdraws:
-        assert isinstance(source, Source), "a source of files is a collection"
-        withdrawn = await _withdraw(core, source, wanted, epoch)
-        for file in files:
-            await connectors.pass_over(wanted, file, core.client, epoch, withdrawn=True)
+        raise InvalidUsage(
+            f"the source goes on without {', '.join(map(repr, others))}, whose rows it has, and they cannot be told "
+            f"from those of these files; withdraw them together: {_together(source, others, files)}"
+        )
+    if not withdraws:
+        was = [await connectors.pass_over(wanted, file, core.client, epoch) for file in files]
+        return found | {"was": was, "applied": True}
+    assert isinstance(source, Source), "a source of files is a collection"
+    reader = await connectors.beside(wanted, files, core.client, epoch)
+    rest = _Rest(core, source, reader, files, epoch)
+    try:
+        await rest.beyond(0)
+        was = [await connectors.pass_over(wanted, file, core.client, epoch) for file in files]
+        withdrawn = await _withdraw(core, source, rest)
+    finally:
+        rest.hold.give_back()
+        await reader.close()
+    for file in files:
+        await connectors.pass_over(wanted, file, core.client, epoch, withdrawn=True)
     return found | {"was": was, "withdrawn": withdrawn, "applied": True}
+
+
+def _cause(error: SourceError) -> str:
+    """Return what has happened, without the ways out of it."""
+    return "; ".join(case.cause for case in cases_of(reason(error))) or str(error)
 
 
 def _together(source: Source | SharedSource, others: Sequence[str], files: Sequence[str]) -> str:
@@ -137,19 +147,36 @@ def _together(source: Source | SharedSource, others: Sequence[str], files: Seque
     return shlex.join(["strandline", "source", "skip", source.name, *named, "--withdraw", "--apply"])
 
 
-async def _withdraw(core: Core, source: Source, wanted: RunIngestion, epoch: int) -> int:
-    """Withdraw the rows that a source has beyond those of its files, and return how many these are."""
-    feeding, hold, engine, writing = await _feeding(core, source), Hold(), core.engine, core.require_writing()
-    upper = await _caught_up(core, source, feeding)
-    handle, schema = await core.readers.of(source.name), source.schema
-    latest = await reads.latest(core, [handle])
-    remap = await RemapShard.open(await core.client.records(source.remap, epoch), epoch)
-    reader = await core.assembly.connectors.reader(wanted, core.client, epoch)
-    try:
-        writing.oracle.passed(as_time(upper))
-        at, bound = writing.oracle.next(), (await remap.refresh()).frontier
-        there = await reader.read([Slice(at, NOTHING_READ, bound)], table="", locate=False)
-        held, errors = [await reads.updates(core, handle, latest, hold, half) for half in (Half.OK, Half.ERR)]
+@dataclass(frozen=True)
+class _Rest:
+    """The other files of a source, of which ``files`` are not read."""
+
+    core: Core
+    source: Source
+    reader: SourceReader
+    files: Sequence[str]
+    epoch: int
+    hold: Hold = field(default_factory=Hold)
+
+    async def beyond(self, at: int) -> tuple[Rows, int]:
+        """Return the rows that the source has beyond the other files, as updates of time ``at``, and their number.
+
+        ``at``: or its latest time, if that is later.  It has them at its latest time, so what is bound and not durable
+        yet is no difference.
+
+        Raises `InvalidUsage` if the source lacks rows of the other files, or one of these cannot be read.
+        """
+        core, schema, engine = self.core, self.source.schema, self.core.engine
+        handle = await core.readers.of(self.source.name)
+        latest = await reads.latest(core, [handle])
+        at = max(at, latest)
+        remap = await RemapShard.open(await core.client.records(self.source.remap, self.epoch), self.epoch)
+        bound = remap.remap.offsets_at(latest)
+        try:
+            there = await self.reader.read([Slice(at, NOTHING_READ, bound)], table="", locate=False)
+        except SourceError as error:
+            raise self._untold(f"{_cause(error)}; withdraw the rows of both together, or put it back") from error
+        held, errors = [await reads.updates(core, handle, latest, self.hold, half) for half in (Half.OK, Half.ERR)]
 
         async def good(frames: Sequence[Rows], *, negate: Sequence[bool]) -> Rows:
             """Return the rows of ``frames`` that are no errors: those of ``errors`` show that some may be."""
@@ -158,20 +185,57 @@ async def _withdraw(core: Core, source: Source, wanted: RunIngestion, epoch: int
             right = Filter(Get("rows", names), Scalar(exp.Is(this=column(_FAILED), expression=exp.Null())))
             return await engine.evaluate(Project(right, columns(schema.names)), {"rows": both})
 
-        takes_back = isinstance(reader.records(""), TakenBack)
+        takes_back = isinstance(self.reader.records(""), TakenBack)
         if takes_back and (await engine.differences(await good([there], negate=[False]), schema)).missing:
-            raise InvalidUsage(
-                f"other files of {source.name!r} take back rows of these, so their rows cannot be withdrawn alone: "
-                "they stay, and the source goes on without the files"
-            )
+            raise self._untold("other files take back rows of these")
         change = await good([held, there], negate=[False, True])
         found = await engine.differences(change, schema)
-        if found.extra or found.missing:
+        if found.missing:
+            raise self._untold(f"it does not have {found.missing} row(s) that its other files have now")
+        return change, found.extra
+
+    def _untold(self, why: str) -> InvalidUsage:
+        named = ", ".join(map(repr, self.files))
+        return InvalidUsage(
+            f"the rows of {named} cannot be told from those of other files of {self.source.name!r}: {why}; nothing is "
+            "changed; without --withdraw, the source goes on without the file, and its rows stay"
+        )
+
+
+async def _withdraw(core: Core, source: Source, rest: _Rest) -> int:
+    """Withdraw the rows that a source has beyond those of its files, and return how many these are."""
+    count = 0
+
+    async def beyond(at: int) -> Rows | None:
+        nonlocal count
+        change, count = await rest.beyond(at)
+        return change if count else None
+
+    await _append(core, source, await _feeding(core, source), beyond)
+    return count
+
+
+async def _append(
+    core: Core, source: Fed, feeding: _Feeding, found: Callable[[int], Awaitable[Rows | None]]
+) -> int | None:
+    """Withdraw what is ``found`` for a new time, and return that; None if nothing is found.
+
+    Each try looks anew: what went on meanwhile may have changed what is to be withdrawn.
+    """
+    oracle = core.require_writing().oracle
+    for left in reversed(range(TRIES)):
+        oracle.passed(as_time(await _caught_up(core, source, feeding)))
+        at = oracle.next()
+        if (change := await found(at)) is None:
+            return None
+        try:
             await feeding.dismiss(change, at)
-        return found.extra
-    finally:
-        hold.give_back()
-        await reader.close()
+        except Unavailable:
+            if not left:
+                raise
+        else:
+            return at
+    raise AssertionError("the last try returns or raises")
 
 
 class _Feeding(Protocol):
@@ -180,8 +244,8 @@ class _Feeding(Protocol):
     async def catch_up(self) -> Frontier | None:
         """Return how far the collection is, once all that is bound is durable; None: it does not come there."""
 
-    async def dismiss(self, errors: Rows, at: int) -> int:
-        """Withdraw errors at ``at``, or later, and return when."""
+    async def dismiss(self, errors: Rows, at: int) -> None:
+        """Withdraw errors at ``at``.  Raises `Unavailable` if the collection went on meanwhile: nothing is changed."""
 
 
 @dataclass(frozen=True)
@@ -195,10 +259,9 @@ class _Here:
         """See `_Feeding`."""
         return await self.instance.catch_up(self.item)
 
-    async def dismiss(self, errors: Rows, at: int) -> int:
+    async def dismiss(self, errors: Rows, at: int) -> None:
         """See `_Feeding`."""
         await self.instance.dismiss(self.item, errors, at)
-        return at
 
 
 @dataclass(frozen=True)
@@ -222,20 +285,9 @@ class _Elsewhere:
                 return None
             await clock.sleep(POLL_S)
 
-    async def dismiss(self, errors: Rows, at: int) -> int:
+    async def dismiss(self, errors: Rows, at: int) -> None:
         """See `_Feeding`: a replica may make the time durable first that was bound for it."""
-        oracle = self.core.require_writing().oracle
-        for left in reversed(range(TRIES)):
-            try:
-                await withdraw(errors, at, self.source.schema, self.data, self.remap, self.core.engine)
-            except Unavailable:
-                if not left:
-                    raise
-                oracle.passed(as_time(await _caught_up(self.core, self.source, self)))
-                at = oracle.next()
-            else:
-                break
-        return at
+        await withdraw(errors, at, self.source.schema, self.data, self.remap, self.core.engine)
 
 
 async def _feeding(core: Core, source: Fed) -> _Feeding:
@@ -261,14 +313,14 @@ async def _caught_up(core: Core, source: Fed, feeding: _Feeding) -> Frontier:
 
 
 async def _dismiss(
-    core: Core, feeding: _Feeding, reader: ReadHandle, upper: Frontier, seen_at: int, latest: int, *, count: int
+    core: Core, source: Fed, feeding: _Feeding, reader: ReadHandle, seen_at: int, count: int
 ) -> int | None:
     """Withdraw the ``count`` errors of ``seen_at`` at a new time, and return that; None if all have left already."""
-    hold, engine, writing = Hold(), core.engine, core.require_writing()
-    writing.oracle.passed(as_time(upper))
-    at = writing.oracle.next()
-    try:
-        seen, now = [await reads.snapshot(core, reader, time, hold, Half.ERR) for time in (seen_at, latest)]
+    hold, engine = Hold(), core.engine
+
+    async def still(at: int) -> Rows | None:
+        times = seen_at, await reads.latest(core, [reader])
+        seen, now = [await reads.snapshot(core, reader, time, hold, Half.ERR) for time in times]
         left = await engine.union(reader.schema, [now, seen], advance=at, negate=[False, True])
         texts = await engine.evaluate(Get("errors", ((_TEXT, ERROR),)), {"errors": left})
         gone = (await engine.differences(texts, _TEXTS)).missing
@@ -278,6 +330,9 @@ async def _dismiss(
             raise InvalidUsage(
                 f"some errors that {reader.name!r} had at {seen_at} were withdrawn since; look at its present errors"
             )
-        return await feeding.dismiss(seen, at)
+        return seen
+
+    try:
+        return await _append(core, source, feeding, still)
     finally:
         hold.give_back()

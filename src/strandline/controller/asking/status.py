@@ -40,6 +40,7 @@ from strandline.persist.notices.notify import Notifier
 from strandline.persist.notices.push import PushClient
 from strandline.persist.shard.state import ShardState
 from strandline.persist.shard.trace import due
+from strandline.problem import told
 
 
 async def status(core: Core) -> dict[str, Any]:
@@ -109,14 +110,14 @@ async def status(core: Core) -> dict[str, Any]:
         "instances": await _instances(core),
         "next": await _next(core),
         "waiting": said.waiting,
-        "problems": said.problems,
+        "problems": {name: str(why) for name, why in said.problems.items()},
     }
 
 
 async def _states(core: Core, report: Report | None) -> words.States:
     if report is not None:
         return words.states(core.health.problems(), report.notices)
-    return words.states(await core.health.published_problems.read(), await core.health.published_notices.read())
+    return words.states(await core.health.published(), await core.health.published_notices.read())
 
 
 def _said(name: str, said: words.States) -> dict[str, Any]:
@@ -124,7 +125,7 @@ def _said(name: str, said: words.States) -> dict[str, Any]:
     return {
         "notices": said.notices.get(name, []),
         "waiting": said.waiting.get(name),
-        "problem": said.problems.get(name),
+        **told(said.problems.get(name)),
     }
 
 
@@ -141,7 +142,7 @@ def _indexes(catalog: Catalog, counted: dict[str, int], said: words.States) -> d
                 "in_memory": bool(counters["in_memory"]) if "in_memory" in counters else None,
                 "peeks": {how: counters.get(how) for how in ("memory", "scanned")},
                 "waiting": said.waiting.get(name),
-                "problem": said.problems.get(name),
+                **told(said.problems.get(name)),
             }
     return found
 

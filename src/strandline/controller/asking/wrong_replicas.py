@@ -32,6 +32,7 @@ from strandline.controller.location.items import View
 from strandline.errors import AsOfError, FencedError, reason
 from strandline.frontier.antichain import MINIMUM, as_time
 from strandline.persist.shard.patience import Deadline
+from strandline.problem import joined
 from strandline.store.clock import Clock
 
 AUDIT_AFTER: Final = 3
@@ -326,7 +327,7 @@ class WrongReplicas:
             said.append((named.view, WRONG.said(replica=replica, instance=name, why=named.why, ends=ends)))
         found: dict[str, str] = {}
         for view, text in said:
-            found[view] = "; ".join(filter(None, (found.get(view), text)))
+            found[view] = joined((found.get(view, ""), text))
         return found
 
 

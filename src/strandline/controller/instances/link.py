@@ -39,6 +39,7 @@ from strandline.instance.protocol.messages import (
     Welcome,
 )
 from strandline.persist.shard.patience import Deadline
+from strandline.problem import joined, known_by
 from strandline.store.beside import Beside, Running
 from strandline.store.clock import Clock
 
@@ -88,7 +89,7 @@ class Heard:
     def trouble(self) -> str:
         """What an operator should know of the replica as a whole; empty: nothing."""
         refused = (why for about, why in self.refused.items() if about.startswith("("))
-        return "; ".join(filter(None, (self.failing, self.problems.get(UPKEEP, ""), *refused)))
+        return joined((self.failing, self.problems.get(UPKEEP, ""), *refused))
 
     def problem(self, name: str) -> str:
         """Return what stands in the way of what runs as ``name`` in the replica; empty: nothing that is known."""
@@ -119,8 +120,9 @@ class Heard:
                 for shard in [shard for shard, needed in needs.items() if needed.empty]:
                     self.needs.pop(shard, None)
                 self.advanced = self.advanced if advanced is None else advanced
-            case Status(problems, under_way, counters, disagreements, writers, notices, vanished, added):
-                self.problems = {name: text for name, text in (self.problems | problems).items() if text}
+            case Status(problems, under_way, counters, disagreements, writers, notices, vanished, added, cases):
+                known = {name: known_by(text, cases.get(name, ())) for name, text in problems.items()}
+                self.problems = {name: text for name, text in (self.problems | known).items() if text}
                 begun = {name: now_ms for name, since in under_way.items() if since is not None}
                 self.under_way = _without(self.under_way, tuple(under_way)) | begun
                 counted = self.counters | live.arrived(counters, now_ms)

@@ -73,7 +73,7 @@ def seen(addresses: Mapping[str, str], known: Mapping[str, ReplicaStatus]) -> di
     """Return how each of some replicas is, as plain data; ``known``: of those that were seen."""
     unseen = "it was not seen yet"
     return {
-        name: msgspec.to_builtins(known.get(name, ReplicaStatus(address, unseen)))
+        name: msgspec.to_builtins(known.get(name, ReplicaStatus(address, unseen)), enc_hook=str)
         for name, address in addresses.items()
     }
 

@@ -26,13 +26,11 @@ DISAGREE: Final = Problem(
     "replicas-disagree",
     "replica {replica!r} of instance {instance!r} and another one disagree about {stage!r} at {time}; {why}",
     Stopped.NOTHING,
-    (Way("it is found out which is wrong when all answer again"),),
 )
 UNKNOWN: Final = Problem(
     "repair-unknown",
     "whether {stage!r} is right again cannot be found out now: {why}",
     Stopped.NOTHING,
-    (Way("it is looked at again"),),
 )
 COMPLETE: Final = Problem(
     "wrong-for-ever",

@@ -122,7 +122,8 @@ def unreleased(left: Left, catalog: Catalog, why: str) -> str:
 
 async def end(logs: Iterable[str], client: PersistClient) -> tuple[frozenset[str], dict[str, str]]:
     """Take the logs of dropped materializations over; return which are, and what stands in the way of each other."""
-    ended, problems = set(), {}
+    ended: set[str] = set()
+    problems: dict[str, str] = {}
     for log in logs:
         try:
             await end_task(log, client)
@@ -141,7 +142,8 @@ async def close(
     ``beyond``: how far beyond the epoch of the environment one may have been written (`View.fence`).  What was a table
     takes part in no transaction from then on.  Raises `FencedError` if a newer epoch was admitted.
     """
-    closed, problems = set(), {}
+    closed: set[str] = set()
+    problems: dict[str, str] = {}
     for shard in shards:
         try:
             await transactions.close_shard(shard, beyond)

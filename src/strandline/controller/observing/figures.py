@@ -43,6 +43,7 @@ from strandline.frontier.antichain import MINIMUM, as_time
 from strandline.instance import error_half, live
 from strandline.options import holds_secret
 from strandline.persist.shard.state import ShardState
+from strandline.problem import told
 
 HIDDEN: Final = "…"
 
@@ -84,7 +85,7 @@ def figures(core: Core) -> dict[str, Any]:
                 figures["step"] = _step(counted, item)
                 figures["refresh"] = str(item.refresh) if isinstance(item, View) and item.refresh is not None else None
         figures |= {"notices": said.notices.get(name, []), "waiting": said.waiting.get(name)}
-        figures["problem"] = said.problems.get(name)
+        figures |= told(said.problems.get(name))
         found[item.name] = figures
     return {
         "now_ms": now_ms,
@@ -92,7 +93,7 @@ def figures(core: Core) -> dict[str, Any]:
         "generation": writing.epoch,
         "complete": complete(catalog, problems, report.frontiers, core.health.time or 0, report.notices),
         "items": found,
-        "others": {name: problem for name, problem in said.problems.items() if name not in catalog.items},
+        "others": {name: told(problem) for name, problem in said.problems.items() if name not in catalog.items},
         "store": core.client.metrics.counts(),
         "steps": {stage: asdict(done) | {"draft": None} for stage, done in live.last_steps(counted).items()},
     }

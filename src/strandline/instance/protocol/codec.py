@@ -71,7 +71,7 @@ MESSAGES: Final[Mapping[str, type]] = {
 """Every kind of message, by its name in frames.  Renaming a class must not change the name."""
 
 _NAMES: Final = {kind: name for name, kind in MESSAGES.items()}
-_encode = msgspec.msgpack.Encoder().encode
+_encode = msgspec.msgpack.Encoder(enc_hook=str).encode
 _decode = msgspec.msgpack.Decoder().decode
 
 

@@ -25,6 +25,7 @@ from strandline.algebra.schema import Column
 from strandline.compute.sink.disagreement import Disagreement
 from strandline.frontier.antichain import Frontier
 from strandline.instance.commands import Advance, RunDataflow, RunIndex, RunIngestion, RunMaterialization
+from strandline.problem import Case
 
 # ---- commands --------------------------------------------------------------------------------------------------------
 
@@ -186,7 +187,8 @@ class Status(msgspec.Struct, frozen=True):
     ``disagreements``: by shard, also of internal stages, the last race in which another replica's rows were others.
     ``writers``: by shard, the names by which the shard knows what this replica appends.  ``notices``: by id, remarks
     about a source that goes on.  ``added``: by id, the columns that a collection of a source is to get, because its
-    upstream has got them.  ``vanished``: by the name of one of the last five, the names in it that there are no more.
+    upstream has got them.  ``vanished``: by the name of one of these five, the names in it that there are no more.
+    ``cases``: what those of ``problems`` tell of that are declared; a peer of an earlier version sends none.
     """
 
     problems: dict[str, str] = {}
@@ -197,6 +199,7 @@ class Status(msgspec.Struct, frozen=True):
     notices: dict[str, tuple[str, ...]] = {}
     vanished: dict[str, tuple[str, ...]] = {}
     added: dict[str, tuple[Column, ...]] = {}
+    cases: dict[str, tuple[Case, ...]] = {}
 
 
 class Reconciled(msgspec.Struct, frozen=True):

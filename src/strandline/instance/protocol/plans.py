@@ -60,6 +60,7 @@ from strandline.instance.commands import (
 from strandline.instance.protocol import scalars
 from strandline.materialize.protocol.task import Binding, MaterializationSpec
 from strandline.persist.shard.batch import Digest
+from strandline.problem import Case, Way
 
 RECORDS: Final[Mapping[str, type]] = {
     "Get": Get,
@@ -103,6 +104,8 @@ RECORDS: Final[Mapping[str, type]] = {
     # what is reported
     "Disagreement": Disagreement,
     "Digest": Digest,
+    "Case": Case,
+    "Way": Way,
 }
 """Every kind of record that a message may hold, by its name in frames.  Renaming a class must not change the name."""
 

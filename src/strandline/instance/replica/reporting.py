@@ -14,6 +14,7 @@ from strandline.algebra.schema import Column
 from strandline.compute.sink.disagreement import Disagreement
 from strandline.frontier.antichain import EMPTY, Frontier
 from strandline.instance.protocol.messages import Frontiers, Response, Status
+from strandline.problem import cases_of
 
 T = TypeVar("T")
 
@@ -71,7 +72,8 @@ class Reporter:
             "added": _gone(before.added, now.added),
         }
         vanished = {kind: names for kind, names in ended.items() if names}
-        status = Status(problems, under_way, counters, disagreements, writers, notices, vanished, added)
+        cases = {name: cases for name, said in problems.items() if (cases := cases_of(said))}
+        status = Status(problems, under_way, counters, disagreements, writers, notices, vanished, added, cases)
         gone = _gone(before.writes, now.writes)
         found: list[Response] = []
         if status != Status():

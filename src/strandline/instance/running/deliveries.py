@@ -14,7 +14,7 @@ from strandline.instance.running.announcing import Announcer
 from strandline.materialize.schedule.pace import Pace
 from strandline.materialize.splits.task import Splits
 from strandline.persist.shard.patience import Deadline
-from strandline.problem import Problem, Stopped
+from strandline.problem import Problem, Stopped, joined
 from strandline.store.beside import Beside
 
 ENDED: Final = Problem(
@@ -123,6 +123,6 @@ class Deliveries:
                 self.ended[name] = error
                 self.problems.note(name, ENDED.said(why=error))
             else:
-                self.problems.note(name, "; ".join(filter(None, (task.status.waits, self._announced(name)))))
+                self.problems.note(name, joined((task.status.waits, self._announced(name))))
                 if task.under_way and name in self._loops:
                     self._loops[name].wake()  # the next transaction was begun while the endpoint committed this one

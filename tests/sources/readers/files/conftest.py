@@ -60,7 +60,7 @@ class Directory:
     async def reader(self, epoch=1):
         options = understood("s", FileOptions, {"path": f"{self.root}{self.pattern}", **self.options})
         folder = LocalFolder(*root_and_pattern(options.path), self.clock)
-        return FileReader(self.clock, folder, await self.sequence(epoch), LineDecoder(), SCHEMA, options)
+        return FileReader(self.clock, folder, await self.sequence(epoch), LineDecoder(), SCHEMA, options, name="s")
 
     async def produce(self, *, undecodable=False):
         number = next(self.numbers)
@@ -92,7 +92,7 @@ class Remembered:
     async def reader(self):
         options = FileOptions(path="/in", format=Encoding.CSV, **self.options)
         folder, sequence = self.folder.again(), await self.place.sequence()
-        return FileReader(self.place.clock, folder, sequence, LineDecoder(), SCHEMA, options)
+        return FileReader(self.place.clock, folder, sequence, LineDecoder(), SCHEMA, options, name="s")
 
 
 @pytest.fixture

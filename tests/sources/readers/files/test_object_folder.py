@@ -63,7 +63,7 @@ class Bucket:
         clock = HandClock(1)
         client = PersistClient(clock, CountingIds(f"p{next(self.processes)}"), self.blob, self.consensus)
         sequence = await FileSequence.open(await client.records("files", 1), 1)
-        return FileReader(clock, self.folder(), sequence, self, SCHEMA, options)
+        return FileReader(clock, self.folder(), sequence, self, SCHEMA, options, name="s")
 
     async def decode(self, files, schema, form, *, locate):
         """Decode lines of numbers, as the engine would from the paths that it gets."""

@@ -125,7 +125,7 @@ def test_without_retain_a_probe_costs_the_same_after_ten_thousand_files_that_are
         client = PersistClient(HandClock(NOW_MS), CountingIds("p"), MemoryBlob(), MemoryConsensus())
         sequence = await Counting.open(await client.records("files", 1), 1)
         folder, options = MemoryFolder(), FileOptions(path="/in/*.csv", settle=0, retain=False)
-        reader = FileReader(HandClock(NOW_MS), folder, sequence, LineDecoder(), SCHEMA, options)
+        reader = FileReader(HandClock(NOW_MS), folder, sequence, LineDecoder(), SCHEMA, options, name="s")
         for number in range(gone):
             folder.write(f"{number}.csv", b"1\n", mtime_ms=NOW_MS)
         await reader.upstream_frontier()

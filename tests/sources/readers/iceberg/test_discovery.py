@@ -70,4 +70,4 @@ def test_what_a_catalog_of_another_kind_fails_with_is_said(
         asyncio.run(discover("iceberg", place))
     options = understood("source 's'", IcebergOptions, {**place, "table": "shop.sales"})
     with pytest.raises(Unavailable, match=f"'shop.sales'{said}"):
-        stored.StoredTable(options).load()
+        stored.StoredTable(options, item="s").load()

@@ -379,7 +379,7 @@ def test_a_catalog_is_opened_under_its_name_with_what_pyiceberg_takes(monkeypatc
         "scope": "read",
         "client_properties": '{"s3.anonymous": "true", "region": "not this one", "ssl": {"cabundle": "/ca.pem"}}',
     }
-    stored = StoredTable(understood("s", IcebergOptions, given))
+    stored = StoredTable(understood("s", IcebergOptions, given), item="s")
     with pytest.raises(SourceError, match=r"does not exist in the catalog called 'prod' \(option catalog_name\)"):
         stored.load()
     ((name, properties),) = opened

@@ -61,6 +61,7 @@ async def reader_of(
         SCHEMA,
         options,
         options.decoding,
+        name="s",
     )
 
 

@@ -71,7 +71,16 @@ class Place:
         given = {"servers": self.server.servers, "topic": self.topic, "format": "text"}
         options = understood("source 's'", KafkaOptions, given)
         return KafkaReader(
-            HandClock(), self.broker(), beginnings, None, self.engine, self.decoder, SCHEMA, options, options.decoding
+            HandClock(),
+            self.broker(),
+            beginnings,
+            None,
+            self.engine,
+            self.decoder,
+            SCHEMA,
+            options,
+            options.decoding,
+            name="s",
         )
 
     async def produce(self, *, undecodable: bool = False) -> None:

@@ -56,8 +56,7 @@ class Place:
         )  # fmt: skip
         return KafkaReader(
             around.clock, MemoryBroker(self.topic), beginnings, registry, self.engine, self.decoder, self.schema,
-            self.options, self.options.decoding, evolving=evolving, gained=around.gained,
-        )  # fmt: skip
+            self.options, self.options.decoding, evolving=evolving, gained=around.gained,name="s")  # fmt: skip
 
     async def rows(self, lower: Offsets = NOTHING_READ) -> list[dict[str, Any]]:
         """Read what there is, as the core does: take the columns that are new, and read the same slice again."""

@@ -64,11 +64,12 @@ class History:
             SCHEMA,
             OPTIONS,
             OPTIONS.decoding,
+            name="s",
         )
         self.remap = await RemapShard.open(await self.client.records("remap", 1), 1)
         self.data = await self.client.writer("data", 1, schema=SCHEMA.ddl)
         output = OutputShard("", SCHEMA, self.data)
-        self.ingestion = await Ingestion.open(self.clock, self.engine, reader, self.remap, [output])
+        self.ingestion = await Ingestion.open(self.clock, self.engine, reader, self.remap, [output], name="s")
 
     def begin(self) -> None:
         """Let some messages be gone before the source sees the topic."""

@@ -70,6 +70,7 @@ class Place:
             SCHEMA,
             self.options,
             self.options.decoding,
+            name="s",
         )
 
     async def produce(self, *, undecodable: bool = False) -> None:
@@ -399,7 +400,9 @@ def test_a_topic_that_is_made_anew_while_spark_reads_it_gives_no_row(anew: bool)
         reader = await place.reader()
         writer = await place._client.writer("data", 1, schema=SCHEMA.ddl)
         remap = await RemapShard.open(await place._client.records("remap", 1), 1)
-        ingestion = await Ingestion.open(place.clock, place.engine, reader, remap, [OutputShard("", SCHEMA, writer)])
+        ingestion = await Ingestion.open(
+            place.clock, place.engine, reader, remap, [OutputShard("", SCHEMA, writer)], name="s"
+        )
         await ingestion.tick(7)
         stage = place.engine.stage
 

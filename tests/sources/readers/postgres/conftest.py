@@ -72,8 +72,7 @@ class Place:
         )  # fmt: skip
         return await opened(
             server, self.engine, await Ledger.open(shard, 1), self.schemas, options, slot,
-            evolving=self.evolving, gained=around.gained,
-        )  # fmt: skip
+            evolving=self.evolving, gained=around.gained,item="s")  # fmt: skip
 
     async def produce(self, *, undecodable=False):
         n = next(self.numbers)

@@ -58,8 +58,7 @@ class Place:
         options = PostgresOptions(user="u", publication="p")
         self.reader = await opened(
             ListServer(self.database), self.engine, ledger, around.schemas, options, "s",
-            evolving=around.evolving, gained=around.gained,
-        )  # fmt: skip
+            evolving=around.evolving, gained=around.gained,item="s")  # fmt: skip
 
     def add(self, *columns):
         """Add columns here."""

@@ -30,7 +30,7 @@ def database():
 
 def log_of(database, **options):
     """A log that holds nothing yet."""
-    reading = Reading("public.t", SCHEMA, noted("public.t", SCHEMA, database.tables["t"]))
+    reading = Reading("public.t", SCHEMA, noted("public.t", SCHEMA, database.tables["t"]), item="s")
     log = Log([reading], **options)
     log.follow([reading], database.at)
     return log
@@ -137,7 +137,9 @@ def test_one_transaction_of_large_rows_is_not_held_in_memory(database, monkeypat
     names = [f"t{n}" for n in range(tables)]
     for name in names:
         database.create(name, Identity.DEFAULT, id="*integer", v="text")
-    readings = [Reading(f"public.{name}", SCHEMA, noted(name, SCHEMA, database.tables[name])) for name in names]
+    readings = [
+        Reading(f"public.{name}", SCHEMA, noted(name, SCHEMA, database.tables[name]), item="s") for name in names
+    ]
     log, start = Log(readings, held_bytes_max=10_000), database.at
     log.follow(readings, start)
     rows = [(str(n).encode(), bytes([97 + n % 26]) * (6_000 if n == 77 else 500)) for n in range(200)]

@@ -58,7 +58,7 @@ class Place:
     async def reader(self, **options):
         given = PostgresOptions(user="u", publication="p", **options)
         server = ListServer(self.database)
-        reader = await opened(server, self.engine, await self.ledger(), self.schemas, given, "s")
+        reader = await opened(server, self.engine, await self.ledger(), self.schemas, given, "s", item="s")
         reader.server = server
         return reader
 
@@ -418,7 +418,7 @@ async def ingestion_of(place, reader):
     remap = await RemapShard.open(await client.records("remap", 1), 1)
     data = {table: await client.writer(table, 1, schema=schema.ddl) for table, schema in place.schemas.items()}
     outputs = [OutputShard(table, place.schemas[table], each) for table, each in data.items()]
-    return await Ingestion.open(client.clock, place.engine, reader, remap, outputs)
+    return await Ingestion.open(client.clock, place.engine, reader, remap, outputs, name="s")
 
 
 @pytest.mark.parametrize("now", [Identity.DEFAULT, Identity.FULL])

@@ -39,7 +39,7 @@ def relation(identity=Identity.DEFAULT, *columns):
 
 def reading(identity=Identity.DEFAULT, schema=SCHEMA):
     """How the table is read."""
-    return Reading("public.t", schema, noted("public.t", schema, upstream(identity)))
+    return Reading("public.t", schema, noted("public.t", schema, upstream(identity)), item="s")
 
 
 def said(reading, message, identity=Identity.DEFAULT):
@@ -102,7 +102,7 @@ def test_a_number_with_fewer_digits_than_before_stops_the_table(was, now, alike)
     """Damage: upstream rounds every row, and sends none of them."""
     modifier = lambda digits: -1 if digits is None else (digits[0] << 16 | digits[1]) + 4  # noqa: E731
     note = TableNote("public.t", None, (ColumnNote("id", NUMERIC, modifier(was), "numeric"),), "d")
-    number = Reading("public.t", Schema((Column("id", "decimal(20,4)"),)), note)
+    number = Reading("public.t", Schema((Column("id", "decimal(20,4)"),)), note, item="s")
     told = relation(Identity.FULL, ("id", NUMERIC, False, modifier(now)))
     if alike:
         assert number.layout(told, 1).positions == (0,)

@@ -144,7 +144,7 @@ async def ingesting(place):
     remap = await RemapShard.open(await client.records("remap", 1), 1)
     data = await client.writer(place.table, 1, schema=SCHEMA.ddl)
     output = OutputShard(place.table, SCHEMA, data)
-    return data, await Ingestion.open(client.clock, place.engine, await place.reader(), remap, [output])
+    return data, await Ingestion.open(client.clock, place.engine, await place.reader(), remap, [output], name="s")
 
 
 async def held(place, data):

@@ -40,7 +40,7 @@ async def _ask_wider(options: DeltaOptions, given: Surroundings) -> None:
     from strandline.sources.readers.delta.reader import Known
     from strandline.sources.readers.delta.table import StoredTable
 
-    known, table = await noted(await given.progress(), Known), StoredTable(options)
+    known, table = await noted(await given.progress(), Known), StoredTable(options, given.name)
     if known is not None and (new := known.columns.new(given.schema)).columns:
         snapshot = await asyncio.to_thread(table.newest)
         require_fitting(table.name, new, pa.schema(snapshot.table.schema().to_arrow()))
@@ -51,11 +51,11 @@ async def _find(options: DeltaOptions) -> Sequence[Discovered]:
     from strandline.sources.readers.delta.columns import columns_of, refusal
     from strandline.sources.readers.delta.table import StoredTable
 
-    snapshot = await asyncio.to_thread(StoredTable(options).newest)
+    name = options.path.rstrip("/").rpartition("/")[2]
+    snapshot = await asyncio.to_thread(StoredTable(options, name).newest)
     there = pa.schema(snapshot.table.schema().to_arrow())
     refused = refusal(snapshot.protocol)
     found = [] if refused else declarable(there, lambda schema: columns_of(schema, snapshot.metadata))
-    name = options.path.rstrip("/").rpartition("/")[2]
     return [discovered(name, found, {"path": options.path}, [f"version {snapshot.version}", *filter(None, [refused])])]
 
 

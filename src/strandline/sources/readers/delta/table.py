@@ -102,7 +102,7 @@ class Snapshot:
 class StoredTable:
     """A table at a place.  See the module."""
 
-    def __init__(self, options: DeltaOptions, item: str = "s") -> None:
+    def __init__(self, options: DeltaOptions, item: str) -> None:
         """``item``: the source's name, for what messages advise."""
         self.item = item
         self._uri = options.uri

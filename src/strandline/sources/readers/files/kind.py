@@ -29,19 +29,27 @@ _SHOWN: Final = 20
 
 async def _open(options: FileOptions, given: Surroundings) -> FileReader:
     sequence = await FileSequence.open(await given.progress(), given.epoch)
+    sequence.passed_over.update(_number(sequence, given, name) for name in given.left_out)
     folder, later = await _folder(options, given), given.later.get("", ())
     columns = NewColumns(given.decoder, replace(options.decoding, later=later), given)
-    return FileReader(given.clock, folder, sequence, given.decoder, given.schema, options, columns, later, given.name)
+    return FileReader(
+        given.clock, folder, sequence, given.decoder, given.schema, options, columns, later, name=given.name
+    )
 
 
 async def _pass_over(_: FileOptions, given: Surroundings, name: str, *, withdrawn: bool) -> str:
     """See `ReaderKind.pass_over`."""
     sequence = await FileSequence.open(await given.progress(), given.epoch)
+    number = _number(sequence, given, name)
+    await sequence.pass_over(number, withdrawn=withdrawn)
+    return str(sequence[number])
+
+
+def _number(sequence: FileSequence, given: Surroundings, name: str) -> int:
     number = sequence.number_of(name)
     if number is None:
         raise DefinitionError(f"source {given.name!r} has taken no file {name!r}; names are relative to its directory")
-    await sequence.pass_over(number, withdrawn=withdrawn)
-    return str(sequence[number])
+    return number
 
 
 async def _kept(_: FileOptions, given: Surroundings) -> list[str]:

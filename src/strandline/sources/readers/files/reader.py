@@ -73,7 +73,7 @@ _ANOTHER: Final = Stamp(-1, -1, -1)
 """No file has it."""
 _SKIP: Final = Way("go on without it", "strandline source skip {item:shell} --file {file:shell} --apply")
 _WITHDRAW: Final = Way(
-    "go on without it, and take its rows back",
+    "go on without it, and take its rows back (lines that could not be decoded stay errors)",
     "strandline source skip {item:shell} --file {file:shell} --withdraw --apply",
 )
 CHANGED: Final = Problem(
@@ -126,7 +126,8 @@ class FileReader:
         options: FileOptions,
         columns: NewColumns | None = None,
         later: tuple[str, ...] = (),
-        name: str = "s",
+        *,
+        name: str,
     ) -> None:
         """``columns``: how files are looked at for more of them.  ``later``: those that a file may lack.
 

@@ -82,9 +82,9 @@ def _noted(options: IcebergLooked, name: str) -> Discovered:
 
 
 def _table(options: IcebergOptions) -> Discovered:
-    stored = StoredTable(options)
-    stored.load()
     place = {"path": options.path, "table": options.table}
     said = {name: text for name, text in place.items() if text is not None}
     (name,) = said.values()
+    stored = StoredTable(options, name)
+    stored.load()
     return discovered(name, declarable(stored.schema, stored.columns), said)

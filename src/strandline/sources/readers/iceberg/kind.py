@@ -39,7 +39,7 @@ async def _ask_wider(options: IcebergOptions, given: Surroundings) -> None:
     from strandline.sources.readers.iceberg.reader import Known
     from strandline.sources.readers.iceberg.table import StoredTable
 
-    known, table = await noted(await given.progress(), Known), StoredTable(options)
+    known, table = await noted(await given.progress(), Known), StoredTable(options, given.name)
     if known is not None and (new := known.read.new(given.schema)).columns:
         await asyncio.to_thread(table.load)
         require_fitting(table.name, new, table.schema)

@@ -118,7 +118,7 @@ class Columns:
 class StoredTable:
     """A table at a place, as it was when it was last loaded.  See the module."""
 
-    def __init__(self, options: IcebergOptions, item: str = "s") -> None:
+    def __init__(self, options: IcebergOptions, item: str) -> None:
         """``item``: the source's name, for what messages advise."""
         self.item = item
         self._options = options

@@ -133,7 +133,7 @@ class KafkaReader:
         *,
         evolving: bool = False,
         gained: Gained = unsaid,
-        name: str = "s",
+        name: str,
     ) -> None:
         """``name``: the source's, for what messages advise."""
         self._name = name

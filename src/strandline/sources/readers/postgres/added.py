@@ -187,7 +187,7 @@ def seen(note: TableNote, since: Mapping[str, int]) -> TableNote:
     return structs.replace(note, columns=(*columns,))
 
 
-def noted_wider(note: TableNote, schema: Schema, upstream: UpstreamTable, item: str = "t") -> TableNote:
+def noted_wider(note: TableNote, schema: Schema, upstream: UpstreamTable, item: str) -> TableNote:
     """Return the note of a table to which columns were added here since it was noted.
 
     ``item``: what the table is called here.  Raises `SourceError`: upstream lacks one, or rows that are here could not
@@ -222,7 +222,7 @@ def unlooked(note: TableNote, schema: Schema, upstream: UpstreamTable) -> list[s
     return [name for name in came if name not in wanted] if note.others is not None and wanted & {*came} else []
 
 
-def notices(note: TableNote, lacked: Sequence[Column], *, taken: bool, item: str = "t") -> list[str]:
+def notices(note: TableNote, lacked: Sequence[Column], *, taken: bool, item: str) -> list[str]:
     """Return what is to be said of a table besides the columns that it can get; ``lacked``: all that it lacks.
 
     ``item``: what the table is called here.
@@ -233,7 +233,7 @@ def notices(note: TableNote, lacked: Sequence[Column], *, taken: bool, item: str
         if (other.late or taken) and not (other.doubt and note.key is not None)
     }
     can = addable(note, lacked, taken=taken)
-    said = [
+    said: list[str] = [
         COLUMN_UNREAD.said(table=note.table, columns=ddl_of([column]), item=item)
         for column in lacked
         if column.name in late and column not in can

@@ -33,7 +33,7 @@ COLUMNS_TOGETHER: Final = Problem(
     "postgres-columns-together",
     "table {table!r} got the column {others} upstream besides, and none was read yet: which change has which is not "
     "known before the next tick",
-    Stopped.NOTHING,
+    Stopped.COMMAND,
     (Way("add it then, or add all of them"),),
 )
 """An ALTER TABLE … ADD COLUMN is refused for it."""
@@ -56,7 +56,7 @@ async def opened(
     *,
     evolving: frozenset[str] = frozenset(),
     gained: Gained = unsaid,
-    item: str = "s",
+    item: str,
     collections: Mapping[str, str] = MappingProxyType({}),
 ) -> PostgresReader:
     """Return a reader of ``schemas`` through the slot ``name``; upstream is asked only of tables that are new or wider.
@@ -81,7 +81,11 @@ async def opened(
             with suppress(SourceError):
                 upstream = slot.table_of(there, table_name(table), options.publication)
                 known = ledger.of(table, schema.ddl)
-                made = noted_wider(known, schema, upstream) if known.declared else noted(table, schema, upstream)
+                made = (
+                    noted_wider(known, schema, upstream, collections.get(table, table))
+                    if known.declared
+                    else noted(table, schema, upstream)
+                )
                 await ledger.write(made)
     readings = [
         Reading(table, schema, ledger.of(table, schema.ddl), collections.get(table, table))

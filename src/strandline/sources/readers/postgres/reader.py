@@ -73,7 +73,7 @@ class PostgresReader:
         publication: str,
         step_changes: int,
         lacked: Lacked,
-        name: str = "s",
+        name: str,
     ) -> None:
         self._server = server
         self._engine = engine

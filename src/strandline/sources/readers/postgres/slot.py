@@ -56,7 +56,7 @@ SERVER_BACK: Final = Problem(
 )
 KINDS: Final = Problem(
     "postgres-publication-leaves-out",
-    "{why}",
+    "the publication leaves out changes: {why}",
     Stopped.TABLE,
     (
         Way(
@@ -126,7 +126,7 @@ def check(
     made: SlotNote | None,
     slot: str,
     publication: str,
-    item: str = "s",
+    item: str,
 ) -> None:
     """Raise `SourceError` if nothing can be read as upstream stands.  ``made``: what is known of the slot.
 
@@ -144,7 +144,7 @@ def check(
     _check_slot(standing, made, slot, item)
 
 
-def check_log(standing: Standing, read: int, item: str = "s") -> None:
+def check_log(standing: Standing, read: int, item: str) -> None:
     """Raise `SourceError` if the server's log ends before ``read``, or before where the slot stands.
 
     ``item``: the source's name.

@@ -140,7 +140,7 @@ def _named(name: str, columns: Sequence[UpstreamColumn]) -> UpstreamColumn | Non
 class Reading:
     """How the changes of one table are read."""
 
-    def __init__(self, reference: str, schema: Schema, note: TableNote, item: str = "t") -> None:
+    def __init__(self, reference: str, schema: Schema, note: TableNote, item: str) -> None:
         """``item``: what the table is called here, for what messages advise."""
         self.item = item
         self.reference = reference

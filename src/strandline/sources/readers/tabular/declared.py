@@ -18,7 +18,7 @@ from strandline.problem import Problem, Stopped, Way
 UNFITTING: Final = Problem(
     "column-unfitting",
     "{table} cannot be read with this column: {why}",
-    Stopped.NOTHING,
+    Stopped.COMMAND,
     (Way("declare it with the type that upstream has"),),
 )
 """An ALTER … ADD COLUMN is refused for it."""

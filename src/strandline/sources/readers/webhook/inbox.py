@@ -101,9 +101,7 @@ class Inbox:
     ``room``: how many bytes may wait.  ``remember_ms``: how long a key is remembered.
     """
 
-    def __init__(
-        self, clock: Clock, shard: RecordShard, epoch: int, *, room: int, remember_ms: int, name: str = "s"
-    ) -> None:
+    def __init__(self, clock: Clock, shard: RecordShard, epoch: int, *, room: int, remember_ms: int, name: str) -> None:
         self._name = name
         self._clock = clock
         self._shard = shard
@@ -127,7 +125,7 @@ class Inbox:
 
     @classmethod
     async def open(
-        cls, clock: Clock, shard: RecordShard, epoch: int, *, room: int, remember_ms: int, name: str = "s"
+        cls, clock: Clock, shard: RecordShard, epoch: int, *, room: int, remember_ms: int, name: str
     ) -> Inbox:
         """Return the inbox kept in ``shard`` (opened under ``epoch``) of the source ``name``."""
         opened = cls(clock, shard, epoch, room=room, remember_ms=remember_ms, name=name)
