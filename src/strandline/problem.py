@@ -3,8 +3,8 @@
 A problem is said to people by its declaration alone (`Problem.said`).  So the way out that a sentence names, the one
 in the table of all problems (docs/reference/problems.md) and the one that a test follows are the same text.
 
-A sentence knows what it tells of (`Said`).  Names in it come from others, as files are called: whoever shows ways out
-takes them from there, and never out of the text.
+A sentence knows what it tells of (`Said`).  Names in it come from others, as files are called: a page that shows ways
+out takes them from there, and never out of the text.
 
 Three kinds, as `strandline.states` has them: a *problem* stops an item until a way out is taken; a *wait* ends by
 itself, so its cause begins with `errors.WAITS`; a *notice* stops no item.

@@ -53,7 +53,7 @@ from strandline.instance.equipment import Equipment
 from strandline.instance.instance import Instance
 from strandline.instance.problems import Problems
 from strandline.instance.protocol.messages import Hello
-from strandline.instance.running.deliveries import ENDED
+from strandline.instance.reports import ENDED
 from strandline.instance.tables import Change, Statement
 from strandline.instance.tasks import reached
 from strandline.persist.client import PersistClient

@@ -4,11 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Final
 
 from strandline.algebra.schema import Column
+from strandline.errors import WAITS
 from strandline.frontier.antichain import Frontier
 from strandline.materialize.status import Status as TaskStatus
+from strandline.problem import Problem, Stopped
 from strandline.sources.status import Status as SourceStatus
+
+ENDED: Final = Problem(
+    "session-ended",
+    WAITS + "another session, which the next tick opens: the endpoint ended the last one ({why})",
+    Stopped.ENDPOINT,
+)
 
 
 @dataclass(frozen=True, slots=True)

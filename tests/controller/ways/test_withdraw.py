@@ -131,7 +131,7 @@ def test_files_that_do_not_read_as_they_did_are_refused(site: Site, monkeypatch:
 
     with monkeypatch.context() as read:
         read.setattr(Lines, "decode", otherwise)
-        with pytest.raises(InvalidUsage, match="it does not have 3 row.* nothing is changed"):
+        with pytest.raises(InvalidUsage, match="it does not have 2 row.* nothing is changed"):
             site.env.withdraw(NAME, [A], apply=True)
     assert "vanished" in site.tick()["problems"][NAME], "it was not passed over"
     assert len(site.rows("v")) == 6

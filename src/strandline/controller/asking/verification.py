@@ -1,7 +1,4 @@
-"""Verify a view beside plain Spark's answer, its state beside its inputs' contents, an endpoint beside its view.
-
-A verification goes on beside ticks: what it compares stays readable until its end.
-"""
+"""Verify a view, its state, or an endpoint, beside ticks: what is compared stays readable until the end."""
 
 from __future__ import annotations
 

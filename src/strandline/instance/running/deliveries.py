@@ -5,23 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
-from typing import Final
 
-from strandline.errors import WAITS, FencedError
+from strandline.errors import FencedError
 from strandline.instance.loop import Loop, bring
 from strandline.instance.problems import Problems
+from strandline.instance.reports import ENDED
 from strandline.instance.running.announcing import Announcer
 from strandline.materialize.schedule.pace import Pace
 from strandline.materialize.splits.task import Splits
 from strandline.persist.shard.patience import Deadline
-from strandline.problem import Problem, Stopped, joined
+from strandline.problem import joined
 from strandline.store.beside import Beside
-
-ENDED: Final = Problem(
-    "session-ended",
-    WAITS + "another session, which the next tick opens: the endpoint ended the last one ({why})",
-    Stopped.ENDPOINT,
-)
 
 
 @dataclass
