@@ -21,7 +21,7 @@ PROBLEMS: Final = "problems"
 CASES: Final = "cases"
 """What problems tell of, in a register of its own: processes of earlier versions read and write texts alone.
 
-A reader takes the cases of a problem only if they tell what its text does, so those of a problem that has gone may stay."""
+A reader takes the cases of a problem only if they tell what its text does, so those of one that is gone may stay."""
 NOTICES: Final = "notices"
 REPLICAS: Final = "replicas"
 T = TypeVar("T")
