@@ -168,5 +168,6 @@ def test_sources_and_connections_are_listed(core: Core) -> None:
         "notices": [],
         "waiting": None,
         "problem": None,
+        "cases": [],
     }
     assert told["connections"] == {"here": {"to": "lists", "used_by": []}}

@@ -121,5 +121,6 @@ def test_status_says_how_an_index_answers(core: Core) -> None:
             "peeks": {"memory": 0, "scanned": 0},
             "waiting": None,
             "problem": None,
+            "cases": [],
         }
     }
