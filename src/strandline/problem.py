@@ -132,6 +132,13 @@ def cases_of(text: str) -> tuple[Case, ...]:
     return text.cases if isinstance(text, Said) else ()
 
 
+def text_alone(value: object) -> str:
+    """Return a text that knows more as a text: the hook of an encoder.  Raises `TypeError` for anything else."""
+    if isinstance(value, str):
+        return str(value)
+    raise TypeError(f"{type(value).__name__} is no text, and has no form here")
+
+
 def joined(texts: Iterable[str]) -> str:
     """Return texts as one; empty ones are left out."""
     there = [text for text in texts if text]

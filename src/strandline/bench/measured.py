@@ -36,6 +36,13 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 
+def seconds(call: Callable[[], object]) -> float:
+    """Make a call, and return how many seconds it took."""
+    begun = time.perf_counter()
+    call()
+    return time.perf_counter() - begun
+
+
 class SparkWork:
     """What Spark's driver has done so far, by counters of its own."""
 

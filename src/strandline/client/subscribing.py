@@ -62,8 +62,7 @@ class Subscription:
             naming.refuse(what, "a subscription cannot follow")
         async with AsyncExitStack() as held:
             name = what if core.catalog.find(what) is not None else await _view(core, what, as_of, held)
-            reader = await core.readers.following(name)
-            held.push_async_callback(core.readers.unfollow, reader)
+            reader = await core.readers.lasting(name, held)
             return cls(core, reader, held.pop_all(), as_of, until)
 
     async def next(self) -> Event | None:

@@ -38,14 +38,6 @@ WAYS_MAX: Final = 4
 SOURCES: Final = frozenset({"source", "source table", "shared source"})
 
 _FOREIGN: Final = "in the upstream system: "
-_DOES: Final = (
-    ("strandline source skip", "lists what cannot be decoded; with --as-of and --apply, dismisses it"),
-    ("strandline source retry", "once the cause is mended: opens it anew, and asks its upstream at once"),
-    ("strandline sync", "once the cause is mended: brings the endpoint to where its collections are"),
-    ("strandline query", "lists the rows without a value: mend or withdraw the rows that caused them"),
-    ("strandline replica", "runs the replica, on its machine"),
-)
-"""What the commands that fit an item do, by how they begin."""
 _BEHIND: Final = {LATE: "behind by more than 10 seconds", STALE: "behind by more than a minute"}
 _FIRST: Final = {"snapshotting": "the first snapshot is taken", "hydrating": "the first result is computed"}
 
@@ -120,15 +112,50 @@ def reasons_of(item: Mapping[str, Any]) -> Iterator[Reason]:
     >>> [(each.why, [way.command for way in each.ways]) for each in reasons_of(item | {"cases": cases})]
     [("table 't' is gone", ['strandline backfill q1 --apply', 'strandline sync q1'])]
     """
-    name = item["name"]
-    for health, said in _said(item):
-        if health != BROKEN:
-            yield Reason(health, said, [name])
-            continue
-        is_problem = said == item["problem"]
-        ways = _own(item) if is_problem else []
-        fitting = [each for each in _fitting(item, said) if not any(way.command.startswith(each) for way in ways)]
-        yield Reason(health, _why(item) if is_problem else said, [name], ways=[*ways, *map(_way, fitting)])
+    name, health, word = item["name"], item["health"], shlex.quote(item["name"])
+    is_source = item["kind"] in SOURCES
+    if health == FRESH:
+        return
+    if health != BROKEN:
+        yield Reason(health, _BEHIND.get(health) or item["waiting"] or _FIRST.get(item.get("phase", ""), ""), [name])
+        return
+    if item["problem"]:
+        ways = _own(item)
+        again = _retry(word) if is_source else _sync(word) if item["kind"] == "materialization" else None
+        if again is not None and not any(way.command.startswith(again.command) for way in ways):
+            ways.append(again)
+        yield Reason(health, _why(item), [name], ways=ways)
+    if count := item["errors"]:
+        rows = "1 row with an error" if count == 1 else f"{count:,} rows with errors"
+        why = f"{rows}: {item['example']}" if item["example"] else rows
+        yield Reason(health, why, [name], ways=[_skip(word) if is_source else _look(name)])
+    lost = list(_lost(item))
+    for replica, each in lost:
+        why = f"replica {replica} at {each['address']}: {each.get('problem') or 'it compares what it runs'}"
+        yield Reason(health, why, [name], ways=[_run(other["address"]) for _, other in lost])
+
+
+def _retry(word: str) -> Way:
+    does = "once the cause is mended: opens it anew, and asks its upstream at once"
+    return Way(f"strandline source retry {word}", does)
+
+
+def _sync(word: str) -> Way:
+    return Way(f"strandline sync {word}", "once the cause is mended: brings the endpoint to where its collections are")
+
+
+def _skip(word: str) -> Way:
+    return Way(f"strandline source skip {word}", "lists what cannot be decoded; with --as-of and --apply, dismisses it")
+
+
+def _look(name: str) -> Way:
+    question = f"SELECT * FROM errors({quote(name)})"  # noqa: S608 - it is shown, and not run
+    does = "lists the rows without a value: mend or withdraw the rows that caused them"
+    return Way(shlex.join(["strandline", "query", question]), does)
+
+
+def _run(address: str) -> Way:
+    return Way(f"strandline replica --listen {address}", "runs the replica, on its machine")
 
 
 def _why(told: Mapping[str, Any]) -> str:
@@ -147,44 +174,8 @@ def _own(told: Mapping[str, Any]) -> list[Way]:
     return [Way(way["command"], f"{_FOREIGN if way['foreign'] else ''}{way['what']}") for way in ways]
 
 
-def _fitting(item: Mapping[str, Any], said: str) -> Iterator[str]:
-    """Yield the commands that fit what an item is, whatever its problem says."""
-    name = shlex.quote(item["name"])
-    match item:
-        case {"problem": str(problem), "kind": kind} if problem == said:
-            if kind in SOURCES:
-                yield f"strandline source retry {name}"
-            elif kind == "materialization":
-                yield f"strandline sync {name}"
-        case {"kind": "instance"}:
-            yield from (f"strandline replica --listen {each['address']}" for _, each in _lost(item))
-        case {"kind": kind} if kind in SOURCES:
-            yield f"strandline source skip {name}"
-        case _:
-            question = f"SELECT * FROM errors({quote(item['name'])})"  # noqa: S608 - it is shown, and not run
-            yield shlex.join(["strandline", "query", question])
-
-
-def _way(command: str) -> Way:
-    return Way(command, next(does for begin, does in _DOES if command.startswith(begin)))
-
-
 def _lost(item: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
     return ((name, each) for name, each in (item.get("replicas") or {}).items() if not each["obeys"])
-
-
-def _said(item: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Yield what is said of an item that is not fresh, with the health that it gives."""
-    if item["health"] == BROKEN:
-        if item["problem"]:
-            yield BROKEN, item["problem"]
-        if count := item["errors"]:
-            rows = "1 row with an error" if count == 1 else f"{count:,} rows with errors"
-            yield BROKEN, f"{rows}: {item['example']}" if item["example"] else rows
-        for name, each in _lost(item):
-            yield BROKEN, f"replica {name} at {each['address']}: {each.get('problem') or 'it compares what it runs'}"
-    elif item["health"] != FRESH:
-        yield item["health"], _BEHIND.get(item["health"]) or item["waiting"] or _FIRST.get(item.get("phase", ""), "")
 
 
 def _stops(items: Iterable[Mapping[str, Any]]) -> dict[str, list[str]]:

@@ -16,6 +16,7 @@ import msgspec
 
 from strandline.errors import StoreError, Unavailable
 from strandline.persist.handles.register import Register
+from strandline.problem import text_alone
 
 PROBLEMS: Final = "problems"
 CASES: Final = "cases"
@@ -54,7 +55,7 @@ class Published(Generic[T]):
         self._turns += 1
         turn, doubtful = self._turns, self._doubtful
         self._published, self._doubtful = None, True
-        encoded = msgspec.json.encode((epoch, wanted), enc_hook=str)
+        encoded = msgspec.json.encode((epoch, wanted), enc_hook=text_alone)
 
         said = False
 

@@ -131,8 +131,7 @@ class Retention:
         """Release the holds of materializations on ``shards`` that they read no longer, or that were dropped."""
         reads = {
             (item.log, catalog.collection(bound.collection).shard)
-            for item in catalog.items.values()
-            if isinstance(item, Materialization)
+            for item in catalog.of_kind(Materialization)
             for bound in item.bindings
         }
         for shard in sorted(shards):

@@ -301,13 +301,13 @@ class Writing:
 
     @property
     def _views(self) -> list[View]:
-        return [item for item in self.catalogs.current.items.values() if isinstance(item, View)]
+        return self.catalogs.current.of_kind(View)
 
     @property
     def _emptying(self) -> list[Materialization]:
         """The materializations that take out rows of views that were dropped from them."""
         items = self.catalogs.current.of_kind(Materialization)
-        return [each for each in items if isinstance(each, Materialization) and any(left.empties for left in each.left)]
+        return [each for each in items if any(left.empties for left in each.left)]
 
     @property
     def _unread(self) -> AbstractSet[str]:

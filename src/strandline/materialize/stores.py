@@ -149,10 +149,13 @@ def _codes(column: pa.ChunkedArray) -> np.ndarray[Any, np.dtype[np.int64]]:
 
 def second_row(binding: Binding, known: pa.Table) -> DefinitionError:
     """Return the error for the first of ``known``, rows of the resource whose keys the collection adds once more."""
-    about = {"collection": binding.collection, "resource": binding.resource, "columns": ", ".join(binding.key)}
-    return DefinitionError(SECOND_ROW.said(key=key_text(binding, known, 0), item=binding.task, **about))
+    return DefinitionError(SECOND_ROW.said(**_about(binding, known, 0), item=binding.task))
 
 
 def _not_a_key(binding: Binding, changes: pa.Table, row: int) -> DefinitionError:
-    about = {"collection": binding.collection, "resource": binding.resource, "columns": ", ".join(binding.key)}
-    return DefinitionError(NOT_A_KEY.said(key=key_text(binding, changes, row), **about))
+    return DefinitionError(NOT_A_KEY.said(**_about(binding, changes, row)))
+
+
+def _about(binding: Binding, rows: pa.Table, row: int) -> dict[str, str]:
+    key, columns = key_text(binding, rows, row), ", ".join(binding.key)
+    return {"collection": binding.collection, "resource": binding.resource, "key": key, "columns": columns}

@@ -20,7 +20,7 @@ from strandline.options import resolve_reference, understood
 from strandline.persist.client import PersistClient
 from strandline.plane.engine import Engine
 from strandline.sources.kinds import ConnectionKind, Discovered
-from strandline.sources.reader import FileDecoder, MessageDecoder, ReaderKind, SourceReader, Surroundings
+from strandline.sources.reader import FileDecoder, MessageDecoder, PassOver, ReaderKind, SourceReader, Surroundings
 from strandline.store.clock import Clock
 from strandline.wiring.kinds import Kinds
 
@@ -174,17 +174,15 @@ class Readers:
     ) -> str:
         """See `Connectors.pass_over`."""
         kind = named(READERS, "connector", source.connector)
-        if kind.pass_over is None:
-            raise DefinitionError(f"source {source.name!r} reads no files that it could go on without")
+        pass_over = _files_alone(source, kind)
         options = understood(f"source {source.name!r}", kind.options, source.options, resolve=_resolved)
-        return await kind.pass_over(options, self._given(source, client, epoch), file, withdrawn=withdrawn)
+        return await pass_over(options, self._given(source, client, epoch), file, withdrawn=withdrawn)
 
     async def beside(
         self, source: RunIngestion, files: Sequence[str], client: PersistClient, epoch: int
     ) -> SourceReader:
         """See `Connectors.beside`."""
-        if named(READERS, "connector", source.connector).pass_over is None:
-            raise DefinitionError(f"source {source.name!r} reads no files that it could go on without")
+        _files_alone(source, named(READERS, "connector", source.connector))
         return await self._opened(source, replace(self._given(source, client, epoch), left_out=files))
 
     async def kept(self, source: RunIngestion, client: PersistClient, epoch: int) -> Sequence[str]:
@@ -265,6 +263,13 @@ async def _asked(
         raise DefinitionError(str(error)) from error
     except Unavailable:
         return
+
+
+def _files_alone(source: RunIngestion, kind: ReaderKind[Any]) -> PassOver[Any]:
+    """Return how a source goes on without one of its files.  Raises `DefinitionError` if it reads none."""
+    if kind.pass_over is None:
+        raise DefinitionError(f"source {source.name!r} reads no files that it could go on without")
+    return kind.pass_over
 
 
 def _altering(output: Output) -> str:

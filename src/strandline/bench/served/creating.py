@@ -20,6 +20,7 @@ from string import Template
 from typing import TYPE_CHECKING, Any, Final
 
 from strandline import client as programs
+from strandline.bench.measured import seconds
 from strandline.client import Environment
 
 if TYPE_CHECKING:
@@ -92,12 +93,12 @@ def _measured(session: SparkSession, place: Path, query: str) -> dict[str, Any]:
     plain = session.newSession()
     for letter in TABLES:
         plain.createDataFrame([], _listed(letter)).createOrReplaceTempView(f"{letter}t")
-    planned = [_seconds(lambda: plain.sql(query)._jdf.queryExecution().executedPlan()) for _ in range(_PLANNED)]  # noqa: SLF001 - no public call plans and runs nothing
+    planned = [seconds(lambda: plain.sql(query)._jdf.queryExecution().executedPlan()) for _ in range(_PLANNED)]  # noqa: SLF001 - no public call plans and runs nothing
     with _environment(session, place / "first") as env:
         created = [_created(env, query)]
-        ticked = [_seconds(env.tick)]
+        ticked = [seconds(env.tick)]
         env.insert("ht", [dict.fromkeys(columns("h"), 1)])
-        ticked.append(_seconds(env.tick))
+        ticked.append(seconds(env.tick))
         recomputed, equal = not env.explain("v").incremental, env.verify("v").ok
     for n in range(_AGAIN):
         with _environment(session, place / f"again-{n}") as env:
@@ -142,7 +143,7 @@ def _listed(letter: str) -> str:
 
 
 def _created(env: Environment, query: str) -> float:
-    return _seconds(lambda: env.execute(f"CREATE MATERIALIZED VIEW v AS {query}"))
+    return seconds(lambda: env.execute(f"CREATE MATERIALIZED VIEW v AS {query}"))
 
 
 def _waits(env: Environment, query: str) -> tuple[list[float], list[float], list[float]]:
@@ -155,12 +156,6 @@ def _waits(env: Environment, query: str) -> tuple[list[float], list[float], list
     return quiet, asked, ticked
 
 
-def _seconds(call: Callable[[], object]) -> float:
-    begun = time.perf_counter()
-    call()
-    return time.perf_counter() - begun
-
-
 @contextmanager
 def _timed(*calls: Callable[[], object]) -> Iterator[list[list[float]]]:
     """Make each call again and again meanwhile, and yield how long each took: one of each at least, in the end.
@@ -171,7 +166,7 @@ def _timed(*calls: Callable[[], object]) -> Iterator[list[list[float]]]:
 
     def again(call: Callable[[], object], took: list[float]) -> None:
         while not (over.is_set() and took):
-            took.append(_seconds(call))
+            took.append(seconds(call))
             over.wait(_PAUSE_S)
 
     calling = [threading.Thread(target=again, args=each) for each in zip(calls, found, strict=True)]  # noqa: TID251 - other programs

@@ -9,7 +9,6 @@ from __future__ import annotations
 import itertools
 import os
 import statistics
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -17,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 
 from strandline import client as programs
+from strandline.bench.measured import seconds
 from strandline.client import Environment
 
 if TYPE_CHECKING:
@@ -60,6 +60,4 @@ def _ticked(env: Environment, numbers: itertools.count[int], rows: int, length: 
     if length:
         words.append(f"{first} ".ljust(length, "x"))
     env.insert("words", pa.table({"word": pa.array(words, pa.string())}))
-    begun = time.perf_counter()
-    env.tick()
-    return time.perf_counter() - begun
+    return seconds(env.tick)

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from strandline import client as programs
-from strandline.bench.measured import percentile
+from strandline.bench.measured import percentile, seconds
 from strandline.client import Cancel, Environment
 from strandline.errors import StrandlineError
 
@@ -90,12 +90,7 @@ def measure_queries(session: SparkSession, place: Path, *, asks: int, shapes: Se
 
 def _asked(env: Environment, times: int) -> list[float]:
     """Ask the small query so many times, and return how many milliseconds each answer took."""
-    took = []
-    for _ in range(times):
-        begun = time.perf_counter()
-        env.answer(SMALL)
-        took.append((time.perf_counter() - begun) * 1000)
-    return took
+    return [seconds(lambda: env.answer(SMALL)) * 1000 for _ in range(times)]
 
 
 def _beside(session: SparkSession, env: Environment, runaway: str, asks: int) -> tuple[list[float], float]:

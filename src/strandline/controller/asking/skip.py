@@ -113,15 +113,14 @@ async def go_on_without(core: Core, name: str, files: Sequence[str], *, apply: b
     wanted = command(source, core.catalog, writing.plans, core.config)
     assert isinstance(wanted, RunIngestion), "that is what runs for a source"
     epoch = writing.reads_under(source.name.lower())
-    others = sorted({*await connectors.kept(wanted, core.client, epoch)} - {*files}) if withdraws else []
-    if others:
+    if not withdraws:
+        was = [await connectors.pass_over(wanted, file, core.client, epoch) for file in files]
+        return found | {"was": was, "applied": True}
+    if others := sorted({*await connectors.kept(wanted, core.client, epoch)} - {*files}):
         raise InvalidUsage(
             f"the source goes on without {', '.join(map(repr, others))}, whose rows it has, and they cannot be told "
             f"from those of these files; withdraw them together: {_together(source, others, files)}"
         )
-    if not withdraws:
-        was = [await connectors.pass_over(wanted, file, core.client, epoch) for file in files]
-        return found | {"was": was, "applied": True}
     assert isinstance(source, Source), "a source of files is a collection"
     reader = await connectors.beside(wanted, files, core.client, epoch)
     rest = _Rest(core, source, reader, files, epoch)

@@ -193,7 +193,7 @@ def _refuse_shared(core: Ground, made: Materialization) -> None:
     place = (made.endpoint, made.endpoint_options)
     mends = {each.table.lower(): "name another table" for each in made.bindings}
     mends |= {each.bound.table.lower(): "its rows have replaced what was left" for each in made.left if each.empties}
-    for other in [each for each in core.catalog.items.values() if isinstance(each, Materialization)]:
+    for other in core.catalog.of_kind(Materialization):
         for each in other.written if (other.endpoint, other.endpoint_options) == place else ():
             if (mend := mends.get(each.table.lower())) and other.name != made.name:
                 raise DefinitionError(f"materialization {other.name!r} writes to table {each.table!r} there; {mend}")

@@ -39,6 +39,7 @@ from strandline.instance.protocol.messages import (
     Schedule,
 )
 from strandline.persist.shard.patience import Deadline
+from strandline.problem import text_alone
 from strandline.store.beside import Beside
 from strandline.store.clock import Clock
 
@@ -73,7 +74,7 @@ def seen(addresses: Mapping[str, str], known: Mapping[str, ReplicaStatus]) -> di
     """Return how each of some replicas is, as plain data; ``known``: of those that were seen."""
     unseen = "it was not seen yet"
     return {
-        name: msgspec.to_builtins(known.get(name, ReplicaStatus(address, unseen)), enc_hook=str)
+        name: msgspec.to_builtins(known.get(name, ReplicaStatus(address, unseen)), enc_hook=text_alone)
         for name, address in addresses.items()
     }
 

@@ -283,7 +283,7 @@ class Catalog(msgspec.Struct, frozen=True):
         """Return whether errors of ``item`` keep nothing from being read."""
         return isinstance(item, Fed) and on_error.continues(self.source_options(item))
 
-    def of_kind(self, kind: type[Item]) -> list[Item]:
+    def of_kind(self, kind: type[I]) -> list[I]:
         """Return all items of one class, in the order they were created."""
         return [item for item in self.items.values() if isinstance(item, kind)]
 

@@ -31,6 +31,7 @@ from strandline.persist.client import PersistClient
 from strandline.persist.together.transactions import Transactions
 from strandline.problem import Problem, Stopped, Way
 
+_TRIES_AGAIN: Final = Way("bring back what does not answer: each tick tries again")
 _ASK_AGAIN: Final = Way("bring it back: the location asks again when it is opened")
 UNRELEASED: Final = Problem(
     "dropped-source-unreleased",
@@ -50,13 +51,13 @@ LOG_LEFT: Final = Problem(
     "dropped-endpoint-open",
     "its materialization was dropped, and it is not taken over yet: {why}",
     Stopped.NOTHING,
-    (Way("bring back what does not answer: each tick tries again"),),
+    (_TRIES_AGAIN,),
 )
 SHARD_LEFT: Final = Problem(
     "dropped-shard-open",
     "it was dropped and cannot be deleted yet: {why}",
     Stopped.NOTHING,
-    (Way("bring back what does not answer: each tick tries again"),),
+    (_TRIES_AGAIN,),
 )
 
 

@@ -45,6 +45,7 @@ from strandline.instance.protocol.messages import (
     Welcome,
 )
 from strandline.instance.protocol.plans import Record
+from strandline.problem import text_alone
 
 FORMAT: Final = 2
 """Raised when an older reader would do something else than what a frame asks."""
@@ -71,16 +72,7 @@ MESSAGES: Final[Mapping[str, type]] = {
 """Every kind of message, by its name in frames.  Renaming a class must not change the name."""
 
 _NAMES: Final = {kind: name for name, kind in MESSAGES.items()}
-
-
-def _text_alone(value: object) -> str:
-    """Return a text that knows more (`Said`) as a text; anything else has no form in a frame."""
-    if isinstance(value, str):
-        return str(value)
-    raise TypeError(f"{type(value).__name__} has no form in a frame")
-
-
-_encode = msgspec.msgpack.Encoder(enc_hook=_text_alone).encode
+_encode = msgspec.msgpack.Encoder(enc_hook=text_alone).encode
 _decode = msgspec.msgpack.Decoder().decode
 
 

@@ -126,6 +126,10 @@ def key_text(binding: Binding, rows: pa.Table, row: int) -> str:
     return ", ".join(f"{name} = {value}" for name, value in values.items())
 
 
+def _about(binding: Binding, rows: pa.Table, row: int) -> dict[str, str]:
+    return {"collection": binding.collection, "resource": binding.resource, "row": _row_text(binding, rows, row)}
+
+
 def _row_text(binding: Binding, rows: pa.Table, row: int) -> str:
     return f"the row with the key ({key_text(binding, rows, row)})" if binding.key else "a row"
 
@@ -183,9 +187,8 @@ def _refused(binding: Binding, rows: pa.Table, name: str, holds: Holds, fault: _
     inside = "" if found.values.type == rows[name].type else " (inside of it)"
     column = f"`{name.replace('`', '``')}`"
     advice = "mend it" if inside else f"give it another value, as by {found.instead.format(c=column)}"
-    about = {"collection": binding.collection, "resource": binding.resource, "row": _row_text(binding, rows, at)}
     what = {"what": found.what, "value": value, "column": name, "inside": inside, "limit": found.limit}
-    return DefinitionError(UNHELD.said(**about, **what, system=holds.system, advice=advice))
+    return DefinitionError(UNHELD.said(**_about(binding, rows, at), **what, system=holds.system, advice=advice))
 
 
 def _require_short_keys(binding: Binding, rows: pa.Table, holds: Holds) -> None:
@@ -198,9 +201,8 @@ def _require_short_keys(binding: Binding, rows: pa.Table, holds: Holds) -> None:
     if not (sizes > holds.key_bytes).any():
         return
     at = int(np.argmax(sizes))
-    about = {"collection": binding.collection, "resource": binding.resource, "row": _row_text(binding, rows, at)}
     sized = {"bytes": sizes[at], "most": holds.key_bytes}
-    raise DefinitionError(LONG_KEY.said(**about, **sized, system=holds.system))
+    raise DefinitionError(LONG_KEY.said(**_about(binding, rows, at), **sized, system=holds.system))
 
 
 # --- texts ------------------------------------------------------------------------------------------------------------
@@ -211,8 +213,7 @@ def _require_texts(binding: Binding, rows: pa.Table) -> None:
         at = next((row for row in range(rows.num_rows) if not _are_texts(_alone(rows[name], row))), None)
         if at is None:
             continue  # the text is in an array of a row that is not in this slice
-        about = {"collection": binding.collection, "resource": binding.resource, "row": _row_text(binding, rows, at)}
-        raise DefinitionError(NOT_TEXT.said(**about, column=name))
+        raise DefinitionError(NOT_TEXT.said(**_about(binding, rows, at), column=name))
 
 
 def _alone(column: pa.ChunkedArray, row: int) -> pa.ChunkedArray:

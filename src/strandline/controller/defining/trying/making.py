@@ -106,7 +106,7 @@ async def make(core: Ground, project: Project, mistakes: Mistakes, dropped: Coll
     created = [each for each in at_once if each not in endpoints and await _created(core, each, mistakes)]
     unsettled = {each.statement.name.lower() for each in (*replaced, *after)}
     later: list[str] = []
-    bound = [each for present, each in there if unsettled.isdisjoint(_added(present, each))]
+    bound = [each for _, each in there if unsettled.isdisjoint(_added(core, each))]
     for each in bound:  # before a view that it lists no longer becomes what it could not hold
         await _bind(core, each, mistakes, later)
     created += [each for each in endpoints if await _created(core, each, mistakes)]
@@ -139,9 +139,9 @@ def _waits(core: Ground, read: Iterable[str], later: Collection[str]) -> bool:
 async def _unbind(core: Ground, project: Project, mistakes: Mistakes, dropped: Collection[str]) -> None:
     """Drop views from materializations that list them no longer, before these views are ``dropped`` themselves."""
     for defined in project.definitions:
-        statement, present = defined.statement, core.catalog.find(defined.statement.name)
-        if not isinstance(statement, CreateMaterialization) or not isinstance(present, Materialization):
+        if (pair := _listing(core, defined)) is None:
             continue
+        present, statement = pair
         drops = [each for each in rebinding(present, statement)[0] if each.collection in dropped]
         if drops and present.name.lower() not in dropped and not changed(core, present, defined):
             with mistakes.noted(defined):
@@ -149,23 +149,28 @@ async def _unbind(core: Ground, project: Project, mistakes: Mistakes, dropped: C
                 await unbind(core, present, drops)
 
 
-def _added(present: Item, defined: Defined) -> list[str]:
-    """Return the views, in lower case, that the definition of a materialization lists and ``present`` has not."""
-    statement = defined.statement
-    if not isinstance(statement, CreateMaterialization) or not isinstance(present, Materialization):
-        return []
-    return [each.bind.collection.lower() for each in rebinding(present, statement)[1]]
+def _listing(core: Ground, defined: Defined) -> tuple[Materialization, CreateMaterialization] | None:
+    """Return a materialization that is there, and its definition; None for anything else."""
+    statement, present = defined.statement, core.catalog.find(defined.statement.name)
+    if isinstance(statement, CreateMaterialization) and isinstance(present, Materialization):
+        return present, statement
+    return None
+
+
+def _added(core: Ground, defined: Defined) -> list[str]:
+    """Return the views, in lower case, that a materialization lists in its definition and does not have."""
+    pair = _listing(core, defined)
+    return [] if pair is None else [each.bind.collection.lower() for each in rebinding(*pair)[1]]
 
 
 async def _bind(core: Ground, defined: Defined, mistakes: Mistakes, later: list[str]) -> None:
     """Have a materialization list the views of its definition; if one of them comes later, all that is done later."""
-    statement, present = defined.statement, core.catalog.find(defined.statement.name)
-    if not isinstance(statement, CreateMaterialization) or not isinstance(present, Materialization):
+    pair = _listing(core, defined)
+    if pair is None or mistakes.waits(defined, core.catalog):
         return
-    if mistakes.waits(defined, core.catalog):
-        return
+    present, statement = pair
     with mistakes.noted(defined):
-        if not _waits(core, added := _added(present, defined), later):
+        if not _waits(core, added := _added(core, defined), later):
             await rebind(core, present, statement)
         elif present.bindings:
             later.append(present.name.lower())
