@@ -50,7 +50,7 @@ class Post:
 
     async def inbox(self, epoch=1, **options):
         given = {"room": self.options.max_waiting, "remember_ms": self.options.remember, **options}
-        return await Inbox.open(self.clock, await self.shard(epoch), epoch, **given)
+        return await Inbox.open(self.clock, await self.shard(epoch), epoch, name="s", **given)
 
     async def reader(self, epoch=1):
         self.current = await self.inbox(epoch)

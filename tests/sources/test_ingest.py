@@ -52,7 +52,7 @@ class World:
         data = await client.writer("data", epoch, schema=SCHEMA.ddl)
         reader, engine = reader or ListReader(self.upstream), ListEngine(fuse.guard(self.blob))
         output = OutputShard("", SCHEMA, data)
-        ingestion = await kind.open(self.clock, engine, fuse.guard(reader), remap, [output], patience)
+        ingestion = await kind.open(self.clock, engine, fuse.guard(reader), remap, [output], patience, name="s")
         ingestion.reader, ingestion.engine = reader, engine
         return ingestion
 

@@ -30,7 +30,7 @@ def started(arguments: dict[str, Any], out: Path) -> int:
         sys.stderr.flush()
         os._exit(status)
     finally:
-        sys.excepthook(*sys.exc_info())  # type: ignore[arg-type] - only reached by an error
+        sys.excepthook(*sys.exc_info())  # type: ignore[arg-type]  # only reached by an error
         os._exit(70)
 
 

@@ -107,7 +107,7 @@ def receiving(certificate: Path | None = None) -> Iterator[Receiver]:
             context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
             context.load_cert_chain(certificate)
             server.socket = context.wrap_socket(server.socket, server_side=True)
-            server.handle_error = lambda *_: None  # type: ignore[method-assign] - clients that do not trust it
+            server.handle_error = lambda *_: None  # type: ignore[method-assign]  # clients that do not trust it
         receiver = Receiver(server.server_port, "http" if certificate is None else "https")
         with ThreadPoolExecutor(1) as threads:
             threads.submit(server.serve_forever, 0.02)
