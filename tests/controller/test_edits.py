@@ -163,7 +163,9 @@ def test_a_wrong_change_is_refused_where_it_is_wrong_and_changes_nothing(
 
 def test_a_value_that_does_not_fit_fails_the_statement(filled: Environment) -> None:
     """Else a large number is stored as another one."""
-    for statement in ("INSERT INTO t (id) VALUES (3000000000)", "UPDATE t SET id = n * 1000000000"):
+    with pytest.raises(DefinitionError, match="row 1: column 'id' is int, which holds .* and not 3000000000"):
+        filled.execute("INSERT INTO t (id) VALUES (3000000000)")
+    for statement in ("INSERT INTO t (id) SELECT 3000000000", "UPDATE t SET id = n * 1000000000"):
         with pytest.raises(CollectionError, match="cannot be evaluated"):
             filled.execute(statement)
 
