@@ -56,7 +56,7 @@ def test_every_law_holds_in_every_history(record_property) -> None:
 
 def test_every_law_holds_in_every_history_with_splits(record_property) -> None:
     """Damage: the same, because other splits and other views come at once."""
-    seeds = mixed("rebinding splits", SPLIT_HISTORIES)
+    seeds = mixed("rebinding-splits", SPLIT_HISTORIES)
     hold(seeds, record_property, play_rebinding_splits, "rebinding-splits", SPLIT_MARKS)
 
 

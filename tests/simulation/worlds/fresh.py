@@ -18,7 +18,19 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final, TypeAlias
 
-from worlds import altered, apart, persist, pushed, replaced, streams, tables_users, webhook_users, whole, wrong
+from worlds import (
+    altered,
+    apart,
+    persist,
+    pushed,
+    rebinding,
+    replaced,
+    streams,
+    tables_users,
+    webhook_users,
+    whole,
+    wrong,
+)
 from worlds.campaign import Played, newest
 from worlds.cast import populate
 from worlds.persist import law_of
@@ -30,6 +42,8 @@ WORLDS: Final[Mapping[str, Play]] = {
     "apart": apart.play,
     "persist": partial(persist.play, populate=populate),
     "pushed": pushed.play,
+    "rebinding": rebinding.play_rebinding,
+    "rebinding-splits": rebinding.play_rebinding_splits,
     "replaced": replaced.play,
     "split": pushed.play_split,
     "streams": streams.play,
