@@ -11,7 +11,7 @@ from worlds.histories import made, must_break
 
 pytestmark = pytest.mark.skipif(ASKED_FOR, reason="certain histories were asked for, and nothing else")
 
-HISTORIES = 60
+HISTORIES = 120
 """Those that are the same each time."""
 NEW_HISTORIES = 60
 """So many new ones come with them."""
