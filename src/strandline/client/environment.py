@@ -26,7 +26,7 @@ from strandline.controller.asking import backfill, housekeeping, reads, status, 
 from strandline.controller.asking.peeking import peek
 from strandline.controller.asking.progress import progress
 from strandline.controller.asking.selfcheck import SelfCheck
-from strandline.controller.asking.skip import go_on_without, skip
+from strandline.controller.asking.skipping.skip import go_on_without, skip
 from strandline.controller.asking.verification import Verification
 from strandline.controller.asking.wrong_replicas import WrongReplicas
 from strandline.controller.defining import altering, sources

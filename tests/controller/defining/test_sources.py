@@ -7,7 +7,7 @@ from typing import Any, cast
 import pytest
 
 from strandline.controller.asking import reads
-from strandline.controller.asking.skip import skip
+from strandline.controller.asking.skipping.skip import skip
 from strandline.controller.asking.status import status
 from strandline.controller.core import Core
 from strandline.controller.defining import definitions

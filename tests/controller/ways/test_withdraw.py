@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,7 @@ from tests.controller.ways.test_files import NAME, Lines, define, write
 
 from strandline.errors import DefinitionError, InvalidUsage, Unavailable
 from strandline.instance.instance import Instance
+from strandline.testing.lists.list_engine import listed, updates
 
 A, B, C = "a.csv", "b.csv", "c.csv"
 
@@ -39,6 +40,23 @@ def remove(site: Site, *names: str) -> None:
     for name in names:
         (site.root / "in" / name).unlink()
     site.tick()
+
+
+def noted(monkeypatch: pytest.MonkeyPatch, site: Site, then: Callable[[], object] = lambda: None) -> None:
+    """Have a file come, which the source takes, once it was noted that it goes on without another; ``then`` more."""
+    connectors = site.core.assembly.connectors
+    pass_over = type(connectors).pass_over
+
+    async def passed_over(self: Any, *asked: Any, **how: Any) -> str:
+        was: str = await pass_over(self, *asked, **how)
+        if not how:
+            write(site, "d.csv", 8)
+            site.clock.now += 1_000
+            await site.core.tick(wait=True)
+            then()
+        return was
+
+    monkeypatch.setattr(type(connectors), "pass_over", passed_over)
 
 
 def test_the_rows_of_a_file_go_and_those_of_others_stay(site: Site) -> None:
@@ -137,8 +155,11 @@ def test_files_that_do_not_read_as_they_did_are_refused(site: Site, monkeypatch:
     assert len(site.rows("v")) == 6
 
 
-def test_a_try_that_lost_looks_anew(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Damage: what another process did meanwhile is done twice, and the collection is negative."""
+@pytest.mark.parametrize(("theirs", "dismissals"), [({1, 2}, 1), ({1}, 2), (set(), 2)], ids=["all", "part", "none"])
+def test_a_try_that_lost_looks_anew(
+    site: Site, monkeypatch: pytest.MonkeyPatch, theirs: set[int], dismissals: int
+) -> None:
+    """Damage: what another process did meanwhile is done twice, and the collection is negative; or rows stay."""
     filled(site)
     remove(site, A)
     dismiss, calls = Instance.dismiss, 0
@@ -146,14 +167,82 @@ def test_a_try_that_lost_looks_anew(site: Site, monkeypatch: pytest.MonkeyPatch)
     async def lost(self: Instance, item: str, rows: Any, time: int) -> None:
         nonlocal calls
         calls += 1
-        await dismiss(self, item, rows, time)
-        if calls == 1:
-            raise Unavailable("another instance has done the same")
+        if calls > 1:
+            return await dismiss(self, item, rows, time)
+        found = listed(rows)
+        if done := [each for each in found.rows if each["n"] in theirs]:
+            await dismiss(self, item, updates(site.core.catalog.collection(NAME).schema, done), time)
+        raise Unavailable("another instance was first")
 
     monkeypatch.setattr(Instance, "dismiss", lost)
     site.env.withdraw(NAME, [A], apply=True)
     site.clean()
-    assert (calls, site.rows("v")) == (1, [(2,), (3,), (4,)])
+    assert (calls, site.rows("v")) == (dismissals, [(2,), (3,), (4,)])
+
+
+def test_the_other_files_are_read_once(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Damage: a directory of a million files is read twice to withdraw the rows of one."""
+    filled(site)
+    remove(site, A)
+    decode, decoded = Lines.decode, []
+
+    async def counted(self: Lines, files: Any, schema: Any, form: Any, *, locate: bool) -> Any:
+        decoded.append([Path(file.path).name for file in files])
+        return await decode(self, files, schema, form, locate=locate)
+
+    monkeypatch.setattr(Lines, "decode", counted)
+    assert site.env.withdraw(NAME, [A], apply=True)["withdrawn"] == 3
+    assert decoded == [[B, C]]
+
+
+def test_a_file_that_comes_meanwhile_is_read_too(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Damage: the rows of a file that came while others were looked at are withdrawn with those of the one named."""
+    filled(site)
+    remove(site, A)
+    with monkeypatch.context() as meanwhile:
+        noted(meanwhile, site)
+        assert site.env.withdraw(NAME, [A], apply=True)["withdrawn"] == 3
+    site.clean()
+    assert site.rows("v") == [(2,), (3,), (4,), (8,)]
+
+
+def test_a_race_after_the_note_is_told_as_it_is(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Damage: an operator is told that nothing is changed, and the source goes on without the file, with its rows."""
+    filled(site)
+    remove(site, A)
+
+    with monkeypatch.context() as meanwhile:
+        noted(meanwhile, site, (site.root / "in" / B).unlink)
+        with pytest.raises(InvalidUsage, match="goes on without the file already, and its rows were not") as refused:
+            site.env.withdraw(NAME, [A], apply=True)
+    text = str(refused.value)
+    assert "nothing is changed" not in text
+    write(site, B, 2, 3)
+    site.clean()
+    assert site.rows("v") == [(1,), (2,), (2,), (2,), (3,), (4,), (8,)]
+    follow(site.env, text[text.index("strandline source skip") :], monkeypatch)
+    site.clean()
+    assert site.rows("v") == [(2,), (3,), (4,), (8,)]
+
+
+def test_a_source_that_stands_still_after_the_note_is_told_as_it_is(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Damage: an operator takes a withdrawal that failed for one that changed nothing, or for one that is done."""
+    filled(site)
+    remove(site, A)
+
+    async def lost(*_: object) -> None:
+        raise Unavailable("another instance was first")
+
+    with monkeypatch.context() as meanwhile:
+        meanwhile.setattr(Instance, "dismiss", lost)
+        with pytest.raises(Unavailable, match="first; the source goes on without the file already") as refused:
+            site.env.withdraw(NAME, [A], apply=True)
+    text = str(refused.value)
+    follow(site.env, text[text.index("strandline source skip") :], monkeypatch)
+    site.clean()
+    assert site.rows("v") == [(2,), (3,), (4,)]
 
 
 def test_errors_that_were_dismissed_stay_so_and_others_stay(site: Site) -> None:

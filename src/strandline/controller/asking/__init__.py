@@ -7,7 +7,7 @@ __all__ = [
     "progress",
     "reads",
     "selfcheck",
-    "skip",
+    "skipping",
     "status",
     "verification",
     "wrong_replicas",

@@ -8,30 +8,26 @@ Nothing is dismissed unseen: the operator names the time at which they looked at
 later stays.
 
 A file that is gone, or was changed for good, stops its source; the operator may have it go on without that file, and
-have its rows withdrawn.  No row says which file it is of.  So all other files are read once more, and what the source
-has beyond them is withdrawn.  They are read before anything is noted: if the rows cannot be told, nothing is changed.
-Errors stay, since they can be dismissed.
+have its rows withdrawn: those that the source has beyond its other files (`other_files`).  Errors stay, since they can
+be dismissed.
 """
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
-from sqlglot import exp
-
-from strandline.algebra.nodes import Filter, Get, Project
-from strandline.algebra.scalar import Scalar, column, columns
+from strandline.algebra.nodes import Get
 from strandline.algebra.schema import ERROR, Column, Schema
 from strandline.controller.asking import reads
+from strandline.controller.asking.skipping.other_files import OtherFiles, withdrawal
 from strandline.controller.commanded import command, runs_in
 from strandline.controller.core import Core
 from strandline.controller.holding import Hold
 from strandline.controller.location.catalog import unknown
 from strandline.controller.location.items import Fed, SharedSource, Source
-from strandline.errors import InvalidUsage, SourceError, Unavailable, reason
+from strandline.errors import InvalidUsage, Unavailable
 from strandline.frontier.antichain import Frontier, as_time
 from strandline.instance import error_half
 from strandline.instance.commands import RunIngestion
@@ -40,9 +36,6 @@ from strandline.persist.handles.contents import Half, Rows
 from strandline.persist.handles.read import ReadHandle
 from strandline.persist.handles.write import WriteHandle
 from strandline.persist.shard.patience import Deadline
-from strandline.problem import cases_of
-from strandline.sources.reader import SourceReader, TakenBack
-from strandline.sources.reclock import NOTHING_READ, Slice
 from strandline.sources.remap import RemapShard
 from strandline.sources.steps import withdraw
 
@@ -52,7 +45,6 @@ POLL_S: Final = 0.1
 TRIES: Final = 5
 """How often errors are withdrawn in a race with the replicas that ingest."""
 
-_FAILED: Final = "__failed"
 _TEXT: Final = "error"
 _TEXTS: Final = Schema((Column(_TEXT, "string"),))
 
@@ -119,15 +111,18 @@ async def go_on_without(core: Core, name: str, files: Sequence[str], *, apply: b
     if others := sorted({*await connectors.kept(wanted, core.client, epoch)} - {*files}):
         raise InvalidUsage(
             f"the source goes on without {', '.join(map(repr, others))}, whose rows it has, and they cannot be told "
-            f"from those of these files; withdraw them together: {_together(source, others, files)}"
+            f"from those of these files; withdraw them together: {withdrawal(source, [*others, *files])}"
         )
     assert isinstance(source, Source), "a source of files is a collection"
     reader = await connectors.beside(wanted, files, core.client, epoch)
-    rest = _Rest(core, source, reader, files, epoch)
+    rest = OtherFiles(core, source, reader, files, epoch)
     try:
         await rest.beyond(0)
+        rest.noted = True
         was = [await connectors.pass_over(wanted, file, core.client, epoch) for file in files]
         withdrawn = await _withdraw(core, source, rest)
+    except Unavailable as error:
+        raise Unavailable(f"{error}; {rest.left}") from error
     finally:
         rest.hold.give_back()
         await reader.close()
@@ -136,72 +131,7 @@ async def go_on_without(core: Core, name: str, files: Sequence[str], *, apply: b
     return found | {"was": was, "withdrawn": withdrawn, "applied": True}
 
 
-def _cause(error: SourceError) -> str:
-    """Return what has happened, without the ways out of it."""
-    return "; ".join(case.cause for case in cases_of(reason(error))) or str(error)
-
-
-def _together(source: Source | SharedSource, others: Sequence[str], files: Sequence[str]) -> str:
-    named = [word for file in (*others, *files) for word in ("--file", file)]
-    return shlex.join(["strandline", "source", "skip", source.name, *named, "--withdraw", "--apply"])
-
-
-@dataclass(frozen=True)
-class _Rest:
-    """The other files of a source, of which ``files`` are not read."""
-
-    core: Core
-    source: Source
-    reader: SourceReader
-    files: Sequence[str]
-    epoch: int
-    hold: Hold = field(default_factory=Hold)
-
-    async def beyond(self, at: int) -> tuple[Rows, int]:
-        """Return the rows that the source has beyond the other files, as updates of time ``at``, and their number.
-
-        ``at``: or its latest time, if that is later.  It has them at its latest time, so what is bound and not durable
-        yet is no difference.
-
-        Raises `InvalidUsage` if the source lacks rows of the other files, or one of these cannot be read.
-        """
-        core, schema, engine = self.core, self.source.schema, self.core.engine
-        handle = await core.readers.of(self.source.name)
-        latest = await reads.latest(core, [handle])
-        at = max(at, latest)
-        remap = await RemapShard.open(await core.client.records(self.source.remap, self.epoch), self.epoch)
-        bound = remap.remap.offsets_at(latest)
-        try:
-            there = await self.reader.read([Slice(at, NOTHING_READ, bound)], table="", locate=False)
-        except SourceError as error:
-            raise self._untold(f"{_cause(error)}; withdraw the rows of both together, or put it back") from error
-        held, errors = [await reads.updates(core, handle, latest, self.hold, half) for half in (Half.OK, Half.ERR)]
-
-        async def good(frames: Sequence[Rows], *, negate: Sequence[bool]) -> Rows:
-            """Return the rows of ``frames`` that are no errors: those of ``errors`` show that some may be."""
-            both = await engine.union(schema, [*frames, errors], advance=at, negate=[*negate, True])
-            names = (*((name, name) for name in schema.names), (_FAILED, ERROR))
-            right = Filter(Get("rows", names), Scalar(exp.Is(this=column(_FAILED), expression=exp.Null())))
-            return await engine.evaluate(Project(right, columns(schema.names)), {"rows": both})
-
-        takes_back = isinstance(self.reader.records(""), TakenBack)
-        if takes_back and (await engine.differences(await good([there], negate=[False]), schema)).missing:
-            raise self._untold("other files take back rows of these")
-        change = await good([held, there], negate=[False, True])
-        found = await engine.differences(change, schema)
-        if found.missing:
-            raise self._untold(f"it does not have {found.missing} row(s) that its other files have now")
-        return change, found.extra
-
-    def _untold(self, why: str) -> InvalidUsage:
-        named = ", ".join(map(repr, self.files))
-        return InvalidUsage(
-            f"the rows of {named} cannot be told from those of other files of {self.source.name!r}: {why}; nothing is "
-            "changed; without --withdraw, the source goes on without the file, and its rows stay"
-        )
-
-
-async def _withdraw(core: Core, source: Source, rest: _Rest) -> int:
+async def _withdraw(core: Core, source: Source, rest: OtherFiles) -> int:
     """Withdraw the rows that a source has beyond those of its files, and return how many these are."""
     count = 0
 
