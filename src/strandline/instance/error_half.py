@@ -22,6 +22,16 @@ from strandline.persist.handles.read import ReadHandle
 from strandline.plane.reading import Counting, Errors
 from strandline.problem import Problem, Stopped, Way
 
+EXCEEDED: Final = Problem(
+    "errors-max",
+    "it holds {held} errors and errors_max is {most}, so nothing more is read; look at {item}_errors",
+    Stopped.SOURCE,
+    (
+        Way("look at them, and dismiss them with the command that this prints", "strandline source skip {item:shell}"),
+        Way("allow as many", "ALTER {kind} {item:sql} SET (errors_max '{held}')"),
+    ),
+)
+
 
 async def refuse(engine: Counting, handle: ReadHandle, time: int) -> None:
     """Raise `CollectionError` if the collection has errors at ``time``."""
@@ -103,17 +113,6 @@ def _error(name: str, found: Errors, time: int, since: int) -> CollectionError:
         errors,
         since,
     )
-
-
-EXCEEDED: Final = Problem(
-    "errors-max",
-    "it holds {held} errors and errors_max is {most}, so nothing more is read; look at {item}_errors",
-    Stopped.SOURCE,
-    (
-        Way("look at them, and dismiss them with the command that this prints", "strandline source skip {item:shell}"),
-        Way("allow as many", "ALTER {kind} {item:sql} SET (errors_max '{held}')"),
-    ),
-)
 
 
 class ErrorBudgets:

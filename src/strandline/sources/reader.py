@@ -44,6 +44,13 @@ if TYPE_CHECKING:
 O = TypeVar("O")  # noqa: E741 - a dataclass of options
 O_contra = TypeVar("O_contra", contravariant=True)
 
+COLUMNS_UNREAD: Final = Problem(
+    "columns-unread",
+    "upstream has columns that are not read: {columns}",
+    Stopped.NOTHING,
+    (Way("to read them from now on", "{altering} ADD COLUMNS ({columns})"),),
+)
+
 
 @dataclass(frozen=True, slots=True)
 class Plain:
@@ -66,14 +73,6 @@ Records: TypeAlias = Plain | TakenBack | Keyed
 """What the records of a table are; `sources.envelopes` makes updates of them."""
 Progress: TypeAlias = Callable[[], Awaitable[RecordShard]]
 """Opens a reader's own shard, which holds its notes."""
-
-
-COLUMNS_UNREAD: Final = Problem(
-    "columns-unread",
-    "upstream has columns that are not read: {columns}",
-    Stopped.NOTHING,
-    (Way("to read them from now on", "{altering} ADD COLUMNS ({columns})"),),
-)
 
 
 class ColumnsAdded(SourceError):

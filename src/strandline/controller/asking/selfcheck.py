@@ -50,6 +50,19 @@ COST_MS_DEFAULT: Final = 2_000
 """What a check is taken to cost before one was made here."""
 assert FIRST_MS_MAX < ALLOWANCE_MS_MAX
 
+DISTRUSTED: Final = Problem(
+    "self-check-found",
+    "the self-check found {found}; plain Spark recomputes the whole view from then on, where its text has one answer",
+    Stopped.NOTHING,
+    (Way("report the text as a bug of Strandline, and try its plan again", "strandline anew {item:shell} --apply"),),
+    "The view is right again after the next tick; its steps cost more.",
+)
+FAILED: Final = Problem(
+    "self-check-failed",
+    "the self-check failed: {why}",
+    Stopped.NOTHING,
+)
+
 
 @dataclass(slots=True)
 class _Known:
@@ -64,20 +77,6 @@ class _Known:
     passed: int = 0
     rows: int = 0
     fingerprint: str = ""
-
-
-DISTRUSTED: Final = Problem(
-    "self-check-found",
-    "the self-check found {found}; plain Spark recomputes the whole view from then on, where its text has one answer",
-    Stopped.NOTHING,
-    (Way("report the text as a bug of Strandline, and try its plan again", "strandline anew {item:shell} --apply"),),
-    "The view is right again after the next tick; its steps cost more.",
-)
-FAILED: Final = Problem(
-    "self-check-failed",
-    "the self-check failed: {why}",
-    Stopped.NOTHING,
-)
 
 
 @dataclass(slots=True)

@@ -324,7 +324,9 @@ class WrongReplicas:
                 ends = "it runs nothing until its process is restarted"
             else:
                 ends = "it is to run nothing until its process is restarted, and has not said yet that it obeys"
-            said.append((named.view, WRONG.said(replica=replica, instance=name, why=named.why, ends=ends)))
+            said.append(
+                (named.view, WRONG.said(replica=replica, instance=name, computed_wrong=named.why, how_it_ends=ends))
+            )
         found: dict[str, str] = {}
         for view, text in said:
             found[view] = joined((found.get(view, ""), text))

@@ -17,7 +17,7 @@ from strandline.problem import Problem, Stopped, Way
 
 WRONG: Final = Problem(
     "replica-wrong",
-    "replica {replica!r} of instance {instance!r} {why}; {ends}",
+    "replica {replica!r} of instance {instance!r} {computed_wrong}; {how_it_ends}",
     Stopped.NOTHING,
     (Way("restart the process of that replica"),),
     "What the other replicas computed.",

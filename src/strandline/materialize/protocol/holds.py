@@ -28,6 +28,28 @@ DAY: Final = 86_400_000_000
 SHOWN_MAX: Final = 80
 """How much of a value a message shows."""
 
+UNHELD: Final = Problem(
+    "value-not-storable",
+    "{collection!r} into {resource!r}: {row} has the {what} {value} in column {column!r}{inside}, which {system} "
+    "cannot store: {limit}",
+    Stopped.ENDPOINT,
+    (Way("take the row out, or {advice}"),),
+)
+LONG_KEY: Final = Problem(
+    "key-too-long",
+    "{collection!r} into {resource!r}: {row} has a key of {bytes} bytes, which {system} cannot store: a key has at "
+    "most {most} bytes",
+    Stopped.ENDPOINT,
+    (Way("take the row out, or declare a shorter key, as by md5"),),
+)
+NOT_TEXT: Final = Problem(
+    "text-not-utf-eight",
+    "{collection!r} into {resource!r}: {row} has a text in column {column!r} that is not UTF-8, which no endpoint can "
+    "store",
+    Stopped.ENDPOINT,
+    (Way("mend it, or make the column BINARY"),),
+)
+
 
 @dataclass(frozen=True, slots=True)
 class Days:
@@ -67,27 +89,6 @@ class Holds:
 
 
 EVERYTHING: Final = Holds()
-UNHELD: Final = Problem(
-    "value-not-storable",
-    "{collection!r} into {resource!r}: {row} has the {what} {value} in column {column!r}{inside}, which {system} "
-    "cannot store: {limit}",
-    Stopped.ENDPOINT,
-    (Way("take the row out, or {advice}"),),
-)
-LONG_KEY: Final = Problem(
-    "key-too-long",
-    "{collection!r} into {resource!r}: {row} has a key of {bytes} bytes, which {system} cannot store: a key has at "
-    "most {most} bytes",
-    Stopped.ENDPOINT,
-    (Way("take the row out, or declare a shorter key, as by md5"),),
-)
-NOT_TEXT: Final = Problem(
-    "text-not-utf-eight",
-    "{collection!r} into {resource!r}: {row} has a text in column {column!r} that is not UTF-8, which no endpoint can "
-    "store",
-    Stopped.ENDPOINT,
-    (Way("mend it, or make the column BINARY"),),
-)
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,10 @@ from strandline.materialize.schedule.window import Window, window
 from strandline.problem import Problem, Stopped
 from strandline.store.clock import Clock, utc_text
 
+SCHEDULED: Final = Problem(
+    "scheduled", WAITS + "its schedule: its next transaction begins at {until}", Stopped.ENDPOINT
+)
+
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
@@ -36,11 +40,6 @@ class Schedule:
         """
         least = max(now, last + self.every)
         return least if self.within is None else self.within.opens(least)
-
-
-SCHEDULED: Final = Problem(
-    "scheduled", WAITS + "its schedule: its next transaction begins at {until}", Stopped.ENDPOINT
-)
 
 
 class Pace:

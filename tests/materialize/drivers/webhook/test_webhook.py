@@ -244,7 +244,9 @@ def test_refused_requests_are_kept_where_an_option_says(receiver: Receiver, tmp_
 def test_an_address_that_takes_nothing_is_no_dead_letter(status: int, receiver: Receiver, tmp_path: Path) -> None:
     """Damage: a wrong token buries a whole view among the dead letters."""
     receiver.answer = lambda _: Answer(status, {"Location": "http://localhost:1/"}, taken=False)
-    with pytest.raises(ConfigError, match=rf"answers {status}; mend what listens there"):
+    with pytest.raises(
+        ConfigError, match=rf"answers {status}: the URL or the token is not right; mend what listens there"
+    ):
         asyncio.run(push(Hooks(receiver, dead_letters=str(tmp_path)), rows(1)))
     assert (len(receiver.got), list(tmp_path.iterdir())) == (1, [])
 

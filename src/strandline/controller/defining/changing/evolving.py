@@ -24,6 +24,13 @@ from strandline.sources.reader import unknown_of
 COLUMNS_MAX: Final = 1_000
 """With more columns than this a collection gets none by itself: its records have a field for each of many things."""
 
+UNADDED: Final = Problem(
+    "columns-not-added",
+    "upstream has columns that cannot be added here: {columns}: {why}",
+    Stopped.SOURCE,
+    (Way("go on without them", "{resets}"),),
+)
+
 
 async def tick(core: Core, ts: int | None = None, *, wait: bool = False, deadline: Deadline | None = None) -> int:
     """Make a tick, as `Core.tick`; and another one whenever collections have got columns, which are read in it."""
@@ -31,14 +38,6 @@ async def tick(core: Core, ts: int | None = None, *, wait: bool = False, deadlin
     while await add_reported(core):
         time = await core.tick(wait=wait, deadline=deadline)
     return time
-
-
-UNADDED: Final = Problem(
-    "columns-not-added",
-    "upstream has columns that cannot be added here: {columns}: {why}",
-    Stopped.SOURCE,
-    (Way("go on without them", "{resets}"),),
-)
 
 
 async def add_reported(core: Core) -> bool:

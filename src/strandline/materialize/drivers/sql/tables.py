@@ -24,6 +24,16 @@ from strandline.problem import Problem, Stopped, Way
 
 _EVERY = Sql("TRUE")
 
+SPLIT_ALONE: Final = Problem(
+    "split-fills-alone",
+    "table {table!r} cannot be filled from the start by the split [{begin}, {end}] alone: it may hold rows of others",
+    Stopped.ENDPOINT,
+    (
+        Way("empty the table there"),
+        Way("run the materialization as one", "ALTER MATERIALIZATION {item:sql} SET (splits '1')"),
+    ),
+)
+
 
 def contents(connection: Connection, target: Target, take: Take) -> None:
     """Hand all rows to ``take``, columns in the order of the binding."""
@@ -48,17 +58,6 @@ def load(connection: Connection, target: Target, keys: pa.Table, take: Take) -> 
                 f=_living(target),
             )
             connection.read(text, target.names, target.types, take)
-
-
-SPLIT_ALONE: Final = Problem(
-    "split-fills-alone",
-    "table {table!r} cannot be filled from the start by the split [{begin}, {end}] alone: it may hold rows of others",
-    Stopped.ENDPOINT,
-    (
-        Way("empty the table there"),
-        Way("run the materialization as one", "ALTER MATERIALIZATION {item:sql} SET (splits '1')"),
-    ),
-)
 
 
 def refuse_rows(connection: Connection, target: Target) -> None:

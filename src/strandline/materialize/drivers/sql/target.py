@@ -38,6 +38,13 @@ GONE: Final = identifier("gone")
 NullPattern: TypeAlias = int
 """Which columns of a key are NULL: bit ``n`` is that of the key's column ``n``."""
 
+ONLY_GROWS: Final = Problem(
+    "row-went-from-growing-table",
+    "{collection!r} into {resource!r}: a row went, and a table that only grows cannot say so",
+    Stopped.ENDPOINT,
+    (Way("drop the materialization, and create it with the diffs of changes, or with soft deletes"),),
+)
+
 
 @dataclass(frozen=True)
 class Target:
@@ -157,14 +164,6 @@ class Target:
             match.append(compose("{a} IS NULL AND {b} IS NULL" if null else "{a} = {b}", a=there, b=here))
             among.append(compose("{b} IS NULL" if null else "{b} IS NOT NULL", b=here))
         return Pairs(self.table, staged.table, joined(" AND ", match), joined(" AND ", among), self.names)
-
-
-ONLY_GROWS: Final = Problem(
-    "row-went-from-growing-table",
-    "{collection!r} into {resource!r}: a row went, and a table that only grows cannot say so",
-    Stopped.ENDPOINT,
-    (Way("drop the materialization, and create it with the diffs of changes, or with soft deletes"),),
-)
 
 
 def check_names(dialect: Dialect, binding: Binding) -> None:

@@ -41,6 +41,28 @@ SMALL_MAX: Final = 32
 """More than so many files of less than `SMALL_BYTES` are joined."""
 assert SMALL_BYTES < PIECE_BYTES
 
+PIECES_MISSING: Final = Problem(
+    "pieces-rows-missing",
+    "{table}: of {wanted} rows to replace or delete {found} were there: another program changed the table",
+    Stopped.ENDPOINT,
+    (REFILL_ALL,),
+)
+STAGED_GONE: Final = Problem(
+    "staged-file-gone",
+    "{table}: the staged file {file!r} is gone before it was applied: another program removed it",
+    Stopped.ENDPOINT,
+    (REFILL_ALL,),
+)
+FILLED_GONE: Final = Problem(
+    "filled-table-gone", "{table} is gone, though rows were stored in it", Stopped.ENDPOINT, (REFILL_ALL,)
+)
+ROLLED_BACK: Final = Problem(
+    "table-rolled-back",
+    "{table} has transaction {reached}, and {number} was applied: an older version of it was put in its place",
+    Stopped.ENDPOINT,
+    (REFILL_ALL,),
+)
+
 
 class Applier:
     """Applies works to the tables of one session or one `Driver.apply`.  Every call blocks."""
@@ -196,31 +218,6 @@ def _staged_keys(table: Table, shape: Shape, work: Work) -> Keys | None:
         except FileNotFoundError:
             raise _StagedFileIsGoneError(each.name) from None
     return keys_in(work.key, shape, pa.concat_tables(read))
-
-
-PIECES_MISSING: Final = Problem(
-    "pieces-rows-missing",
-    "{table}: of {wanted} rows to replace or delete {found} were there: another program changed the table",
-    Stopped.ENDPOINT,
-    (REFILL_ALL,),
-)
-STAGED_GONE: Final = Problem(
-    "staged-file-gone",
-    "{table}: the staged file {file!r} is gone before it was applied: another program removed it",
-    Stopped.ENDPOINT,
-    (REFILL_ALL,),
-)
-FILLED_GONE: Final = Problem(
-    "filled-table-gone", "{table} is gone, though rows were stored in it", Stopped.ENDPOINT, (REFILL_ALL,)
-)
-
-
-ROLLED_BACK: Final = Problem(
-    "table-rolled-back",
-    "{table} has transaction {reached}, and {number} was applied: an older version of it was put in its place",
-    Stopped.ENDPOINT,
-    (REFILL_ALL,),
-)
 
 
 class _StagedFileIsGoneError(Exception):

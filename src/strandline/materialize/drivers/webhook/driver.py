@@ -47,6 +47,34 @@ from strandline.store.clock import Clock
 
 BACKOFF_SECONDS_MAX: Final = 60.0
 
+NOT_A_RECEIVER: Final = Problem(
+    "webhook-elsewhere",
+    "{origin} {reply}: the URL or the token is not right",
+    Stopped.ENDPOINT,
+    (
+        Way("mend what listens there: it is sent again"),
+        Way("drop the materialization, and create it with the right option 'url' or 'token'"),
+    ),
+)
+REFUSED: Final = Problem(
+    "webhook-refused",
+    "{origin} {reply}: it refuses {request}",
+    Stopped.ENDPOINT,
+    (
+        Way("mend the receiver, and the task sends them again"),
+        Way(
+            "drop the materialization, and create it with option 'dead_letters', a directory which keeps such "
+            "requests, and the task goes on"
+        ),
+    ),
+)
+NO_PLACE: Final = Problem(
+    "dead-letters-unkept",
+    "dead letters cannot be kept in {directory}: {why}",
+    Stopped.ENDPOINT,
+    (Way("make room there, or let this process write there"),),
+)
+
 
 class WebhookDriver:
     """The driver of one receiver."""
@@ -82,35 +110,6 @@ class WebhookDriver:
     async def contents(self, task: str, binding: Binding) -> Contents:
         """Raise `InvalidUsage`: a receiver cannot be asked what it has made of the changes."""
         raise InvalidUsage(f"{self._options.origin} cannot be asked which rows of {binding.resource!r} it has")
-
-
-NOT_A_RECEIVER: Final = Problem(
-    "webhook-elsewhere",
-    "{origin} {reply}",
-    Stopped.ENDPOINT,
-    (
-        Way("mend what listens there: it is sent again"),
-        Way("drop the materialization, and create it with the right option 'url' or 'token'"),
-    ),
-)
-REFUSED: Final = Problem(
-    "webhook-refused",
-    "{origin} {reply}: it refuses {request}",
-    Stopped.ENDPOINT,
-    (
-        Way("mend the receiver, and the task sends them again"),
-        Way(
-            "drop the materialization, and create it with option 'dead_letters', a directory which keeps such "
-            "requests, and the task goes on"
-        ),
-    ),
-)
-NO_PLACE: Final = Problem(
-    "dead-letters-unkept",
-    "dead letters cannot be kept in {directory}: {why}",
-    Stopped.ENDPOINT,
-    (Way("make room there, or let this process write there"),),
-)
 
 
 class WebhookSession:

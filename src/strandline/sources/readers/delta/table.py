@@ -49,7 +49,7 @@ FORGOTTEN: Final = Problem(
 )
 DAMAGED: Final = Problem(
     "delta-table-damaged",
-    "{table}: {why}",
+    "{table}: {what_is_damaged}",
     Stopped.SOURCE,
     (_MEND, Way("once its newest version can be read, define it anew", "strandline anew {item:shell} --apply")),
 )
@@ -154,7 +154,7 @@ class StoredTable:
 
     def damaged(self, why: str) -> SourceError:
         """Return the error of a table whose files are not what its log says."""
-        return SourceError(DAMAGED.said(table=self.name, why=why, item=self.item))
+        return SourceError(DAMAGED.said(table=self.name, what_is_damaged=why, item=self.item))
 
     def masks(self, version: int) -> dict[str, Mask]:
         """Return which rows are there of the files that have deletion vectors at ``version``, by path."""

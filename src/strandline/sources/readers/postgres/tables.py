@@ -59,6 +59,40 @@ That their values were computed anew meanwhile, the catalog shows (`rewrites`).
 """
 _NUMERIC: Final = 1700
 
+TABLE_LEFT: Final = Problem(
+    "postgres-table-left",
+    "table {table!r} can be read no further: {why}",
+    Stopped.TABLE,
+    (ANEW,),
+)
+TABLE_STOPPED: Final = Problem(
+    "postgres-table-stopped",
+    "table {table!r} cannot be read beyond {at}: {why}",
+    Stopped.TABLE,
+    (ANEW,),
+)
+PARTS_UNLIKE: Final = Problem(
+    "postgres-partition-unlike",
+    "table {table!r} cannot be read: {why}",
+    Stopped.TABLE,
+    (Way("once its partition has the replica identity of the table, the next tick reads it"),),
+)
+KEY_LACKING: Final = Problem(
+    "postgres-key-undeclared",
+    "table {table!r} is kept by its key, of which {lacking} is not declared",
+    Stopped.TABLE,
+    (
+        Way("drop the table here, and create it with that column"),
+        Way("run upstream", "ALTER TABLE {table} REPLICA IDENTITY FULL", foreign=True),
+    ),
+)
+COLUMN_LACKING: Final = Problem(
+    "postgres-column-absent",
+    "table {table!r} has no column {missing} in the publication; it has {there}",
+    Stopped.TABLE,
+    (Way("drop the table here, and create it with these"), Way("add the column there, or to the publication")),
+)
+
 
 class Change(NamedTuple):
     """What a message says of one row.
@@ -276,41 +310,6 @@ class Reading:
     def _gone(self, old: tuple[Value, ...]) -> Change:
         assert self.key is not None
         return Change(tuple(_text(old[n]) if n in self.key else None for n in range(len(old))), gone=True)
-
-
-TABLE_LEFT: Final = Problem(
-    "postgres-table-left",
-    "table {table!r} can be read no further: {why}",
-    Stopped.TABLE,
-    (ANEW,),
-)
-TABLE_STOPPED: Final = Problem(
-    "postgres-table-stopped",
-    "table {table!r} cannot be read beyond {at}: {why}",
-    Stopped.TABLE,
-    (ANEW,),
-)
-PARTS_UNLIKE: Final = Problem(
-    "postgres-partition-unlike",
-    "table {table!r} cannot be read: {why}",
-    Stopped.TABLE,
-    (Way("then the next tick reads it"),),
-)
-KEY_LACKING: Final = Problem(
-    "postgres-key-undeclared",
-    "table {table!r} is kept by its key, of which {lacking} is not declared",
-    Stopped.TABLE,
-    (
-        Way("drop the table here, and create it with that column"),
-        Way("run upstream", "ALTER TABLE {table} REPLICA IDENTITY FULL", foreign=True),
-    ),
-)
-COLUMN_LACKING: Final = Problem(
-    "postgres-column-absent",
-    "table {table!r} has no column {missing} in the publication; it has {there}",
-    Stopped.TABLE,
-    (Way("drop the table here, and create it with these"), Way("add the column there, or to the publication")),
-)
 
 
 def _reads_alike(was: ColumnNote, type_oid: int, modifier: int) -> bool:

@@ -36,16 +36,19 @@ OLD: Final = Problem(
 )
 DENIED: Final = Problem(
     "postgres-denied",
-    "{place}: {what}: {why}",
+    "{server} does not let the source's role read {needed}: {answer}",
     Stopped.SOURCE,
     (Way("give the role REPLICATION, and SELECT on the tables, and BYPASSRLS if they have row security"),),
 )
 NOT_THERE: Final = Problem(
-    "postgres-not-there", "{place}: {what}: {why}", Stopped.SOURCE, (Way("create there what it names"),)
+    "postgres-not-there",
+    "{server} lacks what the source needs for {needed}: {answer}",
+    Stopped.SOURCE,
+    (Way("create there what it names"),),
 )
 MISSED: Final = Problem(
     "postgres-changes-missed",
-    "{place}: {what}: {why}, or did not for a while: what changed meanwhile cannot be read",
+    "{server} sends no more for {needed}: {answer}, or did not for a while: what changed meanwhile cannot be read",
     Stopped.SOURCE,
     (Way("define the source anew, as `strandline anew` does"),),
 )
@@ -319,11 +322,11 @@ def refused(place: str, what: str, state: str, why: str) -> SourceError | Unavai
     """
     match state:
         case "42501":
-            return SourceError(DENIED.said(place=place, what=what, why=why))
+            return SourceError(DENIED.said(server=place, needed=what, answer=why))
         case "42P01" | "3F000":
-            return SourceError(NOT_THERE.said(place=place, what=what, why=why))
+            return SourceError(NOT_THERE.said(server=place, needed=what, answer=why))
         case "42704":
-            return SourceError(MISSED.said(place=place, what=what, why=why))
+            return SourceError(MISSED.said(server=place, needed=what, answer=why))
         case "55006":
             return SlotInUse(f"{place}: {what}: another session has the slot: {why}")
         case "55P03":
