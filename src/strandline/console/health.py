@@ -43,8 +43,8 @@ _FIRST: Final = {"snapshotting": "the first snapshot is taken", "hydrating": "th
 
 
 @dataclass(frozen=True, slots=True)
-class Way:
-    """A way out of a problem: a command, and what it does."""
+class Remedy:
+    """A command that ends a problem, or helps to look at it, and what it does: as the console shows it."""
 
     command: str
     does: str
@@ -58,7 +58,7 @@ class Reason:
     why: str
     items: list[str] = field(default_factory=list)
     stops: list[str] = field(default_factory=list)
-    ways: list[Way] = field(default_factory=list)
+    ways: list[Remedy] = field(default_factory=list)
 
 
 def health(item: Mapping[str, Any], errors: int, tick_ms: int) -> str:
@@ -135,27 +135,31 @@ def reasons_of(item: Mapping[str, Any]) -> Iterator[Reason]:
         yield Reason(health, why, [name], ways=[_run(other["address"]) for _, other in lost])
 
 
-def _retry(word: str) -> Way:
+def _retry(word: str) -> Remedy:
     does = "once the cause is mended: opens it anew, and asks its upstream at once"
-    return Way(f"strandline source retry {word}", does)
+    return Remedy(f"strandline source retry {word}", does)
 
 
-def _sync(word: str) -> Way:
-    return Way(f"strandline sync {word}", "once the cause is mended: brings the endpoint to where its collections are")
+def _sync(word: str) -> Remedy:
+    return Remedy(
+        f"strandline sync {word}", "once the cause is mended: brings the endpoint to where its collections are"
+    )
 
 
-def _skip(word: str) -> Way:
-    return Way(f"strandline source skip {word}", "lists what cannot be decoded; with --as-of and --apply, dismisses it")
+def _skip(word: str) -> Remedy:
+    return Remedy(
+        f"strandline source skip {word}", "lists what cannot be decoded; with --as-of and --apply, dismisses it"
+    )
 
 
-def _look(name: str) -> Way:
+def _look(name: str) -> Remedy:
     question = f"SELECT * FROM errors({quote(name)})"  # noqa: S608 - it is shown, and not run
     does = "lists the rows without a value: mend or withdraw the rows that caused them"
-    return Way(shlex.join(["strandline", "query", question]), does)
+    return Remedy(shlex.join(["strandline", "query", question]), does)
 
 
-def _run(address: str) -> Way:
-    return Way(f"strandline replica --listen {address}", "runs the replica, on its machine")
+def _run(address: str) -> Remedy:
+    return Remedy(f"strandline replica --listen {address}", "runs the replica, on its machine")
 
 
 def _why(told: Mapping[str, Any]) -> str:
@@ -168,10 +172,10 @@ def _without_commands(case: Mapping[str, Any]) -> str:
     return "; ".join(filter(None, (case["cause"], by_hand)))
 
 
-def _own(told: Mapping[str, Any]) -> list[Way]:
+def _own(told: Mapping[str, Any]) -> list[Remedy]:
     """Return the commands that end a problem, as its declaration has them."""
     ways = [way for case in told.get("cases", ()) for way in case["ways"] if way["command"]]
-    return [Way(way["command"], f"{_FOREIGN if way['foreign'] else ''}{way['what']}") for way in ways]
+    return [Remedy(way["command"], f"{_FOREIGN if way['foreign'] else ''}{way['what']}") for way in ways]
 
 
 def _lost(item: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
