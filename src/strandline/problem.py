@@ -158,6 +158,13 @@ def told(text: str | None) -> dict[str, Any]:
     return {"problem": None if text is None else str(text), "cases": [asdict(each) for each in cases_of(text or "")]}
 
 
+def noticed(texts: Iterable[str]) -> dict[str, Any]:
+    """Return notices as plain data: their texts, and by place the cases of each; none where it is declared nowhere."""
+    said = [*texts]
+    cases = [[asdict(case) for case in cases_of(each)] for each in said]
+    return {"notices": [str(each) for each in said], "notice_cases": cases}
+
+
 class _Word(str):
     """A value in a sentence."""
 

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from itertools import chain, repeat
 
 from strandline.controller.instances.replicas import ReplicaStatus
 from strandline.controller.instances.running import Running
 from strandline.controller.location.catalog import CatalogStore
 from strandline.controller.location.items import Collected, SharedSource, View
-from strandline.controller.published import CASES, NOTICES, PROBLEMS, REPLICAS, Published
+from strandline.controller.published import CASES, NOTICE_CASES, NOTICES, PROBLEMS, REPLICAS, Published
 from strandline.controller.standing import standing, waiting
 from strandline.errors import StrandlineError
 from strandline.frontier.antichain import Frontier
@@ -40,6 +41,9 @@ class Health:
         self.published_problems = Published(Register(PROBLEMS, client.clock, client.ids, client.consensus), str)
         self.published_cases = Published(Register(CASES, client.clock, client.ids, client.consensus), tuple[Case, ...])
         self.published_notices = Published(Register(NOTICES, client.clock, client.ids, client.consensus), list[str])
+        self.published_notice_cases = Published(
+            Register(NOTICE_CASES, client.clock, client.ids, client.consensus), list[tuple[Case, ...]]
+        )
         self.published_replicas = Published(
             Register(REPLICAS, client.clock, client.ids, client.consensus), dict[str, ReplicaStatus]
         )
@@ -78,6 +82,14 @@ class Health:
         cases = await self.published_cases.read()
         return {n: known_by(said, cases.get(n, ())) for n, said in (await self.published_problems.read()).items()}
 
+    async def noticed(self) -> dict[str, list[str]]:
+        """Return the notices that were published last, by item."""
+        cases = await self.published_notice_cases.read()
+        return {
+            name: [*map(known_by, said, chain(cases.get(name, ()), repeat(())))]
+            for name, said in (await self.published_notices.read()).items()
+        }
+
     async def publish(self, running: Running, epoch: int, time: int) -> None:
         """Learn what is behind the tick that ended at ``time``; let other processes read all that is known."""
         report = running.report()
@@ -89,6 +101,9 @@ class Health:
             if cases := {name: found for name, said in problems.items() if (found := cases_of(said))}:
                 await self.published_cases.publish(cases, epoch)
             await self.published_problems.publish(problems, epoch)
+            told = {name: [cases_of(each) for each in said] for name, said in report.notices.items()}
+            if told := {name: cases for name, cases in told.items() if any(cases)}:
+                await self.published_notice_cases.publish(told, epoch)
             await self.published_notices.publish(report.notices, epoch)
             if running.instances:
                 await self.published_replicas.publish(running.replicas(), epoch)

@@ -24,6 +24,8 @@ CASES: Final = "cases"
 
 A reader takes the cases of a problem only if they tell what its text does, so those of one that is gone may stay."""
 NOTICES: Final = "notices"
+NOTICE_CASES: Final = "notice-cases"
+"""What notices tell of, by place in their list: kept as `CASES` are, for the same reason."""
 REPLICAS: Final = "replicas"
 T = TypeVar("T")
 

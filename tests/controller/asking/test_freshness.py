@@ -166,6 +166,7 @@ def test_sources_and_connections_are_listed(core: Core) -> None:
         "connections": [],
         "tables": ["accounts"],
         "notices": [],
+        "notice_cases": [],
         "waiting": None,
         "problem": None,
         "cases": [],

@@ -19,6 +19,7 @@ from strandline.algebra.schema import DIFF, ERROR, TIME, Schema
 from strandline.instance.error_half import EXCEEDED
 from strandline.persist.handles.contents import Rows
 from strandline.problem import Way, cases_of
+from strandline.sources.reader import COLUMNS_UNREAD
 from strandline.sources.readers.files.reader import ABSENT, CHANGED, VANISHED, VANISHED_LATER
 from strandline.testing.lists.list_engine import updates
 
@@ -157,6 +158,29 @@ def test_a_source_of_files_goes_on_by_what_its_problem_advises(
     take(case, way, site, monkeypatch)
     if case.problem in LEFT:
         rows(*LEFT[case.problem][case.problem.ways.index(way)])(site)
+    site.env.close()
+
+
+def test_status_tells_the_ways_out_of_notices_as_data(tmp_path: Path) -> None:
+    """Damage: a program takes the statement that adds a column out of a text, in which upstream names columns."""
+    site = Site(tmp_path, Lines())
+    write(site, FIRST, 1)
+    wide = site.root / "in" / "wide.csv"
+    wide.write_text("n,more; DROP TABLE t\n1,2\n")
+    os.utime(wide, ns=(OLD_NS, OLD_NS))
+    define(site)
+    site.tick()
+    site.tick()
+    found = site.env.status()["collections"][NAME]
+    ((told,),) = found["notice_cases"]
+    assert (len(found["notices"]), told["name"]) == (1, COLUMNS_UNREAD.name)
+    assert [way["command"] for way in told["ways"]] == [found["notices"][0].partition("from now on: ")[2]]
+    assert site.env.figures()["items"][NAME]["notice_cases"] == found["notice_cases"]
+    published = site._loop.run(site.core.health.noticed())
+    assert [cases_of(each) for each in published[NAME.lower()]] == [
+        cases_of(each) for each in site.core.writing.running.report().notices[NAME.lower()]
+    ]
+    json.dumps(found)
     site.env.close()
 
 

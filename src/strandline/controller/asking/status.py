@@ -40,7 +40,7 @@ from strandline.persist.notices.notify import Notifier
 from strandline.persist.notices.push import PushClient
 from strandline.persist.shard.state import ShardState
 from strandline.persist.shard.trace import due
-from strandline.problem import told
+from strandline.problem import noticed, told
 
 
 async def status(core: Core) -> dict[str, Any]:
@@ -117,13 +117,13 @@ async def status(core: Core) -> dict[str, Any]:
 async def _states(core: Core, report: Report | None) -> words.States:
     if report is not None:
         return words.states(core.health.problems(), report.notices)
-    return words.states(await core.health.published(), await core.health.published_notices.read())
+    return words.states(await core.health.published(), await core.health.noticed())
 
 
 def _said(name: str, said: words.States) -> dict[str, Any]:
     """Return what stands in an item's way, what it waits for, and what else is said of it."""
     return {
-        "notices": said.notices.get(name, []),
+        **noticed(said.notices.get(name, [])),
         "waiting": said.waiting.get(name),
         **told(said.problems.get(name)),
     }

@@ -35,7 +35,7 @@ def states(problems: Mapping[str, str], notices: Mapping[str, Sequence[str]]) ->
     for name, said in notices.items():
         if found := [each for each in said if is_wait(each)]:
             waits.setdefault(name, []).extend(found)
-    told = {name: [str(each) for each in said if not is_wait(each)] for name, said in notices.items()}
+    told = {name: [each for each in said if not is_wait(each)] for name, said in notices.items()}
     return States(
         {name: why for name, why in problems.items() if not is_wait(why)},
         {name: "; ".join(each) for name, each in waits.items()},

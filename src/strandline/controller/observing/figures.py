@@ -43,7 +43,7 @@ from strandline.frontier.antichain import MINIMUM, as_time
 from strandline.instance import error_half, live
 from strandline.options import holds_secret
 from strandline.persist.shard.state import ShardState
-from strandline.problem import told
+from strandline.problem import noticed, told
 
 HIDDEN: Final = "…"
 
@@ -84,7 +84,7 @@ def figures(core: Core) -> dict[str, Any]:
                 figures["done"] = live.of(counted, live.SINK, name) | live.of(counted, live.SOURCE, name)
                 figures["step"] = _step(counted, item)
                 figures["refresh"] = str(item.refresh) if isinstance(item, View) and item.refresh is not None else None
-        figures |= {"notices": said.notices.get(name, []), "waiting": said.waiting.get(name)}
+        figures |= noticed(said.notices.get(name, [])) | {"waiting": said.waiting.get(name)}
         figures |= told(said.problems.get(name))
         found[item.name] = figures
     return {
