@@ -7,7 +7,6 @@ __all__ = [
     "progress",
     "reads",
     "selfcheck",
-    "skipping",
     "status",
     "verification",
     "wrong_replicas",

@@ -1,1 +1,3 @@
-"""To go on without records that cannot be decoded, or without files that are gone."""
+"""Skipping: a source goes on without records that cannot be decoded, or without files that are gone."""
+
+__all__ = ["skip"]
