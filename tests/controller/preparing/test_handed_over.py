@@ -130,7 +130,7 @@ def test_two_change_tables(tmp_path: Path, more: bool) -> None:
     assert [found.pushed(table=each) for each in "AB"] == [[("a", 2), ("b", 1), ("c", 2)], [("a", 2), ("c", 2)]]
 
 
-def test_two_that_wait_for_each_other_are_told(tmp_path: Path) -> None:
+def test_two_that_wait_for_each_other_are_refused(tmp_path: Path) -> None:
     """Damage: each apply says that it comes later, and it never does."""
     found = deployed(tmp_path, m=listing(counts="A") + REMOVES, z=listing(many="B") + REMOVES)
     before = found.catalog

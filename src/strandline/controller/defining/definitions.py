@@ -21,7 +21,6 @@ from strandline.algebra.schema import RESERVED, Schema
 from strandline.compute.rehearsal import rehearse
 from strandline.compute.stage import split
 from strandline.controller.commanded import spec_of
-from strandline.controller.defining.changing.handing import refuse_shared
 from strandline.controller.defining.ground import Ground
 from strandline.controller.defining.triggers import require_trigger
 from strandline.controller.introspection import naming
@@ -180,13 +179,23 @@ async def create_materialization(core: Ground, statement: statements.CreateMater
 async def require_endpoint(core: Ground, made: Materialization, at: Position | None) -> None:
     """Raise `DefinitionError` if another one fills a table of ``made``, or its endpoint cannot hold a collection."""
     spec = spec_of(made, core.catalog)
-    refuse_shared(core.catalog, made)
+    _refuse_shared(core.catalog, made)
     answers = await core.assembly.drivers(made.endpoint, made.endpoint_options).validate(spec)
     with within(at):
         require_all(spec, answers)
         for binding in spec.bindings:
             if binding.reduce:
                 Reduced(binding).require_columns()
+
+
+def _refuse_shared(catalog: Catalog, made: Materialization) -> None:
+    """Raise `DefinitionError` if another one writes to one of its tables: each would undo the other."""
+    mends = {each.table.lower(): "name another table" for each in made.bindings}
+    mends |= {each.bound.table.lower(): "its rows have replaced what was left" for each in made.left if each.empties}
+    for other in catalog.of_kind(Materialization):
+        for each in made.claimed(other, mends) if other.name != made.name else ():
+            mend = mends[each.table.lower()]
+            raise DefinitionError(f"materialization {other.name!r} writes to table {each.table!r} there; {mend}")
 
 
 async def bound(core: Ground, bind: Bind, *, delta: bool) -> BoundTable:

@@ -6,33 +6,13 @@ taken out, once they are gone.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 
 from strandline.controller.location.catalog import Catalog
-from strandline.controller.location.items import BoundTable, Materialization
+from strandline.controller.location.items import Materialization
 from strandline.controller.location.on_error import OfDropped
-from strandline.errors import DefinitionError
-
-
-def refuse_shared(catalog: Catalog, made: Materialization) -> None:
-    """Raise `DefinitionError` if another one writes to one of its tables: each would undo the other."""
-    mends = {each.table.lower(): "name another table" for each in made.bindings}
-    mends |= {each.bound.table.lower(): "its rows have replaced what was left" for each in made.left if each.empties}
-    for other, each in _writers(catalog, made, mends):
-        mend = mends[each.table.lower()]
-        raise DefinitionError(f"materialization {other.name!r} writes to table {each.table!r} there; {mend}")
-
-
-def _writers(
-    catalog: Catalog, item: Materialization, tables: Iterable[str]
-) -> Iterator[tuple[Materialization, BoundTable]]:
-    """Yield what others write of ``tables`` at the endpoint of ``item``; names of tables are compared without case."""
-    place, named = (item.endpoint, item.endpoint_options), {each.lower() for each in tables}
-    for other in catalog.of_kind(Materialization):
-        if (other.endpoint, other.endpoint_options) == place and other.name != item.name:
-            yield from ((other, each) for each in other.written if each.table.lower() in named)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +63,9 @@ def handing(catalog: Catalog, rebindings: Mapping[str, Rebinding]) -> Handing:
     emptying: dict[str, set[str]] = {name: set() for name in rebindings}
     emptied = set()
     for name, rebinding in rebindings.items():
-        for other, bound in _writers(catalog, rebinding.item, rebinding.gets):
+        others = [other for other in catalog.of_kind(Materialization) if other.name.lower() != name]
+        claims = [(other, bound) for other in others for bound in rebinding.item.claimed(other, rebinding.gets)]
+        for other, bound in claims:
             of = rebindings.get(other.name.lower())
             if bound not in other.bindings:
                 emptied.add(name)
