@@ -452,6 +452,22 @@ def anew(
     sources.anew(_opener(context), project, name, Output(json), apply=apply)
 
 
+@app.command()
+def acknowledge(
+    context: typer.Context,
+    name: Annotated[str | None, typer.Argument(help="An item of which a notice is said.")] = None,
+    every: Annotated[bool, typer.Option("--all", help="The notices of all items.")] = False,
+    project: ProjectOption = HERE,
+    json: JsonOption = False,
+) -> None:
+    """Acknowledge notices, so that status says them no longer, until the same kind of thing happens anew."""
+    from strandline.cli import asking
+
+    if (name is None) is not every:
+        context.fail("Name an item, or give --all.")
+    asking.acknowledge(_opener(context), project, name, Output(json))
+
+
 @source_app.command("skip")
 def source_skip(
     context: typer.Context,
