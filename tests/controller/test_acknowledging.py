@@ -110,5 +110,5 @@ def test_the_command_acknowledges(
     assert notices(site, site.env.status()) == []
     follow(site.env, "strandline acknowledge --all", monkeypatch)
     for wrong in ("strandline acknowledge", "strandline acknowledge shop --all"):
-        with pytest.raises(AssertionError, match="Name an item, or give --all"):
+        with pytest.raises(AssertionError, match="name an item, or give --all"):
             follow(site.env, wrong, monkeypatch)

@@ -2,9 +2,9 @@
 
 A notice is known by what it is and what it names (`Notice`), so it stays acknowledged while a figure in its text
 changes.  It is said again once the same kind of thing happens anew: with other names, or after it was over.  It is
-over if the process that writes has said it and says nothing of its kind any more, while the item goes on as it was.  A
-notice that is not said for another reason, as after a restart or while the item has a problem, may come back, and is
-acknowledged then too.
+over if the process that writes has said it and no longer says anything of its kind, while the item goes on as it was.
+A notice that is not said for another reason, as after a restart or while the item has a problem, may come back, and
+is acknowledged then too.
 
 They are a value of the location, by the item's shard: what is dropped and made again under its name is another item.
 Any process may acknowledge; the process that writes reads them at each tick at which there are notices.
@@ -90,7 +90,11 @@ class Acknowledged:
             if all(said <= known.get(each, frozenset()) for each, said in new.items()):
                 return None
             return _encode(
-                {each: known.get(each, frozenset()) | new.get(each, set()) for each in {*known, *new} if each in there}
+                {
+                    each: known.get(each, frozenset()) | new.get(each, set())
+                    for each in sorted({*known, *new})
+                    if each in there
+                }
             )
 
         self._over -= {(each, one) for each, said in new.items() for one in said}
