@@ -50,7 +50,7 @@ async def status(core: Core) -> dict[str, Any]:
     """
     catalog = core.catalog
     report = None if core.writing is None else core.writing.running.report()
-    said = await _states(core, report)
+    said = await core.states()
     writers = await _writers(core.client.notifier)
     persists, theirs = live.split(writers or {})
     counted = theirs if core.writing is None else core.live()
@@ -114,16 +114,10 @@ async def status(core: Core) -> dict[str, Any]:
     }
 
 
-async def _states(core: Core, report: Report | None) -> words.States:
-    if report is not None:
-        return words.states(core.health.problems(), report.notices)
-    return words.states(await core.health.published(), await core.health.published_notices.read())
-
-
 def _said(name: str, said: words.States) -> dict[str, Any]:
     """Return what stands in an item's way, what it waits for, and what else is said of it."""
     return {
-        "notices": said.notices.get(name, []),
+        "notices": [str(each) for each in said.notices.get(name, [])],
         "waiting": said.waiting.get(name),
         **told(said.problems.get(name)),
     }
