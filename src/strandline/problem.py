@@ -83,7 +83,8 @@ class Problem:
         """
         words = {name: _Word(value) for name, value in about.items()}
         ways = [Way(way.what.format(**words), way.command.format(**words), way.foreign) for way in self.ways]
-        return Said(Case(self.name, self.cause.format(**words), tuple(ways)))
+        subjects = [str(value) for value in about.values() if not isinstance(value, int | float)]
+        return Said(Case(self.name, self.cause.format(**words), tuple(ways), tuple(subjects)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,11 +92,13 @@ class Case:
     """A problem as one item has it.
 
     ``name``: that of the problem; empty: it is declared nowhere, as what an upstream answers, and has no ``ways``.
+    ``about``: what the sentence names, without its figures, which may change while it is the same case.
     """
 
     name: str
     cause: str
     ways: tuple[Way, ...] = ()
+    about: tuple[str, ...] = ()
 
     @property
     def text(self) -> str:
@@ -155,14 +158,19 @@ def known_by(text: str, cases: Iterable[Case]) -> str:
 
 def told(text: str | None) -> dict[str, Any]:
     """Return a problem as plain data: its text, and its cases with their names, causes and ways out."""
-    return {"problem": None if text is None else str(text), "cases": [asdict(each) for each in cases_of(text or "")]}
+    return {"problem": None if text is None else str(text), "cases": _cases(text or "")}
 
 
 def noticed(texts: Iterable[str]) -> dict[str, Any]:
     """Return notices as plain data: their texts, and by place the cases of each; none where it is declared nowhere."""
     said = [*texts]
-    cases = [[asdict(case) for case in cases_of(each)] for each in said]
-    return {"notices": [str(each) for each in said], "notice_cases": cases}
+    return {"notices": [str(each) for each in said], "notice_cases": [_cases(each) for each in said]}
+
+
+def _cases(text: str) -> list[dict[str, Any]]:
+    return [
+        {"name": each.name, "cause": each.cause, "ways": [asdict(way) for way in each.ways]} for each in cases_of(text)
+    ]
 
 
 class _Word(str):

@@ -316,5 +316,17 @@ def test_what_is_started_is_said_at_once_and_while_it_lasts(capsys: pytest.Captu
         while not (told := capsys.readouterr().err):
             threading.Event().wait(0.01)
     assert told.startswith("strandline: applying 3 changes: 0 s so far\n")
+    far = iter(("", "compares state 2 of 3"))
+
+    def known() -> str:
+        if not (stage := next(far, None)) and stage is None:
+            raise Unavailable("the process that writes is busy")
+        return stage
+
+    with noted("verifying v", Output(json=True), every_s=0.01, far=known):
+        lines = ""
+        while (lines := lines + capsys.readouterr().err).count("\n") < 3:
+            threading.Event().wait(0.01)
+    assert [line.partition(" 0 s so far")[2] for line in lines.splitlines()[:3]] == ["", ", compares state 2 of 3", ""]
     with Report(Output(json=False)).starting("Spark"):
         assert "event=starting what=Spark" in capsys.readouterr().err

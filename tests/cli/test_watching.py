@@ -65,7 +65,7 @@ def test_lags_times_costs_and_what_waits_are_shown(capsys: pytest.CaptureFixture
     assert "waiting: s: it waits for file 'a.csv'\n" in said
     begins = status()
     begins["collections"]["s"]["first"] = {"rows": 3_000, "about": 12_000, "ms": 9_000}
-    assert "waiting: s: it waits for file 'a.csv': 3,000 of about 12,000 rows\n" in shown(capsys, begins)
+    assert "waiting: s: it waits for file 'a.csv': 3,000 of about 12,000 rows, for 9.0 s\n" in shown(capsys, begins)
     assert "notice: s: upstream has columns that are not read" in said
 
 

@@ -136,6 +136,7 @@ def figures_of(clock: Hands) -> Shown:
                 bytes=6_300_000,
                 seen="0/[3]",
                 done=read,
+                notices=["upstream has columns that are not read: `wide` INT"],
             ),
             "bank": item("shared source"),
             "accounts": item("source table", "bank", rows=8_000, done=read),

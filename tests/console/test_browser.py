@@ -340,6 +340,8 @@ def test_queries_and_ways_out_are_commands_to_copy(browser: Browser, hour: Conso
         page.goto(hour.url)
         panel = page.locator("#panel")
         expect(panel).to_contain_text("Running queries: 1")
+        expect(panel.locator(".reason.fresh")).to_contain_text("upstream has columns that are not read: `wide` INT")
+        expect(panel.locator(".reason.fresh")).to_contain_text("strandline acknowledge clicks")
         expect(panel).to_contain_text("12 ada at 10.0.0.9:51514, since 2026-09-21T14:12:15Z")
         expect(panel.locator(".queries pre")).to_contain_text("GROUP BY city ORDER BY n DESC")
         broken = panel.locator(".reason.broken").filter(has_text="connection refused at db:5432")

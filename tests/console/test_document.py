@@ -306,3 +306,13 @@ def test_many_pages_cost_the_environment_one_look(console: Console, monkeypatch:
         console.json("/api/item?name=sessions")
         console.json("/api/environment")
     assert asked == ["sessions"]
+
+
+def test_a_notice_comes_with_the_command_that_acknowledges_it() -> None:
+    """Damage: the console shows a notice for ever, and does not say how its reader ends that."""
+    look = shown(Shown(Hands(), {"it's": item("table", notices=["a new column"]), "t": item("table")}))
+    with look as console:
+        console.watch.look()
+        told, silent = console.json("/api/environment")["items"]
+        assert told["acknowledge"][0]["command"] == shlex.join(["strandline", "acknowledge", "it's"])
+        assert silent["acknowledge"] == []

@@ -18,6 +18,7 @@ from strandline.plane.asked import (
     Query,
     asked_by,
     at_stage,
+    one_by_one,
     present,
     until_stopped,
 )
@@ -40,6 +41,15 @@ def test_a_query_is_listed_from_when_it_is_asked_until_it_ends() -> None:
     assert queries.told() == []
     with queries.asked("SELECT 3", list):
         assert [(each.number, each.who, each.stage) for each in queries.now()] == [(2, HERE, WAITS)]
+
+
+def test_what_is_done_one_by_one_says_how_far_it_is() -> None:
+    """Damage: a verification of an hour says for an hour that it goes on, and its user takes it for stuck."""
+    queries = Queries(HandClock())
+    with queries.asked("verify v", list):
+        said = [(each, queries.told()[0]["stage"]) for each in one_by_one("compares table", ["a", "b"])]
+    assert said == [("a", "compares table 1 of 2"), ("b", "compares table 2 of 2")]
+    assert [*one_by_one("compares table", ["a"])] == ["a"], "it is no query"
 
 
 def test_a_query_is_cancelled_by_its_number_alone() -> None:

@@ -1,9 +1,7 @@
 """The commands: their names, options and help.  A module of its own, or a few lines here, implement each command.
 
 A command imports its module when it is run, so that none waits for what only others need.
-
 Exit statuses are `exits.Exit`; an error is one sentence on standard error, and with ``--debug`` a traceback.
-
 Long because all commands are listed in one place.
 """
 
@@ -27,12 +25,7 @@ from strandline.cli.terminal.output import Output, printable
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-app = typer.Typer(
-    name="strandline",
-    no_args_is_help=True,
-    pretty_exceptions_enable=False,
-    rich_markup_mode=None,
-)
+app = typer.Typer(name="strandline", no_args_is_help=True, pretty_exceptions_enable=False, rich_markup_mode=None)
 
 inspect_app = typer.Typer(help="Look inside.", no_args_is_help=True, rich_markup_mode=None)
 app.add_typer(inspect_app, name="inspect")
@@ -67,11 +60,9 @@ HERE = Path()
 
 
 def main(arguments: Sequence[str] | None = None, *, spark: SparkSession | None = None) -> int:
-    """Run the command in ``arguments`` (default: those of this process) and return its exit status.
+    """Run the command in ``arguments`` (default: those of this process), without the program's name; return its status.
 
-    Args:
-        arguments: without the program's name.
-        spark: a session to share, instead of building and stopping one.
+    ``spark``: a session to share, instead of building and stopping one.
     """
     command = typer.main.get_command(app)
     before = os.environ.get(TRACEBACK_VARIABLE)
@@ -118,8 +109,7 @@ def with_debug(
 
 @app.command()
 def init(
-    directory: Annotated[Path, typer.Argument(help="An empty or new directory.")] = HERE,
-    json: JsonOption = False,
+    directory: Annotated[Path, typer.Argument(help="An empty or new directory.")] = HERE, json: JsonOption = False
 ) -> None:
     """Create a small project that runs."""
     from strandline.cli.template import create_project
@@ -452,16 +442,25 @@ def anew(
     sources.anew(_opener(context), project, name, Output(json), apply=apply)
 
 
+@app.command()
+def acknowledge(
+    context: typer.Context,
+    name: Annotated[str | None, typer.Argument(help="An item of which a notice is said.")] = None,
+    every: Annotated[bool, typer.Option("--all", help="The notices of all items.")] = False,
+    project: ProjectOption = HERE,
+    json: JsonOption = False,
+) -> None:
+    """Acknowledge notices, so that status says them no longer, until the same kind of thing happens anew."""
+    from strandline.cli import asking
+
+    asking.acknowledge(_opener(context), project, name, Output(json), every=every)
+
+
 @source_app.command("skip")
 def source_skip(
     context: typer.Context,
     name: Annotated[str, typer.Argument(help="A source.")],
-    as_of: Annotated[
-        int | None,
-        typer.Option(
-            "--as-of", metavar="T", parser=moment_option, help="Only the records that were there at T; default: now."
-        ),
-    ] = None,
+    as_of: AsOfOption = None,
     file: Annotated[
         list[str] | None,
         typer.Option("--file", metavar="NAME", help="Go on without this file, which is gone or changed for good."),

@@ -91,6 +91,21 @@ def cancel(opener: Opener, root: Path, number: int, output: Output) -> None:
     output.result({"cancelled": number}, f"query {number} is cancelled")
 
 
+def acknowledge(opener: Opener, root: Path, name: str | None, output: Output, *, every: bool) -> None:
+    """Acknowledge the notices of an item, or of ``every`` one, and print them.
+
+    Raises `InvalidUsage` unless it is said just once whose.
+    """
+    if (name is None) is not every:
+        raise InvalidUsage("name an item, or give --all")
+    with opener.reading(opener.place(root), output.note) as env:
+        found = env.acknowledge(name)
+    said = [f"{each}: {notice}" for each, told in found["acknowledged"].items() for notice in told]
+    of = "" if name is None else f" of {name!r}"
+    none = f"there is no notice{of} that is not acknowledged"
+    output.result(found, "\n".join(f"acknowledged: {each}" for each in said) or none)
+
+
 def _serving(opener: Opener, root: Path) -> RemoteEnvironment:
     """Connect to the process that writes the location.  Raises `ConfigError` if none serves there."""
     project = opener.place(root)

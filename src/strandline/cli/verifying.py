@@ -19,6 +19,7 @@ from strandline.cli.terminal.lasting import noted
 from strandline.cli.terminal.opening import Asked, Opener
 from strandline.cli.terminal.output import Output
 from strandline.controller.defining.project.settings import Project
+from strandline.plane.asked import verifying
 from strandline.store.system import SystemClock
 
 PAUSE_S: Final = 0.5
@@ -40,7 +41,7 @@ def verify(opener: Opener, root: Path, wanted: Wanted, output: Output) -> Exit:
     with noted("opening the location", output):
         opened = opener.reading(project, output.note)
     with opened as env:
-        with noted(f"verifying {wanted.name}", output):
+        with noted(f"verifying {wanted.name}", output, far=lambda: _stage(env, wanted.name)):
             found = env.verify(wanted.name, as_of=wanted.as_of)
         writer = None if found.ok else env.written_by()
         if not found.ok and wanted.repair:
@@ -51,6 +52,11 @@ def verify(opener: Opener, root: Path, wanted: Wanted, output: Output) -> Exit:
         found = _repair(opener, project, wanted, output)
     output.result(document(found), str(found))
     return Exit.OK if found.ok else Exit.DIFFERENCE
+
+
+def _stage(env: Asked, name: str) -> str:
+    """Return what a verification does now, as the register of running queries has it; empty: it is not there."""
+    return next((str(each["stage"]) for each in env.queries() if each["text"] == verifying(name)), "")
 
 
 def document(found: Verification) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 
 import pyarrow as pa
 
@@ -45,6 +45,7 @@ from strandline.controller.location.config import Config
 from strandline.controller.location.items import Collected, Item, Materialization, View, kind_of
 from strandline.controller.location.version import successors
 from strandline.controller.observing import figures
+from strandline.controller.observing.acknowledging import acknowledge
 from strandline.controller.preparing.deploying import deploy, deployment, foreseen
 from strandline.controller.preparing.foreseeing import foreseen_project
 from strandline.controller.preparing.preparation import promotion
@@ -58,6 +59,7 @@ from strandline.persist.shard.patience import Deadline
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
+T = TypeVar("T")
 RETRY_S: Final = 10.0
 """How long a source that is tried again may take until it is said how it stands."""
 SYNC_POLL_S: Final = 0.1
@@ -467,22 +469,14 @@ class Environment:
 
     def progress(self) -> dict[str, Any]:
         """Return what this environment has done since it was opened (`controller.asking.progress`)."""
-
-        async def look() -> dict[str, Any]:
-            return progress(self._core)
-
-        return self._run(look())
+        return self._run(self._now(progress))
 
     def figures(self) -> dict[str, Any]:
         """Return how each item is, in numbers, from memory alone (`controller/observing/figures.py`).
 
         It reads no store, starts no job and waits for no tick; only the environment that writes has them.
         """
-
-        async def look() -> dict[str, Any]:
-            return figures.figures(self._core)
-
-        return self._access.wait(look())
+        return self._access.wait(self._now(figures.figures))
 
     def errors(self, name: str) -> dict[str, Any]:
         """Return how many errors a collection has now, the first of them, and since when.  It waits for no tick."""
@@ -490,12 +484,7 @@ class Environment:
 
     def described(self, name: str) -> dict[str, Any] | None:
         """Return an item's definition, columns, plan and holders, from memory alone; None: there is no such item."""
-        arguments.text(name, "the item's name")
-
-        async def look() -> dict[str, Any] | None:
-            return figures.described(self._core, name)
-
-        return self._access.wait(look())
+        return self._access.wait(self._now(figures.described, arguments.text(name, "the item's name")))
 
     def beginnings(self) -> tuple[Beginning, ...]:
         """Return what is read or computed for the first time, also while a tick goes on; any thread may ask."""
@@ -561,6 +550,14 @@ class Environment:
         self.tick(timeout=RETRY_S)
         return {"source": name, "problem": self._core.health.problems().get(name.lower())}
 
+    def acknowledge(self, name: str | None = None) -> dict[str, Any]:
+        """Acknowledge the notices of an item (None: of all): `status` leaves them out; return those it had, by item.
+
+        Raises `DefinitionError` if there is no such item, `InvalidUsage` if it only has a problem, or only waits.
+        """
+        wanted = None if name is None else arguments.text(name, "the item's name")
+        return self._access.wait(acknowledge(self._core, wanted))
+
     def release(self) -> str | None:
         """Release a location whose holder died; return it, None if there is none.  Raises `ConfigError` if it lives."""
         return self._run(housekeeping.release(self._core))
@@ -570,6 +567,9 @@ class Environment:
         return self._run(housekeeping.written_by(self._core))
 
     # ---- inside ------------------------------------------------------------------------------------------------------
+
+    async def _now(self, call: Callable[..., T], *given: object) -> T:
+        return call(self._core, *given)
 
     def _verified(self, name: str, as_of: int | None) -> Verification:
         """Return how a view differs from its query; if it does not, how its state does."""

@@ -23,7 +23,7 @@ from strandline.errors import InvalidUsage
 from strandline.frontier.antichain import Frontier
 from strandline.persist.handles.contents import Rows
 from strandline.persist.handles.definite import read_definitely
-from strandline.plane.asked import COMPUTES, READS, Query, at_stage
+from strandline.plane.asked import COMPUTES, READS, Query, at_stage, verifying
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -93,7 +93,7 @@ class Asking:
             at_stage(COMPUTES)
             return await make()
 
-        with core.queries.asked(f"verify {name}", ending):
+        with core.queries.asked(verifying(name), ending):
             return self._access.computed(compare, cancel=ending) if alone else self._access.wait(compare(), ending)
 
     def endpoint_verified(self, name: str) -> Verification:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
-from strandline.console.health import Reason, health, reasons, reasons_of
+from strandline.console.health import Reason, acknowledging, health, reasons, reasons_of
 from strandline.console.watch import Look, Watch
 from strandline.store.clock import utc_text
 
@@ -114,6 +114,7 @@ def _item(name: str, found: Mapping[str, Any], look: Look) -> dict[str, Any]:
         "health": health(found, errors, look.figures["tick_ms"]),
         "errors": errors,
         "example": next(iter(tally.get("told", ())), None),
+        "acknowledge": acknowledging(name) if found["notices"] else [],
         "since_at": moment(found.get("since")),
         "upper_at": moment(found.get("upper")),
     }

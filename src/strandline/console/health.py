@@ -135,6 +135,13 @@ def reasons_of(item: Mapping[str, Any]) -> Iterator[Reason]:
         yield Reason(health, why, [name], ways=[_run(other["address"]) for _, other in lost])
 
 
+def acknowledging(name: str) -> list[Remedy]:
+    """Return what is done about the notices of an item: the command that acknowledges them."""
+    return [
+        Remedy(f"strandline acknowledge {shlex.quote(name)}", "leaves out what you have seen, until it happens anew")
+    ]
+
+
 def _retry(word: str) -> Remedy:
     does = "once the cause is mended: opens it anew, and asks its upstream at once"
     return Remedy(f"strandline source retry {word}", does)

@@ -25,6 +25,8 @@ from strandline.controller.assembly import Assembly
 from strandline.controller.commanded import collection, state_keys
 from strandline.controller.health import MERGES, TICK, Health
 from strandline.controller.instances.running import Running
+from strandline.controller.introspection import words
+from strandline.controller.introspection.acknowledged import Acknowledged
 from strandline.controller.location.answers import ANSWERS, keep, recall
 from strandline.controller.location.catalog import KEY, Catalog, CatalogStore, Holder
 from strandline.controller.location.config import Config, Mode
@@ -42,6 +44,7 @@ from strandline.errors import (
     FencedError,
     InvalidUsage,
     NothingStored,
+    StoreError,
     StrandlineError,
     Unavailable,
 )
@@ -89,6 +92,7 @@ class Core:
         self.readers = Readers(client, catalogs, config, mode)
         self.versions = Versions(assembly.clock, assembly.ids, client.consensus, catalogs)
         self._syncs = Syncs(assembly.clock, assembly.ids, client.consensus)
+        self.acknowledged = Acknowledged(assembly.clock, assembly.ids, client.consensus)
         self._answers = Register(ANSWERS, assembly.clock, assembly.ids, client.consensus)
         self._claimed: tuple[int, Holder] | None = None  # the generation that the catalog may say is this environment's
 
@@ -121,6 +125,8 @@ class Core:
                 raise NothingStored("nothing was stored at this location yet; open it for writing to make one")
             return core
         await recall(core._answers, assembly.answers)
+        with suppress(StoreError, Unavailable):
+            await core.acknowledged.read()
         try:
             await core._take_over(edit)
             if isinstance(notifier, PushServer):
@@ -244,6 +250,24 @@ class Core:
         """Return the live counters of what runs here (`instance/live.py`)."""
         return {} if self.writing is None else self.writing.running.counters()
 
+    async def states(self) -> words.States:
+        """Return what is said of items: as this process knows it, if it writes, else as it was published last.
+
+        Raises what a store raises.
+        """
+        await self.acknowledged.read()
+        if self.writing is not None:
+            return self.states_here()
+        return words.states(await self.health.published(), await self.health.noticed(), self._acknowledges)
+
+    def states_here(self) -> words.States:
+        """Return the same from the memory of the process that writes alone."""
+        notices = self.require_writing().running.report().notices
+        return words.states(self.health.problems(), notices, self._acknowledges)
+
+    def _acknowledges(self, name: str, said: str) -> bool:
+        return self.acknowledged.seen(self.catalog.find(name), said)
+
     def beginnings(self) -> tuple[Beginning, ...]:
         """Return what is read or computed here for the first time, from memory alone: any thread may ask."""
         try:
@@ -286,6 +310,7 @@ class Core:
         await self._confirm()
         await self._release_history(time)
         await self.client.mend()
+        await self.acknowledged.follow(self.catalog, writing.running.report().notices, self.problems.keys())
         await self.health.publish(writing.running, writing.epoch, time)
         await keep(self._answers, self.assembly.answers)
         return time

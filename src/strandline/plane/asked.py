@@ -9,15 +9,16 @@ from __future__ import annotations
 import asyncio
 import itertools
 import threading
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from strandline.errors import InvalidUsage
 from strandline.store.clock import Clock
 
+T = TypeVar("T")
 HERE: Final = "this process"
 """Who asks where no client of a server does."""
 COMMITS: Final = "commits"
@@ -167,3 +168,15 @@ def at_stage(stage: str) -> None:
     query = present()
     if query is not None:
         query.stage = stage
+
+
+def one_by_one(what: str, things: Sequence[T]) -> Iterator[T]:
+    """Yield ``things``, and say of each that the query does ``what`` with it, and which one of how many it is."""
+    for count, thing in enumerate(things, 1):
+        at_stage(f"{what} {count} of {len(things)}")
+        yield thing
+
+
+def verifying(name: str) -> str:
+    """Return the text under which the verification of ``name`` stands in the register of running queries."""
+    return f"verify {name}"

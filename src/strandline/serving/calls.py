@@ -58,6 +58,7 @@ PLAIN: Final = (
     "written_by",
     "queries",
     "cancel_query",
+    "acknowledge",
 )
 """What answers with JSON as it is."""
 

@@ -340,6 +340,10 @@ class RemoteEnvironment:
         """See `Environment.retry`."""
         return dict(self.call("retry", source=source))
 
+    def acknowledge(self, name: str | None = None) -> dict[str, Any]:
+        """See `Environment.acknowledge`."""
+        return dict(self.call("acknowledge", name=name))
+
     def promote(self, *, force: bool = False, timeout: float = 60.0) -> int:
         """See `Environment.promote`."""
         return int(self.call("promote", force=force, timeout=timeout))

@@ -96,9 +96,9 @@ class MemoryDriver:
         return DriverSpec({}, {}, "")
 
     async def validate(self, spec: MaterializationSpec) -> tuple[Validated, ...]:
-        """Accept every column."""
+        """Accept every column; what an earlier binding has left in a table stays there."""
         fine = Constraint(ConstraintKind.FIELD_OPTIONAL, "a dictionary holds anything")
-        return tuple(Validated(dict.fromkeys(b.schema.names, fine)) for b in spec.bindings)
+        return tuple(Validated(dict.fromkeys(b.schema.names, fine), empties=False) for b in spec.bindings)
 
     async def apply(self, spec: MaterializationSpec, state: Any) -> Applied:
         """Do nothing: a table is there when it has rows."""

@@ -167,7 +167,7 @@ LISTED_OVER = LISTED.replace("counts", "over")
 def test_no_view_leaves_before_the_one_that_comes_later(deployed: Deployed) -> None:
     """Damage: the materialization has no view in between, and from then on nothing of the location is opened."""
     deployed.write({"views/counts.sql": WIDER, "views/over.sql": OVER, "materializations/m.yml": LISTED_OVER})
-    assert change(deployed)["effect"].startswith("it goes on as it is until the views that it gets can be created")
+    assert change(deployed)["effect"].startswith("it goes on as it is until the views that it gets can be added")
     done = deployed.deploy()
     assert (done["refused"], done["replaced"], done["later"]) == ([], ["counts"], ["over", "m"])
     assert [each.collection for each in made(deployed).bindings] == ["counts"]
@@ -208,7 +208,7 @@ def test_a_view_is_not_dropped_while_nothing_is_there_in_its_place(deployed: Dep
     deployed.write({"views/counts.sql": WIDER, "views/over.sql": OVER, "materializations/m.yml": LISTED_OVER})
     deployed.write({"views/many.sql": ""})
     (refused,) = deployed.deploy("many")["refused"]
-    assert "'m' would have no view until 'over' can be created: do not drop before that what it lists" in refused
+    assert "'m' would have no view until 'over' can be added: do not drop before that what it lists" in refused
     assert [each.collection for each in made(deployed).bindings] == ["many"]
     assert deployed.deploy()["later"] == ["over", "m"]
     deployed.tick()

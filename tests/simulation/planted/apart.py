@@ -99,16 +99,16 @@ async def never_looked(self: Instance) -> None:
     """Know what was known when it was opened."""
 
 
-@bug("one view that is fenced ends all of a replica for ever", (Replica, "_begin"))
-async def fenced_for_ever(self: Replica, instance: Instance, wanted: Create) -> None:
-    """Begin nothing from then on."""
-    if getattr(self, "_over", False):
-        return
-    await _begin(self, instance, wanted)
-    self._over = "fenced" in self._problems.get(wanted.id, "")
+@bug("one view that is fenced ends all of a replica for ever", (Replica, "_renew"))
+async def fenced_for_ever(self: Replica, writes: int) -> None:
+    """End all, and begin nothing anew under the same epoch."""
+    held = self._writes
+    await _renew(self, writes)
+    if writes == held:
+        self._instance = None
 
 
-_begin = Replica._begin
+_renew = Replica._renew
 
 
 @bug("a replica says that it has done what it has only begun", (Reporter, "changes"))

@@ -8,7 +8,8 @@ what reads the view follows at the same time.  What waits to be put in place is 
 
 The laws are those of views, said of each query for the times that are its own.  K2: what goes on is, at each time, what
 one of its queries says, and no later time is of an earlier query.  Y1: a tick that has put a query in place ends at a
-time that is of it.  Y2: once all is well, nothing waits to be put in place, and each view is of its last query.
+time that is of it, and that has come if all is well.  Y2: once all is well, nothing waits to be put in place, and each
+view is of its last query.
 """
 
 from __future__ import annotations
@@ -250,6 +251,10 @@ class Replacing(Controller):
             if was is None or (was.sql, was.shard) == (view.sql, view.shard):
                 continue
             world.marks["replaced: goes on" if was.shard == view.shard else "replaced: anew"] += 1
+            if was.shard != view.shard and not core.health.problems():
+                now = await world.observer.collected(view)
+                there = now is not None and found < now.upper
+                require("Y1", there, f"{view.name} is in place at {found}, and has not come as far")
             world.marks["replaced: read at once"] += await world.observer.newest("Y1", view, found)
         return found
 

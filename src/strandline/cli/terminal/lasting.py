@@ -5,10 +5,11 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Final
 
 from strandline.cli.terminal.output import Output
+from strandline.errors import StrandlineError
 from strandline.instance.carriers.exchange import start_thread
 
 SAYS_S: Final = 5.0
@@ -36,7 +37,17 @@ def lasting(say: Callable[[int], object], every_s: float = SAYS_S) -> Iterator[N
 
 
 @contextmanager
-def noted(what: str, output: Output, every_s: float = SAYS_S) -> Iterator[None]:
-    """Have it noted on standard error that ``what`` goes on, and since how long, while the context lasts."""
-    with lasting(lambda seconds: output.note(f"strandline: {what}: {seconds} s so far"), every_s):
+def noted(what: str, output: Output, every_s: float = SAYS_S, far: Callable[[], str] = lambda: "") -> Iterator[None]:
+    """Have it noted on standard error that ``what`` goes on, and since how long, while the context lasts.
+
+    ``far``: says how far it is, as far as that is known; it is called in another thread.
+    """
+
+    def say(seconds: int) -> None:
+        known = ""
+        with suppress(StrandlineError):
+            known = far()
+        output.note(f"strandline: {what}: {seconds} s so far{known and f', {known}'}")
+
+    with lasting(say, every_s):
         yield

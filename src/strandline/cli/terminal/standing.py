@@ -72,23 +72,12 @@ def waiting(found: Mapping[str, Any]) -> Iterator[Text]:
         yield Text(printable(f"problem: {name}: {problem}"), "red")
     firsts = {name.lower(): each.get("first") for name, each in found["collections"].items()}
     for name, what in found["waiting"].items():
-        yield Text(printable(f"waiting: {name}: {what}{_so_far(firsts.get(name))}"))
+        first = firsts.get(name)
+        yield Text(printable(f"waiting: {name}: {what}{f': {_begun(first)}' if first else ''}"))
     for kind in ("collections", "sources", "materializations"):
         for name, each in found[kind].items():
             if kind != "sources" or name not in found["collections"]:
                 yield from (Text(printable(f"notice: {name}: {notice}")) for notice in each["notices"])
-
-
-def _so_far(first: Mapping[str, Any] | None) -> str:
-    """Return how far what is read or computed for the first time has come.
-
-    >>> _so_far({"rows": 3_000, "about": 12_000}), _so_far({"rows": 0, "about": None}), _so_far(None)
-    (': 3,000 of about 12,000 rows', ': 0 rows', '')
-    """
-    if first is None:
-        return ""
-    about = "" if first["about"] is None else f" of about {first['about']:,}"
-    return f": {first['rows']:,}{about} rows"
 
 
 def counters(found: Mapping[str, Any]) -> dict[str, int]:

@@ -114,6 +114,7 @@ export function showItem(found, seen, choose) {
       found.reasons.length ? h("ol", { class: "reasons" }, found.reasons.map((each) => reason(each, known, item.name))) : null,
       item.waiting && !told.has(item.waiting) ? said("waiting", item.waiting) : null,
       ...item.notices.map((notice) => said("fresh", notice)),
+      ways(item.acknowledge),
       facts(item),
     ]),
     errors.rows ? errorsOf(errors) : null,
@@ -155,13 +156,17 @@ function attention({ reasons, items }) {
   const known = new Set(items.map((each) => each.name));
   const look = reasons.filter((each) => !GO_ON.includes(each.health));
   const goOn = reasons.filter((each) => GO_ON.includes(each.health));
+  const told = items.filter((each) => each.notices.length);
+  const noticed = (each) => h("li", { class: "reason fresh" }, h("div", { class: "links" }, link(each.name)), ...each.notices.map((notice) => said("fresh", notice)), ways(each.acknowledge));
   const listed = (all) => h("ol", { class: "reasons" }, all.map((each) => reason(each, known, null)));
-  return card("attention", [reasons, items.length], () => [
+  return card("attention", [reasons, items.length, told.map((each) => [each.name, each.notices])], () => [
     h("h2", { tabindex: "-1" }, look.length ? "Needs a look" : !items.length ? "An empty environment" : goOn.length ? "Nothing needs a look" : "All is fresh"),
     look.length ? listed(look) : null,
     reasons.length ? null : h("p", { class: "sub" }, items.length ? "Choose an item of the graph to see its figures." : "Create a table, a source or a view, and it appears here."),
     goOn.length ? h("h3", {}, "Goes on by itself") : null,
     goOn.length ? listed(goOn) : null,
+    told.length ? h("h3", {}, "Notices") : null,
+    told.length ? h("ol", { class: "reasons" }, told.map(noticed)) : null,
   ]);
 }
 

@@ -10,7 +10,6 @@ from dataclasses import asdict
 from typing import Any
 
 from strandline.controller.core import Core
-from strandline.controller.introspection import words
 from strandline.controller.standing import complete
 
 
@@ -26,7 +25,7 @@ def progress(core: Core) -> dict[str, Any]:
     """
     writing = core.require_writing()
     report, problems = writing.running.report(), core.health.problems()
-    said = words.states(problems, report.notices)
+    said = core.states_here()
     return {
         "epoch": writing.epoch,
         "sources": {
@@ -55,7 +54,7 @@ def progress(core: Core) -> dict[str, Any]:
         "replaced": dict(writing.replaced),
         "evolved": {name: [f"{c.name} {c.type}" for c in added] for name, added in writing.evolved.items()},
         "late": sorted(writing.running.going_on()),
-        "notices": said.notices,
+        "notices": {name: [str(each) for each in told] for name, told in said.notices.items()},
         "waiting": said.waiting,
         "problems": said.problems,
     }

@@ -50,7 +50,7 @@ async def status(core: Core) -> dict[str, Any]:
     """
     catalog = core.catalog
     report = None if core.writing is None else core.writing.running.report()
-    said = await _states(core, report)
+    said = await core.states()
     writers = await _writers(core.client.notifier)
     persists, theirs = live.split(writers or {})
     counted = theirs if core.writing is None else core.live()
@@ -112,12 +112,6 @@ async def status(core: Core) -> dict[str, Any]:
         "waiting": said.waiting,
         "problems": {name: str(why) for name, why in said.problems.items()},
     }
-
-
-async def _states(core: Core, report: Report | None) -> words.States:
-    if report is not None:
-        return words.states(core.health.problems(), report.notices)
-    return words.states(await core.health.published(), await core.health.noticed())
 
 
 def _said(name: str, said: words.States) -> dict[str, Any]:

@@ -35,6 +35,7 @@ from strandline.materialize.reduced import Reduced
 from strandline.persist.handles.contents import Rows
 from strandline.persist.handles.read import ReadHandle
 from strandline.persist.shard.patience import Deadline
+from strandline.plane.asked import one_by_one
 from strandline.plane.reading import SIGNIFICANT_DIGITS
 from strandline.plane.staging import Aside
 
@@ -186,8 +187,7 @@ async def _meant(core: Core, view: View, handles: Mapping[str, ReadHandle], know
 async def _afresh(core: Core, view: View, handles: Mapping[str, ReadHandle], known: int) -> Rows:
     """Return what the view must hold over its inputs' contents at ``known``, computed by its stages from scratch.
 
-    Raises:
-        MissingErrorsError: it must have errors.
+    Raises `MissingErrorsError` if it must have errors.
     """
     read = {each: Halves(await updates(core, handle, known, Hold(), net=True)) for each, handle in handles.items()}
     _, stages = await _defined(core, view)
@@ -215,7 +215,7 @@ async def _states(core: Core, view: View, until: AsyncExitStack) -> list[Verific
     _, stages = await core.assembly.planning(partial(replanned, view, core.catalog, core.assembly.analyst))
     handles = {each: await core.readers.lasting(item, until) for each, item in view.reads.items()}
     found: list[Verification] = []
-    for stage in stages[:-1]:
+    for stage in one_by_one("compares state", stages[:-1]):
         label, shard = f"{view.name}/{stage.name}", view.stages.get(stage.name)
         reader = None if shard is None else await core.readers.lasting_state(shard, stage.schema, label, until)
         if reader is None:
@@ -240,7 +240,8 @@ async def verify_endpoint(core: Core, name: str) -> Verification:
         Committing: a transaction is being committed there all the while.
     """
     item = materialization(core.catalog, name)
-    return _together(item.name, [await _table(core, item, binding) for binding in bindings(item, core.catalog)])
+    bound = bindings(item, core.catalog)
+    return _together(item.name, [await _table(core, item, each) for each in one_by_one("compares table", bound)])
 
 
 async def _table(core: Core, item: Materialization, binding: Binding) -> Verification:
@@ -250,8 +251,7 @@ async def _table(core: Core, item: Materialization, binding: Binding) -> Verific
             f"materialization {item.name!r} pushes changes to {binding.resource!r}: what is there is not to equal "
             f"{binding.collection!r}, so it cannot be verified"
         )
-    clock = core.assembly.clock
-    deadline = Deadline(clock, COMMITTING_S)
+    deadline = Deadline(core.assembly.clock, COMMITTING_S)
     while True:
         async with AsyncExitStack() as until:
             found = await _table_now(core, item, binding, until)
@@ -259,7 +259,7 @@ async def _table(core: Core, item: Materialization, binding: Binding) -> Verific
             return found
         if deadline.left_s() <= 0:
             raise Committing(f"{binding.resource!r} cannot be compared just now: {found}; ask again in a moment")
-        await clock.sleep(AGAIN_S)
+        await core.assembly.clock.sleep(AGAIN_S)
 
 
 async def _table_now(core: Core, item: Materialization, binding: Binding, until: AsyncExitStack) -> Verification | str:

@@ -179,7 +179,7 @@ async def create_materialization(core: Ground, statement: statements.CreateMater
 async def require_endpoint(core: Ground, made: Materialization, at: Position | None) -> None:
     """Raise `DefinitionError` if another one fills a table of ``made``, or its endpoint cannot hold a collection."""
     spec = spec_of(made, core.catalog)
-    _refuse_shared(core, made)
+    _refuse_shared(core.catalog, made)
     answers = await core.assembly.drivers(made.endpoint, made.endpoint_options).validate(spec)
     with within(at):
         require_all(spec, answers)
@@ -188,15 +188,14 @@ async def require_endpoint(core: Ground, made: Materialization, at: Position | N
                 Reduced(binding).require_columns()
 
 
-def _refuse_shared(core: Ground, made: Materialization) -> None:
+def _refuse_shared(catalog: Catalog, made: Materialization) -> None:
     """Raise `DefinitionError` if another one writes to one of its tables: each would undo the other."""
-    place = (made.endpoint, made.endpoint_options)
     mends = {each.table.lower(): "name another table" for each in made.bindings}
     mends |= {each.bound.table.lower(): "its rows have replaced what was left" for each in made.left if each.empties}
-    for other in core.catalog.of_kind(Materialization):
-        for each in other.written if (other.endpoint, other.endpoint_options) == place else ():
-            if (mend := mends.get(each.table.lower())) and other.name != made.name:
-                raise DefinitionError(f"materialization {other.name!r} writes to table {each.table!r} there; {mend}")
+    for other in catalog.of_kind(Materialization):
+        for each in made.claimed(other, mends) if other.name != made.name else ():
+            mend = mends[each.table.lower()]
+            raise DefinitionError(f"materialization {other.name!r} writes to table {each.table!r} there; {mend}")
 
 
 async def bound(core: Ground, bind: Bind, *, delta: bool) -> BoundTable:

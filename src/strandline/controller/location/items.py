@@ -12,7 +12,7 @@ A collection's ``keep_history`` is the interval of its KEEP HISTORY FOR, as it w
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import cached_property
 from typing import Final, TypeAlias
 
@@ -240,6 +240,12 @@ class Materialization(msgspec.Struct, frozen=True, tag_field="kind", tag="materi
     def written(self) -> tuple[BoundTable, ...]:
         """The tables that its task writes to: what it binds, and what it empties."""
         return (*self.bindings, *(left.bound for left in self.left if left.empties))
+
+    def claimed(self, other: Materialization, tables: Iterable[str]) -> list[BoundTable]:
+        """Return which of ``tables``, by names without case, ``other`` writes to at the same place."""
+        here, there = ((each.endpoint, each.endpoint_options) for each in (self, other))
+        named = {each.lower() for each in tables}
+        return [each for each in other.written if each.table.lower() in named] if here == there else []
 
     @property
     def endpoint_options(self) -> dict[str, str]:

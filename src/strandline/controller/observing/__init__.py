@@ -1,3 +1,3 @@
 """How the items of a running environment are, from memory alone: what its console and its metrics show."""
 
-__all__ = ["figures"]
+__all__ = ["acknowledging", "figures"]

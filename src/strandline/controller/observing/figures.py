@@ -20,7 +20,6 @@ from strandline.controller.commanded import place_of
 from strandline.controller.core import Core
 from strandline.controller.defining.explaining import explain_view
 from strandline.controller.instances.replicas import seen
-from strandline.controller.introspection import words
 from strandline.controller.introspection.definition import definition
 from strandline.controller.location.catalog import made_of
 from strandline.controller.location.items import (
@@ -56,7 +55,7 @@ def figures(core: Core) -> dict[str, Any]:
     """
     writing, catalog = core.require_writing(), core.catalog
     report, problems, counted = writing.running.report(), core.health.problems(), core.live()
-    said = words.states(problems, report.notices)
+    said = core.states_here()
     named = {name: item for name, item in catalog.items.items() if isinstance(item, Collected)}
     states = {name: core.client.known(item.shard) for name, item in named.items()}
     now_ms, found = core.assembly.clock.now_ms(), {}

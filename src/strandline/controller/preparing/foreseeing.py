@@ -2,6 +2,11 @@
 
 What Spark answers depends on texts and on the columns that they read.  So each view that is to be created is planned
 over a catalog of our own, which has the items that come before it; the application then finds the answers remembered.
+
+A trial (`controller/defining/trying`) asks Spark the same and cannot take this over: it awaits endpoints and upstreams
+in between, so it is no call that can be made aside and repeated, and what it asks outside of `Assembly.planning`, such
+as the columns of a table, would hold up all other calls.  It would also ask every endpoint and upstream once more
+before the turn, and wait twice for one that does not answer.
 """
 
 from __future__ import annotations

@@ -118,9 +118,7 @@ def _rebound(change: Change, catalog: Catalog, trial: Trial) -> Change:
     if change.what != "alter" or not isinstance(before, Materialization) or not isinstance(after, Materialization):
         return change
     if change.name.lower() in trial.made.later:
-        return replace(
-            change, effect="it goes on as it is until the views that it gets can be created: apply again then"
-        )
+        return replace(change, effect="it goes on as it is until the views that it gets can be added: apply again then")
     there = {each.table for each in before.bindings}
     filled = [f"table {each.table!r} is filled" for each in after.bindings if each.table not in there]
     said = (*filled, *said_of_left(after, before))

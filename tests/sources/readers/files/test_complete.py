@@ -133,7 +133,7 @@ def test_only_some_waiting_files_are_named(place):
             place.write(f"{number}.csv", age_ms=0)
         await reader.upstream_frontier()
         assert len(reader.notices()) == NOTICES_MAX + 1
-        assert reader.notices()[-1] == "and 3 more files"
+        assert reader.notices()[-1] == "it waits for 3 more files, which are not taken yet"
 
     asyncio.run(body())
 

@@ -21,12 +21,13 @@ from strandline.controller.defining.changing import tables
 from strandline.controller.defining.changing.columns import more_columns
 from strandline.controller.defining.changing.comparing import changed, is_replaced
 from strandline.controller.defining.changing.order import in_order, read_by, sorted_out
-from strandline.controller.defining.changing.rebinding import rebind, rebinding, unbind
+from strandline.controller.defining.changing.rebinding import rebinding, unbind
 from strandline.controller.defining.changing.replacing import replace_views
 from strandline.controller.defining.creating import create
 from strandline.controller.defining.ground import Ground
 from strandline.controller.defining.project.settings import SETTINGS_FILE, Defined, Project
 from strandline.controller.defining.relocating import relocated, seen_from
+from strandline.controller.defining.trying.binding import added, bind
 from strandline.controller.defining.trying.mistakes import Mistake, Mistakes
 from strandline.controller.language.instances import CreateInstance
 from strandline.controller.language.statements import (
@@ -102,23 +103,27 @@ async def make(core: Ground, project: Project, mistakes: Mistakes, dropped: Coll
     for each in wanted:
         (missing if core.catalog.find(each.statement.name) is None else replaced).append(each)
     at_once, after = sorted_out(core.catalog, missing, replaced)
-    endpoints = [each for each in at_once if isinstance(each.statement, CreateMaterialization)]
-    created = [each for each in at_once if each not in endpoints and await _created(core, each, mistakes)]
+    created = [each for each in at_once if not _binds(each) and await _created(core, each, mistakes)]
     unsettled = {each.statement.name.lower() for each in (*replaced, *after)}
     later: list[str] = []
-    bound = [each for _, each in there if unsettled.isdisjoint(_added(core, each))]
-    for each in bound:  # before a view that it lists no longer becomes what it could not hold
-        await _bind(core, each, mistakes, later)
-    created += [each for each in endpoints if await _created(core, each, mistakes)]
+    listed = [each for each in (*(each for _, each in there), *missing) if _binds(each)]
+    # before a view that one of them lists no longer becomes what it could not hold
+    at_first = await bind(core, listed, mistakes, lambda read: not unsettled.isdisjoint(read) or _waits(core, read, ()))
+    created += at_first.created
     await _replace(core, replaced, mistakes)
     for each in after:
+        if _binds(each):
+            continue
         if _waits(core, read_by(each), later):
             later.append(each.statement.name.lower())
         elif await _created(core, each, mistakes):
             created.append(each)
-    for _, each in there:
-        if each not in bound:
-            await _bind(core, each, mistakes, later)
+    bound = await bind(core, listed, mistakes, lambda read: _waits(core, read, later))
+    created += bound.created
+    for each in bound.waiting:
+        with mistakes.noted(each):
+            _refuse_to_wait(core, each, circling=each.statement.name.lower() in bound.circling)
+            later.append(each.statement.name.lower())
     _require_commands(core, project, mistakes)
     await core.catalogs.change(
         epoch, methodcaller("with_defined", [each.statement.name for each in project.definitions])
@@ -157,29 +162,25 @@ def _listing(core: Ground, defined: Defined) -> tuple[Materialization, CreateMat
     return None
 
 
-def _added(core: Ground, defined: Defined) -> list[str]:
-    """Return the views, in lower case, that a materialization lists in its definition and does not have."""
-    pair = _listing(core, defined)
-    return [] if pair is None else [each.bind.collection.lower() for each in rebinding(*pair)[1]]
+def _binds(defined: Defined) -> bool:
+    return isinstance(defined.statement, CreateMaterialization)
 
 
-async def _bind(core: Ground, defined: Defined, mistakes: Mistakes, later: list[str]) -> None:
-    """Have a materialization list the views of its definition; if one of them comes later, all that is done later."""
-    pair = _listing(core, defined)
-    if pair is None or mistakes.waits(defined, core.catalog):
-        return
-    present, statement = pair
-    with mistakes.noted(defined):
-        if not _waits(core, added := _added(core, defined), later):
-            await rebind(core, present, statement)
-        elif present.bindings:
-            later.append(present.name.lower())
-        else:
-            raise DefinitionError(
-                f"{present.name!r} would have no view until {', '.join(map(repr, added))} can be created: do not drop "
-                "before that what it lists now",
-                statement.at,
-            )
+def _refuse_to_wait(core: Ground, defined: Defined, *, circling: bool) -> None:
+    """Raise `DefinitionError` if a materialization that waits would wait for ever, or has no view meanwhile."""
+    name, present = defined.statement.name, core.catalog.find(defined.statement.name)
+    if circling:
+        raise DefinitionError(
+            f"{name!r} gets a table of a materialization that waits for a table of {name!r}, and rows are taken out of "
+            "a table before another one fills it: apply the project without these views first, or with on_drop 'keep'",
+            defined.statement.at,
+        )
+    if isinstance(present, Materialization) and not present.bindings:
+        raise DefinitionError(
+            f"{present.name!r} would have no view until {', '.join(map(repr, added(core, defined)))} can be added: do "
+            "not drop before that what it lists now",
+            defined.statement.at,
+        )
 
 
 def _require_commands(core: Ground, project: Project, mistakes: Mistakes) -> None:

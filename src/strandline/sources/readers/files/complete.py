@@ -31,6 +31,12 @@ UNTAKEN: Final = Problem(
     Stopped.NOTHING,
     seen="The files that are taken.",
 )
+MORE_UNTAKEN: Final = Problem(
+    "more-files-untaken",
+    WAITS + "{count} more files, which are not taken yet",
+    Stopped.NOTHING,
+    seen="The files that are taken.",
+)
 
 
 class Completeness:

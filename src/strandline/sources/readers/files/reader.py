@@ -38,7 +38,7 @@ Warns: a file that changes while its rows are being read, and keeps its size and
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -51,7 +51,7 @@ from strandline.problem import Problem, Stopped, Way
 from strandline.sources.kinds import ELSEWHERE
 from strandline.sources.reader import FileDecoder, Plain, Records, TakenBack
 from strandline.sources.readers.files.columns import NewColumns
-from strandline.sources.readers.files.complete import Completeness
+from strandline.sources.readers.files.complete import MORE_UNTAKEN, Completeness
 from strandline.sources.readers.files.folder import Checked, Folder, Listing, Stamp
 from strandline.sources.readers.files.options import (
     FileOptions,
@@ -110,6 +110,12 @@ STAYS: Final = Problem(
     "file {file!r} is durable and cannot be {done}: {why}",
     Stopped.NOTHING,
     (Way("let this process remove it: each commit tries again"),),
+)
+MORE_STAY: Final = Problem(
+    "more-files-stay",
+    "{count} more files are durable and cannot be {done}",
+    Stopped.NOTHING,
+    (Way("let this process remove them: each commit tries again"),),
 )
 
 
@@ -233,9 +239,11 @@ class FileReader:
         done = "deleted" if self._options.on_durable is OnDurable.DELETE else "archived"
         staying = [STAYS.said(file=name, done=done, why=why) for name, why in self._staying.items()]
         unread = [] if self._columns is None or not self._columns.notice else [self._columns.notice]
-        every = [*unread, *self._completeness.waiting, *staying]
-        more = len(every) - NOTICES_MAX
-        return (*every[:NOTICES_MAX], *([f"and {more} more files"] if more > 0 else []))
+        return (
+            *unread,
+            *_first(self._completeness.waiting, lambda more: MORE_UNTAKEN.said(count=more)),
+            *_first(staying, lambda more: MORE_STAY.said(count=more, done=done)),
+        )
 
     async def close(self) -> None:
         """Nothing is open between calls."""
@@ -298,6 +306,12 @@ class FileReader:
         if not wanted:
             return {}
         return await self._folder.check({name: stamp.size for name, stamp in wanted.items()})
+
+
+def _first(said: Sequence[str], rest: Callable[[int], str]) -> tuple[str, ...]:
+    """Return some of what is ``said`` of files, and how many more there are, as ``rest`` says it."""
+    more = len(said) - NOTICES_MAX
+    return (*said[:NOTICES_MAX], *((rest(more),) if more > 0 else ()))
 
 
 def absent(root: str) -> SourceError:

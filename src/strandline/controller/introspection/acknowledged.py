@@ -1,0 +1,159 @@
+"""Acknowledged notices: those that an operator has seen, which are said no longer.
+
+A notice is known by what it is and what it names (`Notice`), so it stays acknowledged while a figure in its text
+changes.  It is said again once the same kind of thing happens anew: with other names, or after it was over.  It is
+over if the process that writes has said it and no longer says anything of its kind, while the item goes on as it was.
+A notice that is not said for another reason, as after a restart or while the item has a problem, may come back, and
+is acknowledged then too.
+
+They are a value of the location, by the item's shard: what is dropped and made again under its name is another item.
+Any process may acknowledge; the process that writes reads them at each tick at which there are notices.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from contextlib import suppress
+from typing import Final
+
+import msgspec
+
+from strandline.controller.introspection import words
+from strandline.controller.location.catalog import Catalog
+from strandline.controller.location.items import Item, Kept
+from strandline.errors import StoreError, Unavailable
+from strandline.persist.handles.register import Register, decode_json
+from strandline.problem import cases_of
+from strandline.store.clock import Clock, Ids
+from strandline.store.consensus import Consensus
+
+KEY: Final = "acknowledged"
+FORMAT: Final = 1
+
+
+class Notice(msgspec.Struct, frozen=True, order=True):
+    """What a notice is known by: the names of what is declared, and what these name; else its text.
+
+    >>> Notice.of("a new column")
+    Notice(kind='a new column', about=())
+    """
+
+    kind: str
+    about: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, said: str) -> Notice:
+        """Return what the notice ``said`` is known by; where its cases are not known, that is its text."""
+        cases = cases_of(said)
+        if not cases:
+            return cls(str(said))
+        return cls("; ".join(each.name or each.cause for each in cases), tuple(a for each in cases for a in each.about))
+
+
+class _Stored(msgspec.Struct, frozen=True):
+    """What is acknowledged, by the shard of the item."""
+
+    format: int = FORMAT
+    notices: dict[str, list[Notice]] = {}
+
+
+class Acknowledged:
+    """What is acknowledged, as it is durable, and as this process has read it last."""
+
+    def __init__(self, clock: Clock, ids: Ids, consensus: Consensus) -> None:
+        self._register = Register(KEY, clock, ids, consensus)
+        self._known: Mapping[str, AbstractSet[Notice]] = {}
+        self._said: Mapping[str, tuple[Item, AbstractSet[str]]] = {}  # the kinds that were said at the last tick
+        self._over: set[tuple[str, Notice]] = set()  # what is over, and still kept
+
+    async def read(self) -> None:
+        """Read what is durable."""
+        self._known = _known(_decode(await self._register.read()))
+
+    def seen(self, item: Item | None, said: str) -> bool:
+        """Return whether a notice of ``item`` is acknowledged, as far as this process has read."""
+        there = self._known.get(_id(item), frozenset())
+        # A process that received the text alone has acknowledged the text.
+        return bool(there) and (Notice.of(said) in there or Notice(str(said)) in there)
+
+    async def add(self, catalog: Catalog, notices: Mapping[str, Sequence[str]]) -> None:
+        """Acknowledge ``notices``, by the item's name; forget those of items that are not in ``catalog``.
+
+        Raises what a store raises.
+        """
+        new = {_id(catalog.find(name)): {Notice.of(each) for each in said} for name, said in notices.items()}
+        there = {_id(item) for item in catalog.items.values()}
+
+        def step(body: bytes | None) -> bytes | None:
+            known = _known(_decode(body))
+            if all(said <= known.get(each, frozenset()) for each, said in new.items()):
+                return None
+            return _encode(
+                {
+                    each: known.get(each, frozenset()) | new.get(each, set())
+                    for each in sorted({*known, *new})
+                    if each in there
+                }
+            )
+
+        self._over -= {(each, one) for each, said in new.items() for one in said}
+        self._known = _known(_decode(await self._register.update(step)))
+
+    async def follow(self, catalog: Catalog, notices: Mapping[str, Sequence[str]], stopped: AbstractSet[str]) -> None:
+        """Learn at a tick what others have acknowledged, and forget what is over; ``stopped``: what has a problem.
+
+        No store is asked while there is no notice.  If it does not answer, the next tick asks again.
+        """
+        said = {
+            name: (item, frozenset(Notice.of(each).kind for each in told))
+            for name, told in words.noticed(notices).items()
+            if name not in stopped and (item := catalog.find(name)) is not None
+        }
+        gone = {
+            _id(item): kinds - said.get(name, (item, frozenset()))[1]
+            for name, (item, kinds) in self._said.items()
+            if name not in stopped and catalog.find(name) == item
+        }
+        self._said = said
+        with suppress(StoreError, Unavailable):
+            if said or self._over or any(gone.values()):
+                await self.read()
+                self._over |= {
+                    (each, one)
+                    for each, kinds in gone.items()
+                    for one in self._known.get(each, ())
+                    if one.kind in kinds
+                }
+            if self._over:
+                await self._forget()
+
+    async def _forget(self) -> None:
+        def step(body: bytes | None) -> bytes | None:
+            known = _known(_decode(body))
+            kept = {each: {one for one in all_of if (each, one) not in self._over} for each, all_of in known.items()}
+            return None if kept == known else _encode(kept)
+
+        self._known = _known(_decode(await self._register.update(step)))
+        self._over.clear()
+
+
+def _id(item: Item | None) -> str:
+    """Return what an item is kept by; empty: it says no notices."""
+    return item.shards[0] if isinstance(item, Kept) else ""
+
+
+def _known(kept: _Stored) -> dict[str, AbstractSet[Notice]]:
+    return {each: frozenset(notices) for each, notices in kept.notices.items()}
+
+
+def _encode(known: Mapping[str, AbstractSet[Notice]]) -> bytes:
+    kept = {each: sorted(notices) for each, notices in sorted(known.items()) if each and notices}
+    return msgspec.json.encode(_Stored(notices=kept))
+
+
+def _decode(body: bytes | None) -> _Stored:
+    return _Stored() if body is None else decode_json("what is acknowledged", body, _decoder, FORMAT)
+
+
+_decoder: Final = msgspec.json.Decoder(_Stored)
