@@ -16,7 +16,6 @@ from strandline.controller.retention import Retention
 from strandline.controller.writing import Writing
 from strandline.frontier.antichain import Frontier
 from strandline.instance.instance import Instance
-from strandline.instance.protocol.messages import Create
 from strandline.instance.replica.replica import Replica
 from strandline.instance.replica.reporting import Reporter
 
