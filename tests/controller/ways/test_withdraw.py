@@ -207,7 +207,7 @@ def test_a_file_that_comes_meanwhile_is_read_too(site: Site, monkeypatch: pytest
 
 
 def test_a_race_after_the_note_is_told_as_it_is(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Damage: an operator is told that nothing is changed, and the source goes on without the file, with its rows."""
+    """Damage: an operator is said that nothing is changed, and the source goes on without the file, with its rows."""
     filled(site)
     remove(site, A)
 
