@@ -30,7 +30,7 @@ from strandline.algebra.schema import Column, Schema, quote
 from strandline.algebra.stored import type_of_all
 from strandline.algebra.types import parse
 from strandline.errors import Unavailable, first_line
-from strandline.problem import Problem, Stopped, Way
+from strandline.problem import Problem, Stopped, Way, joined
 from strandline.sources.reader import FileDecoder, Surroundings, unknown_of
 from strandline.sources.readers import avro_columns, sampled
 
@@ -109,7 +109,7 @@ class NewColumns:
             return ""
         found = held([last], self._around.schema, self._form, self._files)
         gained = self._around.gained("", [c for c in found.columns if c.name.lower() not in self._first])
-        return "; ".join(filter(None, (gained, found.notice(self._first))))
+        return joined((gained, found.notice(self._first)))
 
     def _begun(self, first: str) -> frozenset[str]:
         try:
