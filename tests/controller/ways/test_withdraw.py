@@ -206,8 +206,8 @@ def test_a_file_that_comes_meanwhile_is_read_too(site: Site, monkeypatch: pytest
     assert site.rows("v") == [(2,), (3,), (4,), (8,)]
 
 
-def test_a_race_after_the_note_is_told_as_it_is(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Damage: an operator is said that nothing is changed, and the source goes on without the file, with its rows."""
+def test_a_race_after_the_note_says_what_it_left(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Damage: an operator reads that nothing is changed, and the source goes on without the file, with its rows."""
     filled(site)
     remove(site, A)
 
@@ -225,7 +225,7 @@ def test_a_race_after_the_note_is_told_as_it_is(site: Site, monkeypatch: pytest.
     assert site.rows("v") == [(2,), (3,), (4,), (8,)]
 
 
-def test_a_source_that_stands_still_after_the_note_is_told_as_it_is(
+def test_a_source_that_stands_still_after_the_note_says_what_it_left(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Damage: an operator takes a withdrawal that failed for one that changed nothing, or for one that is done."""
