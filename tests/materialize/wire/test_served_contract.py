@@ -52,6 +52,11 @@ class ServedContract(DriverContract):
         """Damage: a table stays empty, or holds rows of before and after at once."""
         super().test_a_backfill_that_dies_at_any_point_is_finished(make_endpoint)
 
+    @pytest.mark.slow
+    def test_a_crash_while_views_come_and_go_changes_nothing_else(self, make_endpoint: MakeEndpoint) -> None:
+        """Damage: after a crash rows that were to be kept are gone, or those that were to go are there."""
+        super().test_a_crash_while_views_come_and_go_changes_nothing_else(make_endpoint)
+
     def test_names_reach_the_endpoint_as_they_are(self, make_endpoint: MakeEndpoint) -> None:
         """Damage: a column's name runs as SQL, or two names reach one table."""
         super().test_names_reach_the_endpoint_as_they_are(make_endpoint)
