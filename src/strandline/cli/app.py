@@ -460,7 +460,9 @@ def acknowledge(
 def source_skip(
     context: typer.Context,
     name: Annotated[str, typer.Argument(help="A source.")],
-    as_of: AsOfOption = None,
+    as_of: Annotated[
+        int | None, typer.Option(metavar="T", parser=moment_option, help="Only what was there at T; default: now.")
+    ] = None,
     file: Annotated[
         list[str] | None,
         typer.Option("--file", metavar="NAME", help="Go on without this file, which is gone or changed for good."),

@@ -257,16 +257,12 @@ class Core:
         """
         await self.acknowledged.read()
         if self.writing is not None:
-            return self.states_here()
-        return words.states(await self.health.published(), await self.health.noticed(), self._acknowledges)
+            return self.parted(self.health.problems(), self.writing.running.report().notices)
+        return self.parted(await self.health.published(), await self.health.noticed())
 
-    def states_here(self) -> words.States:
-        """Return the same from the memory of the process that writes alone."""
-        notices = self.require_writing().running.report().notices
-        return words.states(self.health.problems(), notices, self._acknowledges)
-
-    def _acknowledges(self, name: str, said: str) -> bool:
-        return self.acknowledged.seen(self.catalog.find(name), said)
+    def parted(self, problems: Mapping[str, str], notices: Mapping[str, Sequence[str]]) -> words.States:
+        """Part what was met, from memory alone, as `words.states` does; what is acknowledged is left out."""
+        return words.states(problems, notices, lambda name, said: self.acknowledged.seen(self.catalog.find(name), said))
 
     def beginnings(self) -> tuple[Beginning, ...]:
         """Return what is read or computed here for the first time, from memory alone: any thread may ask."""

@@ -25,7 +25,7 @@ def progress(core: Core) -> dict[str, Any]:
     """
     writing = core.require_writing()
     report, problems = writing.running.report(), core.health.problems()
-    said = core.states_here()
+    said = core.parted(problems, report.notices)
     return {
         "epoch": writing.epoch,
         "sources": {

@@ -69,7 +69,7 @@ class Acknowledged:
 
     async def read(self) -> None:
         """Read what is durable."""
-        self._known = _known(_decode(await self._register.read()))
+        self._known = _decode(await self._register.read())
 
     def seen(self, item: Item | None, said: str) -> bool:
         """Return whether a notice of ``item`` is acknowledged, as far as this process has read."""
@@ -86,7 +86,7 @@ class Acknowledged:
         there = {_id(item) for item in catalog.items.values()}
 
         def step(body: bytes | None) -> bytes | None:
-            known = _known(_decode(body))
+            known = _decode(body)
             if all(said <= known.get(each, frozenset()) for each, said in new.items()):
                 return None
             return _encode(
@@ -98,7 +98,7 @@ class Acknowledged:
             )
 
         self._over -= {(each, one) for each, said in new.items() for one in said}
-        self._known = _known(_decode(await self._register.update(step)))
+        self._known = _decode(await self._register.update(step))
 
     async def follow(self, catalog: Catalog, notices: Mapping[str, Sequence[str]], stopped: AbstractSet[str]) -> None:
         """Learn at a tick what others have acknowledged, and forget what is over; ``stopped``: what has a problem.
@@ -107,7 +107,7 @@ class Acknowledged:
         """
         said = {
             name: (item, frozenset(Notice.of(each).kind for each in told))
-            for name, told in words.noticed(notices).items()
+            for name, told in words.without_waits(notices).items()
             if name not in stopped and (item := catalog.find(name)) is not None
         }
         gone = {
@@ -130,11 +130,11 @@ class Acknowledged:
 
     async def _forget(self) -> None:
         def step(body: bytes | None) -> bytes | None:
-            known = _known(_decode(body))
+            known = _decode(body)
             kept = {each: {one for one in all_of if (each, one) not in self._over} for each, all_of in known.items()}
             return None if kept == known else _encode(kept)
 
-        self._known = _known(_decode(await self._register.update(step)))
+        self._known = _decode(await self._register.update(step))
         self._over.clear()
 
 
@@ -143,17 +143,14 @@ def _id(item: Item | None) -> str:
     return item.shards[0] if isinstance(item, Kept) else ""
 
 
-def _known(kept: _Stored) -> dict[str, AbstractSet[Notice]]:
-    return {each: frozenset(notices) for each, notices in kept.notices.items()}
-
-
 def _encode(known: Mapping[str, AbstractSet[Notice]]) -> bytes:
     kept = {each: sorted(notices) for each, notices in sorted(known.items()) if each and notices}
     return msgspec.json.encode(_Stored(notices=kept))
 
 
-def _decode(body: bytes | None) -> _Stored:
-    return _Stored() if body is None else decode_json("what is acknowledged", body, _decoder, FORMAT)
+def _decode(body: bytes | None) -> dict[str, AbstractSet[Notice]]:
+    kept = _Stored() if body is None else decode_json("what is acknowledged", body, _decoder, FORMAT)
+    return {each: frozenset(notices) for each, notices in kept.notices.items()}
 
 
 _decoder: Final = msgspec.json.Decoder(_Stored)

@@ -41,7 +41,7 @@ def states(
     for name, said in notices.items():
         if found := [each for each in said if is_wait(each)]:
             waits.setdefault(name, []).extend(found)
-    told = {name: [each for each in said if not seen(name, each)] for name, said in noticed(notices).items()}
+    told = {name: [each for each in said if not seen(name, each)] for name, said in without_waits(notices).items()}
     return States(
         {name: why for name, why in problems.items() if not is_wait(why)},
         {name: "; ".join(each) for name, each in waits.items()},
@@ -49,7 +49,7 @@ def states(
     )
 
 
-def noticed(notices: Mapping[str, Sequence[str]]) -> dict[str, list[str]]:
+def without_waits(notices: Mapping[str, Sequence[str]]) -> dict[str, list[str]]:
     """Return the notices among what else was said of items, by their names."""
     told = {name: [each for each in said if not is_wait(each)] for name, said in notices.items()}
     return {name: said for name, said in told.items() if said}

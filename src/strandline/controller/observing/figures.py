@@ -55,7 +55,7 @@ def figures(core: Core) -> dict[str, Any]:
     """
     writing, catalog = core.require_writing(), core.catalog
     report, problems, counted = writing.running.report(), core.health.problems(), core.live()
-    said = core.states_here()
+    said = core.parted(problems, report.notices)
     named = {name: item for name, item in catalog.items.items() if isinstance(item, Collected)}
     states = {name: core.client.known(item.shard) for name, item in named.items()}
     now_ms, found = core.assembly.clock.now_ms(), {}

@@ -67,11 +67,11 @@ async def bind(
 
 def added(core: Ground, defined: Defined) -> list[str]:
     """Return the views, in lower case, that a materialization lists in its definition and does not have."""
-    present, statement = _pair(core, defined)
+    present, statement = pair(core, defined)
     return [each.bind.collection.lower() for each in rebinding(present, statement)[1]]
 
 
-def _pair(core: Ground, defined: Defined) -> tuple[Materialization, CreateMaterialization]:
+def pair(core: Ground, defined: Defined) -> tuple[Materialization, CreateMaterialization]:
     """Return a materialization, and its definition; one that is to be created has no bindings."""
     statement, present = defined.statement, core.catalog.find(defined.statement.name)
     assert isinstance(statement, CreateMaterialization), "nothing else is bound"
@@ -84,7 +84,7 @@ def _rebindings(core: Ground, defined: Sequence[Defined], mistakes: Mistakes) ->
     """Return what is to change, by names in lower case."""
     found = {}
     for each in defined:
-        item, statement = _pair(core, each)
+        item, statement = pair(core, each)
         drops, adds = rebinding(item, statement)
         views, tables = (frozenset(drop.collection for drop in drops), frozenset(add.bind.table for add in adds))
         with mistakes.noted(each):
@@ -94,11 +94,11 @@ def _rebindings(core: Ground, defined: Sequence[Defined], mistakes: Mistakes) ->
 
 
 async def _drop(core: Ground, defined: Defined) -> None:
-    item, statement = _pair(core, defined)
+    item, statement = pair(core, defined)
     if drops := rebinding(item, statement)[0]:
         await unbind(core, item, drops)
 
 
 async def _add(core: Ground, defined: Defined) -> None:
-    item, statement = _pair(core, defined)
+    item, statement = pair(core, defined)
     await (rebind(core, item, statement) if item.id else create(core, statement))

@@ -27,7 +27,7 @@ from strandline.controller.defining.creating import create
 from strandline.controller.defining.ground import Ground
 from strandline.controller.defining.project.settings import SETTINGS_FILE, Defined, Project
 from strandline.controller.defining.relocating import relocated, seen_from
-from strandline.controller.defining.trying.binding import added, bind
+from strandline.controller.defining.trying.binding import added, bind, pair
 from strandline.controller.defining.trying.mistakes import Mistake, Mistakes
 from strandline.controller.language.instances import CreateInstance
 from strandline.controller.language.statements import (
@@ -144,22 +144,14 @@ def _waits(core: Ground, read: Iterable[str], later: Collection[str]) -> bool:
 async def _unbind(core: Ground, project: Project, mistakes: Mistakes, dropped: Collection[str]) -> None:
     """Drop views from materializations that list them no longer, before these views are ``dropped`` themselves."""
     for defined in project.definitions:
-        if (pair := _listing(core, defined)) is None:
+        if not _binds(defined):
             continue
-        present, statement = pair
+        present, statement = pair(core, defined)
         drops = [each for each in rebinding(present, statement)[0] if each.collection in dropped]
         if drops and present.name.lower() not in dropped and not changed(core, present, defined):
             with mistakes.noted(defined):
                 await altering.keep_options(core, present, defined)
                 await unbind(core, present, drops)
-
-
-def _listing(core: Ground, defined: Defined) -> tuple[Materialization, CreateMaterialization] | None:
-    """Return a materialization that is there, and its definition; None for anything else."""
-    statement, present = defined.statement, core.catalog.find(defined.statement.name)
-    if isinstance(statement, CreateMaterialization) and isinstance(present, Materialization):
-        return present, statement
-    return None
 
 
 def _binds(defined: Defined) -> bool:
