@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +42,7 @@ def test_a_second_opening_asks_spark_nothing(tmp_path: Path, spark: SparkSession
         env.execute("CREATE TABLE orders (k BIGINT, price DECIMAL(10, 2))")
         for text in VIEWS:
             env.execute(text)
-        env.insert("orders", [{"k": 1, "price": "3.50"}])
+        env.insert("orders", [{"k": 1, "price": Decimal("3.50")}])
         env.tick()
         before = env.query("SELECT * FROM best").collect()
     assert asked
@@ -50,7 +51,7 @@ def test_a_second_opening_asks_spark_nothing(tmp_path: Path, spark: SparkSession
         env.tick()
         assert asked == []
         assert env.query("SELECT * FROM best").collect() == before
-        env.insert("orders", [{"k": 1, "price": "4.00"}])
+        env.insert("orders", [{"k": 1, "price": Decimal("4.00")}])
         env.tick()
         assert env.verify("best").ok
         assert env.verify("totals").ok
