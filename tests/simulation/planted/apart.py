@@ -11,7 +11,6 @@ from planted.bugs import Bug, registrar
 from strandline.controller.instances.link import Link
 from strandline.controller.instances.replicas import Replicas
 from strandline.controller.instances.running import Running
-from strandline.controller.location import catalog
 from strandline.controller.retention import Retention
 from strandline.controller.writing import Writing
 from strandline.frontier.antichain import Frontier
@@ -82,12 +81,6 @@ async def one_round(self: Running, upper: Any, deadline: Any) -> Any:
 def nothing_under_way(self: Replicas) -> dict[str, int | None]:
     """Say nothing."""
     return {}
-
-
-@bug("the logs of a dropped materialization are left to whatever still runs it", (catalog, "_logs"))
-def logs_left(items: Any) -> frozenset[str]:
-    """Remember none that is to be taken over."""
-    return frozenset()
 
 
 # ---- the replica -----------------------------------------------------------------------------------------------------
