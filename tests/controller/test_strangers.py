@@ -129,7 +129,8 @@ def test_a_call_of_any_function_that_fails_is_the_rows_error(place: Place, tmp_p
     calls = {
         name: call
         for name, call, _ in failing(session, TRIED, seed, tmp_path / "out", AS_TEXT)
-        if raised(session, "in a job", f"IF(id = 2, NULL, {call})", tmp_path / "out") is not None
+        # what Spark's generated code and its interpreter evaluate in another order fails in one of them alone
+        if all(raised(session, way, f"IF(id = 2, NULL, {call})", tmp_path / "out") for way in ("in a job", "local"))
     }
     with place.open() as env:
         env.execute("CREATE TABLE t (id INT, s STRING, n INT, d DOUBLE)")

@@ -13,13 +13,14 @@ from typing import Any, Final
 
 from strandline.cli.running import Stop, Wanted, going_on, until_stopped
 from strandline.cli.terminal.exits import Exit
-from strandline.cli.terminal.lasting import noted
+from strandline.cli.terminal.lasting import noted, stage
 from strandline.cli.terminal.opening import Asked, Opener
 from strandline.cli.terminal.output import Output
 from strandline.cli.terminal.reporting import reporting
 from strandline.client import NextVersion
-from strandline.controller.defining.project.settings import Project
+from strandline.controller.defining.project.settings import Project, plain
 from strandline.errors import FencedError, NothingStored, StoreError, Unavailable
+from strandline.plane.asked import deploying
 
 
 def prepare(opener: Opener, project: Project, wanted: Wanted, output: Output) -> Exit:
@@ -98,16 +99,21 @@ def promote(opener: Opener, root: Path, *, force: bool, timeout: float, output: 
 _SIGNS: Final = {"create": "+", "replace": "~", "alter": "~", "recreate": "!", "refused": "!", "orphan": "-"}
 
 
+def _far(env: Asked, root: Path, *, apply: bool) -> Callable[[], str]:
+    """Return what says how far the plan of the project in ``root`` is, or its application."""
+    return lambda: stage(env, deploying(plain(root).name, apply=apply))
+
+
 def plan(opener: Opener, root: Path, *, drop: Sequence[str], output: Output) -> Exit:
     """Print what the project says otherwise than its location has it; it fails if a definition is wrong."""
     project = opener.project(root, whole=False)
-    with noted(f"planning {len(project.definitions)} definitions", output):
+    with noted("opening the location", output):
         try:
             env: Asked = opener.reading(project, output.note)
         except NothingStored:
             env = opener.imagining(project)
-        with env:
-            found = env.deploy(root.absolute(), drop=drop)
+    with env, noted(f"planning {len(project.definitions)} definitions", output, far=_far(env, root, apply=False)):
+        found = env.deploy(root.absolute(), drop=drop)
     output.result(found, "\n".join(_planned(found)))
     return Exit.FAILED if any(each["what"] == "refused" for each in found["changes"]) else Exit.OK
 
@@ -122,7 +128,7 @@ def apply(
     with noted("opening the location", output):
         opened = opener.changing(opener.place(root), whole=False)
     with opened as env:
-        with noted("planning", output):
+        with noted("planning", output, far=_far(env, root, apply=False)):
             found = env.deploy(root.absolute(), drop=drop)
         if not output.json:
             output.result(found, "\n".join(_planned(found)))
@@ -130,7 +136,7 @@ def apply(
         wrong = any(each["what"] == "refused" for each in found["changes"])
         if named and not drop and not wrong and ask is not None and ask(f"drop {named}, and all that they hold?"):
             drop = [each["name"] for each in found["drops"]]
-        with noted(f"applying {len(found['changes'])} changes", output):
+        with noted(f"applying {len(found['changes'])} changes", output, far=_far(env, root, apply=True)):
             done = env.deploy(root.absolute(), apply=True, drop=drop)
     changed = [*(f"created {name}" for name in done["created"]), *(f"replacing {name}" for name in done["replaced"])]
     changed += [f"later, once views are replaced: {name}" for name in done["later"]]

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from strandline import Verification
 from strandline.cli.terminal.exits import Exit
-from strandline.cli.terminal.lasting import noted
+from strandline.cli.terminal.lasting import noted, stage
 from strandline.cli.terminal.opening import Asked, Opener
 from strandline.cli.terminal.output import Output
 from strandline.controller.defining.project.settings import Project
@@ -41,7 +41,7 @@ def verify(opener: Opener, root: Path, wanted: Wanted, output: Output) -> Exit:
     with noted("opening the location", output):
         opened = opener.reading(project, output.note)
     with opened as env:
-        with noted(f"verifying {wanted.name}", output, far=lambda: _stage(env, wanted.name)):
+        with noted(f"verifying {wanted.name}", output, far=lambda: stage(env, verifying(wanted.name))):
             found = env.verify(wanted.name, as_of=wanted.as_of)
         writer = None if found.ok else env.written_by()
         if not found.ok and wanted.repair:
@@ -52,11 +52,6 @@ def verify(opener: Opener, root: Path, wanted: Wanted, output: Output) -> Exit:
         found = _repair(opener, project, wanted, output)
     output.result(document(found), str(found))
     return Exit.OK if found.ok else Exit.DIFFERENCE
-
-
-def _stage(env: Asked, name: str) -> str:
-    """Return what a verification does now, as the register of running queries has it; empty: it is not there."""
-    return next((str(each["stage"]) for each in env.queries() if each["text"] == verifying(name)), "")
 
 
 def document(found: Verification) -> dict[str, Any]:

@@ -124,7 +124,7 @@ class Environment:
         """
         arguments.instance(project, Project, "project", "a Project (strandline.controller.defining.project.files.load)")
         self._run(self._core.settle())
-        self._access.wait(foreseen_project(self._core, project))
+        self._asking.planned(project, foreseen_project(self._core, project), apply=True)
         return self._run(apply(self._core, project, whole=whole))
 
     def deploy(self, directory: str | Path, *, apply: bool = False, drop: Sequence[str] = ()) -> dict[str, Any]:
@@ -142,7 +142,7 @@ class Environment:
         async def deployed(call: Callable[..., Coroutine[Any, Any, Any]]) -> Any:
             return await call(self._core, project, await status.live_counters(self._core), drop=names)
 
-        plan: dict[str, Any] = self._access.wait(deployed(foreseen if apply else deployment))
+        plan: dict[str, Any] = self._asking.planned(project, deployed(foreseen if apply else deployment), apply=apply)
         return dict(self._run(deployed(deploy))) if apply else plan
 
     def execute(self, sql: str | statements.Statement) -> int | None:

@@ -16,6 +16,7 @@ from strandline.client.cancelling import Cancel, present
 from strandline.client.showing import shown
 from strandline.controller.asking import reads
 from strandline.controller.asking.verification import Committing, Verification, verify_endpoint
+from strandline.controller.defining.project.settings import Project
 from strandline.controller.holding import Hold
 from strandline.controller.language import arguments, statements
 from strandline.controller.language.showing import Show
@@ -23,7 +24,7 @@ from strandline.errors import InvalidUsage
 from strandline.frontier.antichain import Frontier
 from strandline.persist.handles.contents import Rows
 from strandline.persist.handles.definite import read_definitely
-from strandline.plane.asked import COMPUTES, READS, Query, at_stage, verifying
+from strandline.plane.asked import COMPUTES, READS, Query, at_stage, deploying, verifying
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -80,6 +81,12 @@ class Asking:
 
         with core.queries.asked(question.text, ending) as query:
             return self._access.wait(collect(query), ending)
+
+    def planned(self, project: Project, call: Coroutine[Any, Any, T], *, apply: bool) -> T:
+        """Make a call that tries a project, to ``apply`` it or to plan that; it is listed, and ends, as a query."""
+        ending = present()
+        with self._access.core.queries.asked(deploying(project.root.name, apply=apply), ending):
+            return self._access.wait(call, ending)
 
     def verified(self, name: str, make: Callable[[], Coroutine[Any, Any, T]], *, alone: bool = False) -> T:
         """Make a call that computes what ``name`` should hold; it is listed as a query is, and ends as one.

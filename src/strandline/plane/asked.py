@@ -177,6 +177,11 @@ def one_by_one(what: str, things: Sequence[T]) -> Iterator[T]:
         yield thing
 
 
+def deploying(project: str, *, apply: bool) -> str:
+    """Return the text under which the plan of a project, or its application, stands in the register."""
+    return f"{'apply' if apply else 'plan'} {project}"
+
+
 def verifying(name: str) -> str:
     """Return the text under which the verification of ``name`` stands in the register of running queries."""
     return f"verify {name}"

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Final
 
+from strandline.cli.terminal.opening import Asked
 from strandline.cli.terminal.output import Output
 from strandline.errors import StrandlineError
 from strandline.instance.carriers.exchange import start_thread
@@ -34,6 +35,11 @@ def lasting(say: Callable[[int], object], every_s: float = SAYS_S) -> Iterator[N
     finally:
         over.set()
         ended.wait(SAYS_S)
+
+
+def stage(env: Asked, text: str) -> str:
+    """Return what a call does now that the register of running queries has as ``text``; empty: it is not there."""
+    return next((str(each["stage"]) for each in env.queries() if each["text"] == text), "")
 
 
 @contextmanager

@@ -33,6 +33,7 @@ from strandline.controller.location.catalog import Catalog
 from strandline.controller.location.items import Item, Source, SourceTable, Table
 from strandline.controller.planning import wanted_view
 from strandline.controller.preparing.planned import together
+from strandline.plane.asked import one_by_one
 
 
 async def foreseen_project(core: Core, project: Project, dropped: Collection[str] = ()) -> None:
@@ -49,7 +50,7 @@ async def foreseen_project(core: Core, project: Project, dropped: Collection[str
 def _ask(core: Core, project: Project, gone: frozenset[str]) -> None:
     catalog = core.catalog.lacking(gone)
     with left_for_later():
-        for defined in in_order(project.definitions):
+        for defined in one_by_one("asks Spark about definition", in_order(project.definitions)):
             with left_for_later():
                 item = _to_be(core, catalog, defined.statement)
                 catalog = catalog if item is None else catalog.with_item(item)

@@ -41,6 +41,7 @@ from strandline.controller.location.items import (
 from strandline.controller.location.version import others
 from strandline.errors import DefinitionError, InvalidUsage
 from strandline.instance import live
+from strandline.plane.asked import one_by_one
 
 What = Literal["create", "replace", "alter", "recreate", "refused", "orphan"]
 ALL: Final = "all"
@@ -95,7 +96,7 @@ async def planned(core: Core, project: Project, counted: Mapping[str, int], drop
     joint = await core.assembly.planning(partial(together, core, project, core.catalog))
     found = [
         change
-        for name, each in defined.items()
+        for name, each in one_by_one("compares definition", [*defined.items()])
         if (change := await core.assembly.planning(partial(_change, core, after, catalog.find(name), each, joint)))
     ]
     found += _orphans(catalog, project)

@@ -20,6 +20,7 @@ from strandline.errors import (
     StrandlineError,
     Unavailable,
 )
+from strandline.plane.asked import at_stage
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,11 +44,14 @@ class Mistakes:
         self._project = project
         self.found = [Mistake(error.message.partition(":")[0], error, "file") for error in project.unread]
         self._lost: set[str] = set()
+        self._tried: set[str] = set()
         self._names = {each.statement.name.lower() for each in project.definitions}
 
     @contextmanager
     def noted(self, defined: Defined) -> Iterator[None]:
         """Take note of what is wrong with a definition.  What stores raise is let through, and `NoExecutor`."""
+        self._tried.add(defined.statement.name.lower())
+        at_stage(f"tries {defined.statement.name}, {len(self._tried)} of {len(self._names)}")
         try:
             yield
         except NoExecutor:
