@@ -37,6 +37,7 @@ from strandline.materialize.protocol.task import Binding, Checkpoint, Materializ
 from strandline.testing.contracts.drivers.push_contract import (
     PushContract,
     backfill,
+    come_and_go,
     crash_everywhere,
     empty_everywhere,
     follow,
@@ -202,6 +203,7 @@ SCENARIOS = (
     empty_everywhere,
     zombie_everywhere,
     crash_everywhere,
+    come_and_go,
 )
 PLANTED: tuple[Callable[[], Any], ...] = (
     *(partial(StreamEndpoint, each) for each in (Numbered, Unfenced, Early, Forgetful, Keeping, Doubling, Halving)),

@@ -20,7 +20,8 @@ import asyncio
 import math
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Mapping
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from itertools import count
 from random import Random
 from typing import Any, Protocol, TypeAlias
@@ -36,13 +37,15 @@ from strandline.materialize.protocol.task import Binding, Checkpoint, Materializ
 from strandline.testing.contracts.drivers.driver_contract import crash_once, empty_once, zombie_once
 from strandline.testing.contracts.drivers.world import KEYED, KEYED_TYPES, World, advance_through, row
 from strandline.testing.feed import ListFeed
-from strandline.testing.simulation.crashes import CrashPlan
+from strandline.testing.simulation.crashes import Crash, CrashPlan
 
 LATEST = Binding("latest", "latest", ("k", "f"), KEYED, delta=True)
 CHANGES = Binding("changes", "changes", (), KEYED, delta=True, diffs=True)
 TIMED = Binding("timed", "timed", ("k",), KEYED, delta=True, times=True, diffs=True)
 ADDED = Binding("added", "added", (), KEYED, delta=True)
 FOUR = MaterializationSpec("m", (LATEST, CHANGES, TIMED, ADDED))
+COMERS = (LATEST.resource, ADDED.resource)
+"""The views that come and go; see `ComingAndGoing`."""
 
 Row: TypeAlias = dict[str, Any]
 MakePushed: TypeAlias = "Callable[[], PushEndpointUnderTest]"
@@ -132,10 +135,14 @@ class PushWorld(World):
         (feed,) = (feed for feed in self.feeds if feed.name == binding.collection)
         return list(contents(keyed, feed.before(time)).values())
 
+    def records(self, binding: Binding) -> list[Pushed]:
+        """Return the records that come to a collection's changes."""
+        return distinct(self.pushing, binding)
+
     def check(self, time: int) -> None:
         """Check law M2: what was pushed comes to exactly the changes before ``time``."""
         for binding, feed in zip(self.spec.bindings, self.feeds, strict=True):
-            records = distinct(self.pushing, binding)
+            records = self.records(binding)
             changes = feed.timed_before(time)
             if binding.resource == LATEST.resource:
                 check_latest(binding, records, time, feed.before(time))
@@ -149,6 +156,69 @@ class PushWorld(World):
         checkpoint = self.pushing.checkpoint(self.spec.name)
         if checkpoint is not None:
             self.check(checkpoint.time(self.spec.state_keys))
+
+
+class ComingAndGoing(PushWorld):
+    """Four collections of which one is pushed at a time of those that come and go (`COMERS`), and the others always.
+
+    ``empties``: what a view left in its resource is gone once one comes back to it; else its rows come there anew.
+    """
+
+    def __init__(self, endpoint: PushEndpointUnderTest, *, empties: bool) -> None:
+        super().__init__(endpoint)
+        self._every = self.feeds
+        self._empties = empties
+        self._skipped: dict[str, int] = {}
+        self._left: int | None = 0
+        self._counter = count(1)
+        self.here = LATEST.resource
+        self.swap()
+
+    def swap(self, *, cut_off: bool = False) -> None:
+        """Drop the view that is there, whose records stay, and add the other one under a counter that it never had.
+
+        ``cut_off``: a transaction may be committed that is not at the endpoint yet, and its records still come there.
+        """
+        records = {each.resource: len(distinct(self.pushing, each)) for each in FOUR.bindings}
+        left, self.here = self.here, COMERS[1 - COMERS.index(self.here)]
+        self._skipped = {self.here: 0 if self._empties else records[self.here]}
+        self._left = None if cut_off else records[left]
+        came = {each.resource: each for each in FOUR.bindings if each.resource not in COMERS}
+        (new,) = (each for each in FOUR.bindings if each.resource == self.here)
+        bound = (*came.values(), replace(new, backfill=next(self._counter)))
+        self.spec = replace(FOUR, bindings=bound)
+        of = {feed.name: feed for feed in self._every}
+        self.feeds = [of[each.collection] for each in bound]
+
+    def write_round(self) -> None:
+        """Change all collections, whether they are pushed or not."""
+        now, self.spec, self.feeds = (self.spec, self.feeds), FOUR, self._every
+        super().write_round()
+        self.spec, self.feeds = now
+
+    def seal(self, upper: int) -> None:
+        """See `World.seal`: of all collections."""
+        now, self.feeds = self.feeds, self._every
+        super().seal(upper)
+        self.feeds = now
+
+    def records(self, binding: Binding) -> list[Pushed]:
+        """See `PushWorld.records`: those since its view has come."""
+        return super().records(binding)[self._skipped.get(binding.resource, 0) :]
+
+    def check(self, time: int) -> None:
+        """See `PushWorld.check`; what was dropped has its records, and no others."""
+        super().check(time)
+        (left,) = (each for each in FOUR.bindings if each.resource in COMERS and each.resource != self.here)
+        records = len(distinct(self.pushing, left))
+        self._left = records if self._left is None else self._left
+        assert records == self._left, f"{left.resource!r} is pushed on"
+
+    def check_committed(self) -> None:
+        """See `PushWorld.check_committed`; what has come is judged once it was pushed."""
+        checkpoint = self.pushing.checkpoint(self.spec.name)
+        if checkpoint is not None and checkpoint.of(self.spec.bindings[-1].state_key) is not None:
+            super().check_committed()
 
 
 class _Rowless:
@@ -270,6 +340,10 @@ class PushContract:
     def test_a_bumped_backfill_pushes_everything_anew(self, make_endpoint: MakePushed) -> None:
         """Damage: a consumer that lost its copy cannot get it again; or takes the rows for repetitions."""
         asyncio.run(backfill(make_endpoint()))
+
+    def test_a_crash_while_views_come_and_go_changes_nothing_else(self, make_endpoint: MakePushed) -> None:
+        """Damage: consumers of a view that stays get its changes twice, or those of one that went go on."""
+        asyncio.run(come_and_go(make_endpoint()))
 
     def test_contents_are_refused_with_the_option_that_pushes_changes(self, make_endpoint: MakePushed) -> None:
         """Damage: a table's rows are pushed one by one, and no consumer can tell which of them are left."""
@@ -396,6 +470,40 @@ async def backfill(endpoint: PushEndpointUnderTest) -> None:
     assert rows
     assert sorted(map(canonical, again)) == sorted(map(canonical, rows))
     check_sums(distinct(endpoint, CHANGES), world.feeds[FOUR.bindings.index(CHANGES)].timed_before(world.upper))
+
+
+async def come_and_go(endpoint: PushEndpointUnderTest) -> None:
+    """Have one view go and another one come, and crash after every point of the work that follows; then the reverse.
+
+    Its successor finds the same views, or the other one back, while what the crash has cut off is still to be finished.
+    """
+    verdicts = await endpoint.driver().validate(FOUR)
+    world = ComingAndGoing(endpoint, empties=all(each.empties for each in verdicts))
+    points = count(1, endpoint.stride)
+    alive = True
+    while alive:
+        at = next(points)
+        for again in (False, True):
+            world.swap()
+            alive = await _come_and_go_once(world, CrashPlan(at, after=True), again=again)
+    assert next(points) > 1 + 2 * endpoint.stride
+
+
+async def _come_and_go_once(world: ComingAndGoing, plan: CrashPlan, *, again: bool) -> bool:
+    world.write_round()
+    with suppress(Crash):
+        await world.runtime(plan).advance()
+    getattr(world.endpoint, "died", lambda: None)()
+    world.check_committed()
+    if again:
+        world.swap(cut_off=True)
+    world.write_round()
+    successor = world.runtime()
+    while await successor.advance():
+        pass
+    assert successor.status.position == world.upper, plan.points[-1]
+    world.check(world.upper)
+    return plan.happened
 
 
 async def refused(endpoint: PushEndpointUnderTest) -> None:
