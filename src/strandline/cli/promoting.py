@@ -19,6 +19,7 @@ from strandline.cli.terminal.output import Output
 from strandline.cli.terminal.reporting import reporting
 from strandline.client import NextVersion
 from strandline.controller.defining.project.settings import Project, plain
+from strandline.controller.preparing.planned import ALL
 from strandline.errors import FencedError, NothingStored, StoreError, Unavailable
 from strandline.plane.asked import deploying
 
@@ -114,7 +115,7 @@ def plan(opener: Opener, root: Path, *, drop: Sequence[str], output: Output) -> 
             env = opener.imagining(project)
     with env, noted(f"planning {len(project.definitions)} definitions", output, far=_far(env, root, apply=False)):
         found = env.deploy(root.absolute(), drop=drop)
-    output.result(found, "\n".join(_planned(found)))
+    output.result(found, "\n".join(_planned(found, drop)))
     return Exit.FAILED if any(each["what"] == "refused" for each in found["changes"]) else Exit.OK
 
 
@@ -131,7 +132,7 @@ def apply(
         with noted("planning", output, far=_far(env, root, apply=False)):
             found = env.deploy(root.absolute(), drop=drop)
         if not output.json:
-            output.result(found, "\n".join(_planned(found)))
+            output.result(found, "\n".join(_planned(found, drop)))
         named = ", ".join(f"{each['kind']} {each['name']}" for each in found["drops"])
         wrong = any(each["what"] == "refused" for each in found["changes"])
         if named and not drop and not wrong and ask is not None and ask(f"drop {named}, and all that they hold?"):
@@ -147,8 +148,8 @@ def apply(
     return Exit.FAILED if done["refused"] else Exit.OK
 
 
-def _planned(found: Mapping[str, Any]) -> Iterator[str]:
-    """Yield a plan for people, a change in each line."""
+def _planned(found: Mapping[str, Any], drop: Sequence[str]) -> Iterator[str]:
+    """Yield a plan for people, a change in each line; ``drop``: the names that the command has."""
     for each in found["changes"]:
         cost = "" if each["rows"] is None else f"; about {each['rows']:,} rows are read"
         cost += "" if each["seconds"] is None else f", which takes about {each['seconds']:,} s here"
@@ -156,6 +157,7 @@ def _planned(found: Mapping[str, Any]) -> Iterator[str]:
         yield f"{_SIGNS[each['what']]} {each['what']} {each['kind']} {each['name']}: {said}{cost}"
     if not found["changes"]:
         yield "the location is as the project says"
-    if found["drops"]:
-        names = ", ".join(each["name"] for each in found["drops"])
+    named = {name.lower() for name in drop}
+    if ALL not in named and (kept := [each["name"] for each in found["drops"] if each["name"].lower() not in named]):
+        names = ", ".join(kept)
         yield f"nothing is dropped that is not named: `strandline apply --drop all` drops {names}"
