@@ -30,6 +30,7 @@ from strandline.controller.location.items import Materialization, View
 from strandline.controller.planning import define, replanned, seen
 from strandline.errors import AsOfError, EvaluationError, InvalidUsage, Unavailable, Unsettled
 from strandline.frontier.antichain import as_time
+from strandline.frontier.moments import shown
 from strandline.materialize.protocol.task import Binding, Checkpoint, Progress
 from strandline.materialize.reduced import Reduced
 from strandline.persist.handles.contents import Rows
@@ -80,8 +81,8 @@ class Verification:
         if self.tables:
             return "\n".join(map(str, self.tables))
         if self.ok:
-            return f"{self.name}: equal at {self.as_of}" + (" (repaired)" if self.repaired else "")
-        lines = [f"{self.name}: {self.missing} missing, {self.extra} extra at {self.as_of}"]
+            return f"{self.name}: equal at {shown(self.as_of)}" + (" (repaired)" if self.repaired else "")
+        lines = [f"{self.name}: {self.missing} missing, {self.extra} extra at {shown(self.as_of)}"]
         for row in self.sample.to_pylist():
             sign = "missing" if row.pop("__diff") < 0 else "extra"
             lines.append(f"  {sign}: {row}")
