@@ -39,7 +39,7 @@ from strandline.controller.location.items import (
     View,
 )
 from strandline.controller.location.oracle import Oracle
-from strandline.controller.location.version import beginning, companies, imported, moves, succeeded
+from strandline.controller.location.version import beginning, companies, imported, moved_along, moves, succeeded
 from strandline.controller.planning import Definition, replanned, sharing, stage_shards
 from strandline.controller.retention import Retention
 from strandline.errors import StoreError, Unavailable
@@ -107,6 +107,8 @@ class Writing:
                     f"it begins once nothing can write for dropped materializations: the next tick takes over "
                     f"{', '.join(ended)}, unless another problem says what stands in the way"
                 )
+            if isinstance(item, View) and item.instance and item.fence:
+                await (self._fence(item) if item.seed else self._require_fenced(item))
             if isinstance(item, View) and (item.awaits_creation or self.plans.get(item) is None):
                 item = await self._planned(item)
             if instance_of(item) and isinstance(item, Kept):
@@ -214,14 +216,35 @@ class Writing:
                 self.plans.put(replace(definition, view=placed, stages=_renamed(definition.stages, view.replaces)))
             state = self.client.known(view.shard)
             self.replaced[placed.name] = 0 if state is None else as_time(state.upper) - 1
-            await self._fence(placed)
+            if placed.instance and placed.fence:  # before any input moves
+                async with self.problems.of(placed.name.lower()):
+                    await self._fence(placed)
         return True
 
     async def _fence(self, view: View) -> None:
-        """Fence the shard of a view that was replaced, so that no replica brings it on by the query before."""
-        if view.instance and view.fence:
-            async with self.problems.of(view.name.lower()):
-                await self.client.fence(view.shard, self.catalogs.current.writes + view.fence)
+        """Fence a view that was replaced, and what moves along with it, so no replica does that by the query before.
+
+        One may have moved what reads the view further than the view, over a move of the view that came too late.  Such
+        a reader says nothing of the times between: it can be read from where it stands.
+        """
+        catalog = self.catalogs.current
+        readers = moved_along(view, catalog)
+        for each in (view, *readers):
+            await self.client.fence(each.shard, catalog.writes + each.fence)
+        stands = self.client.known(view.shard)
+        for each in readers:
+            await self._look_at(*each.stages.values())
+            reached = join(known.upper for s in (each.shard, *each.stages.values()) if (known := self.client.known(s)))
+            if stands is not None and each.refresh is None and reached.at and stands.upper < reached:
+                await self.catalogs.change(self.epoch, partial(beginning, name=each.name, begins=reached.at))
+
+    async def _require_fenced(self, view: View) -> None:
+        """Raise `Unavailable` if a replica may still move ``view`` along with one whose query was of before."""
+        catalog = self.catalogs.current
+        for each in [each for each in self._views if each.seed and each.fence and view in moved_along(each, catalog)]:
+            state = self.client.known(each.shard)
+            if state is None or state.epoch < catalog.writes + each.fence:
+                raise Unavailable(f"it goes on once no replica brings {each.name!r} on by its query of before")
 
     async def _caught_up(self, names: AbstractSet[str]) -> bool:
         for name in sorted(names):

@@ -10,11 +10,13 @@ import pytest
 from tests.controller.instances.apart import held, replica_of, run, site
 
 from strandline.bench.environment import VIEWS, _change
+from strandline.controller import writing
 from strandline.controller.location.items import View
 from strandline.controller.writing import Writing
-from strandline.errors import FencedError
+from strandline.errors import AsOfError, FencedError
 from strandline.frontier.antichain import Frontier
 from strandline.instance.running.dataflows import Dataflows
+from strandline.persist.client import PersistClient
 
 DOUBLED: Final = VIEWS["totals"].replace("sum(amount)", "2 * sum(amount)")
 assert VIEWS["totals"] != DOUBLED
@@ -75,3 +77,68 @@ def test_without_the_fence_it_would_write(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(Writing, "_fence", unsaid)
     with pytest.raises(AssertionError, match="it is the query before"):
         run(_missed())
+
+
+NAMED: Final = "CREATE MATERIALIZED VIEW named IN INSTANCE x AS SELECT grp, amount FROM totals"
+
+
+async def _moved_along(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have a view get another query, and see that what reads it never says another thing than the view.
+
+    A replica that did not hear of it moves both in one write, just when the view is fenced: it moves the reader alone.
+    """
+    async with site("a", "b") as at:
+        await at.execute(NAMED)
+        await at.tick(2)
+        late = replica_of(at, "a")
+        at.processes["a:1"].cut()
+        unreachable = at.processes.pop("a:1")
+        fence, succeed, moved = PersistClient.fence, Writing.succeed, []
+
+        async def brought(time: int) -> None:
+            assert late._instance is not None
+            await late._instance.look(shared=True)
+            await late._instance.maintain(Frontier(time + 1), None)
+
+        async def succeeding(self: Writing) -> bool:
+            if not moved:  # so that it has nothing new to write
+                await brought(await at.core.ingest())
+            return await succeed(self)
+
+        async def fenced(client: PersistClient, shard: str, epoch: int) -> None:
+            await fence(client, shard, epoch)
+            if not moved and shard == at.core.catalog.one("totals", View, "view").shard:
+                moved.append(await at.core.ingest())
+                with pytest.raises(FencedError):
+                    await brought(moved[0])
+
+        monkeypatch.setattr(PersistClient, "fence", fenced)
+        monkeypatch.setattr(Writing, "succeed", succeeding)
+        try:
+            await at.execute(f"CREATE OR REPLACE MATERIALIZED VIEW totals IN INSTANCE x AS {DOUBLED}")
+            times = [await at.tick() for _ in range(3)]
+            assert moved, "the replica that did not hear of it has tried"
+            assert at.core.health.problems() == {}
+            wrong = []
+            for time in sorted({*times, *range(moved[0] - 3, moved[0] + 1)}):
+                with suppress(AsOfError):
+                    wanted = Counter((grp, amount) for grp, _, amount in await held(at.core, "totals", time))
+                    wrong += [time] if await held(at.core, "named", time) != wanted else []
+            assert await held(at.core, "named", times[-1]), "it can be read again"
+            assert not wrong, f"at {wrong} it says what the query before said"
+        finally:
+            await unreachable.kill()
+
+
+def test_what_a_late_replica_moved_over_a_view_that_it_could_not_move_is_not_read(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Damage: a view shows the rows of a query that its input has no longer, at times that are complete."""
+    run(_moved_along(monkeypatch))
+
+
+def test_if_all_times_were_read_it_would_show_the_query_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Damage: the test above would pass whatever is read."""
+    monkeypatch.setattr(writing, "beginning", lambda catalog, name, begins: catalog)
+    with pytest.raises(AssertionError, match="what the query before said"):
+        run(_moved_along(monkeypatch))

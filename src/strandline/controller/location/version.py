@@ -11,7 +11,7 @@ in place (`succeeded`).  The view keeps its shard, and the successor's is its se
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from collections.abc import Set as AbstractSet
 from typing import Final
 
@@ -257,13 +257,24 @@ def succeeded(catalog: Catalog, names: AbstractSet[str], begins: int = 0) -> Cat
     """Return the catalog with the successors ``names`` in the places of those that they replace.
 
     ``begins``: from when on those that move can be read; no view that goes on holds rows of the new queries before it.
-    Those that go on are written beyond all that wrote them before: a replica that hears of this late is fenced.
+    Those that go on are written beyond all that wrote them before, and so are the views that replicas move along with
+    them: a replica that hears of this late is fenced.
     """
     catalog = msgspec.structs.replace(catalog, replaced=catalog.replaced + 1)
     placed = [each for each in successors(catalog) if each.name.lower() in names]
-    after: Mapping[str, Item] = {each.replaces: _in_place(each, catalog, begins) for each in placed}
+    after: dict[str, Item] = {each.replaces: _in_place(each, catalog, begins) for each in placed}
+    for view in [view for view in after.values() if isinstance(view, View) and view.fence]:
+        for each in moved_along(view, catalog):
+            after.setdefault(each.name.lower(), msgspec.structs.replace(each, fence=catalog.replaced))
     items = {key: after.get(key, item) for key, item in catalog.items.items() if key not in names}
     return catalog.having(items)
+
+
+def moved_along(view: View, catalog: Catalog) -> list[View]:
+    """Return the views that read ``view``, directly or not, in its instance: a replica may move them in one write."""
+    reading = [catalog.items[name] for name in sorted(catalog.downstream(view.name) - {view.name.lower()})]
+    found = [each for each in reading if isinstance(each, View) and each.instance == view.instance]
+    return [each for each in found if view.instance and not each.replaces]
 
 
 def beginning(catalog: Catalog, name: str, begins: int) -> Catalog:
