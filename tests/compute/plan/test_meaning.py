@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import pytest
+from sqlglot import exp
 
 from strandline.compute.plan.meaning import meaning
+from strandline.compute.plan.sql.dialect import parse
 from strandline.compute.plan.view import plan_view
 from strandline.errors import DefinitionError
 
@@ -135,6 +137,21 @@ def test_what_has_no_order_that_we_can_complete_is_refused_and_not_guessed(labor
     assert meaning(sql, laboratory.catalog, laboratory.analyst) is None
     with pytest.raises(DefinitionError, match="no definite value"):
         laboratory.plan(sql)
+
+
+def test_a_choice_inside_of_what_is_written_anew_is_taken_there_too(laboratory) -> None:
+    """Damage: `verify` calls a right view wrong, because a tie was left in an expression that we have copied."""
+    first = "(SELECT weight FROM sales ORDER BY qty LIMIT 1)"
+    place = f"row_number() OVER (ORDER BY city, {first})"
+    sql = f"SELECT city, sum(size + {first}) AS w, {place} AS p FROM shops GROUP BY city"
+    text = meaning(sql, laboratory.catalog, laboratory.analyst)
+    assert text is not None
+    tree = parse(text)
+    assert tree is not None
+    limited = [each for each in tree.find_all(exp.Select) if each.args.get("limit") is not None]
+    assert len(limited) > 1
+    keys = [[key.this.sql() for key in each.args["order"].expressions] for each in limited]
+    assert {each[-1] for each in keys} == {"1"}, keys
 
 
 def test_a_distrusted_view_without_a_text_of_its_own_is_planned_and_not_refused(laboratory) -> None:

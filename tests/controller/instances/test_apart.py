@@ -6,6 +6,11 @@ import asyncio
 
 from tests.controller.instances.apart import ABOVE, TOTALS, site
 
+from strandline.controller.location.items import View
+from strandline.frontier.antichain import MINIMUM
+from strandline.persist.client import PersistClient
+from strandline.testing.doubles import CountingIds
+
 
 def test_a_view_of_an_instance_is_kept_by_its_replica() -> None:
     """Damage: a view runs nowhere, or twice, or is not what its query says."""
@@ -16,6 +21,26 @@ def test_a_view_of_an_instance_is_kept_by_its_replica() -> None:
             assert at.core.require_writing().instance.report().views == {}, "nothing of it runs here"
             await at.execute(ABOVE)
             await at.agree(await at.tick(2))
+
+    asyncio.run(body())
+
+
+def test_a_view_with_a_schedule_over_a_view_of_an_instance_is_created_at_once() -> None:
+    """Damage: it is said to wait for what can be read, as its controller has never looked at what a replica writes."""
+
+    async def body() -> None:
+        async with asyncio.timeout(150), site("a") as at:
+            have, shard = at.place.assembly, at.core.catalog.collection("totals").shard
+            other = PersistClient(have.clock, CountingIds("other"), have.blob, have.consensus)
+            while (state := other.known(shard)) is None or state.upper == MINIMUM:
+                await at.tick()
+                await other.look(shard)
+            await at.execute("CREATE MATERIALIZED VIEW timed REFRESH EVERY '1 hour' AS SELECT grp, n FROM totals")
+            view = at.core.catalog.collection("timed")
+            assert isinstance(view, View)
+            assert view.refresh is not None
+            assert view.refresh.created is not None
+            assert at.core.health.problems() == {}
 
     asyncio.run(body())
 

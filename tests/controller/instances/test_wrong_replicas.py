@@ -258,6 +258,23 @@ def test_wrong_rows_that_a_replica_trusted_are_found_and_the_other_one_is_named(
     asyncio.run(body())
 
 
+def test_a_view_that_is_yet_to_be_refreshed_is_not_looked_at_for_ever() -> None:
+    """Damage: where a replica was wrong once, no tick is ever left out again, until the year that a report is for."""
+    late = "CREATE MATERIALIZED VIEW late IN INSTANCE x REFRESH AT '2999-01-01' AS SELECT grp, n FROM totals"
+
+    async def body() -> None:
+        async with two(0, SLOW, late) as both:
+            both.engine.plant = counted_wrong
+            await both.until_named()
+            shard = both.at.core.catalog.collection("late").shard
+            assert shard in both.judge._wrong
+            for _ in range(3 * wrong_replicas.AUDIT_AFTER):
+                await both.tick()
+            assert both.judge.settled
+
+    asyncio.run(body())
+
+
 def test_a_replica_that_runs_alone_goes_on() -> None:
     """Damage: a view stands still, because the only replica that is there was found to be wrong."""
 
