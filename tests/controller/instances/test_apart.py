@@ -4,11 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-import pytest
-from tests.controller.instances.apart import ABOVE, TOTALS, Site, site
-
-from strandline.controller.location.items import View
-from strandline.controller.writing import Writing
+from tests.controller.instances.apart import ABOVE, TOTALS, site
 
 
 def test_a_view_of_an_instance_is_kept_by_its_replica() -> None:
@@ -22,36 +18,6 @@ def test_a_view_of_an_instance_is_kept_by_its_replica() -> None:
             await at.agree(await at.tick(2))
 
     asyncio.run(body())
-
-
-def test_a_view_that_waited_for_an_instance_is_created_by_the_next_controller_at_once(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Damage: a report is said to wait for what can be read: its controller never looked at what a replica wrote."""
-
-    async def died(_: Writing) -> bool:
-        return False
-
-    async def body() -> None:
-        async with asyncio.timeout(150), site("a") as at:
-            await at.execute("CREATE MATERIALIZED VIEW timed REFRESH EVERY '1 hour' AS SELECT grp, n FROM totals")
-            with monkeypatch.context() as patched:
-                patched.setattr(Writing, "create", died)
-                await at.tick(2)
-            assert created(at) is None, "it was created at once, so this shows nothing"
-            await at.open()
-            assert created(at) is not None
-            assert "timed" not in at.core.health.problems()
-
-    asyncio.run(body())
-
-
-def created(at: Site) -> int | None:
-    """Return when the view ``timed`` was created."""
-    view = at.core.catalog.collection("timed")
-    assert isinstance(view, View)
-    assert view.refresh is not None
-    return view.refresh.created
 
 
 def test_a_controller_that_restarts_finds_everything_running() -> None:
