@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from strandline.errors import FencedError
 from strandline.instance.loop import Loop, bring
+from strandline.instance.running.lanes import Lanes
 from strandline.persist.shard.patience import Deadline
 from strandline.store.beside import Inline
 from strandline.store.unreliable import Choose
@@ -109,6 +112,30 @@ def test_what_a_turn_raises_is_raised_once_and_the_loop_goes_on() -> None:
     assert turns == ["turn", "turn"]
 
 
+def test_what_an_older_turn_raised_is_said_while_the_next_one_is_not_waited_for() -> None:
+    """Damage: a process that was taken over is never told so, as each of its ticks finds the source in a slow turn."""
+
+    async def live(simulation: Simulation) -> None:
+        clock = SimClock(simulation)
+        failures: list[Exception] = [ValueError("a bug")]
+
+        async def turn() -> None:
+            await clock.sleep(1)
+            if failures:
+                raise failures.pop()
+
+        loop = Loop(simulation.beside, turn)
+        loop.wake()
+        await clock.sleep(0.5)
+        loop.wake()
+        await clock.sleep(1)  # the first turn has failed, and the second is under way
+        with pytest.raises(ValueError, match="a bug"):
+            await bring({"a": loop}, Deadline(clock, 9))
+        assert await bring({"a": loop}, Deadline(clock, 9)) == {"a"}
+
+    drive(live)
+
+
 def test_a_loop_whose_item_was_taken_over_makes_no_turn_more_and_says_so_each_time() -> None:
     """Damage: a fenced process goes on asking an upstream that another process reads."""
     turns: list[str] = []
@@ -188,3 +215,25 @@ def test_without_an_event_loop_the_caller_that_waits_makes_the_turn() -> None:
     loop.wake()
     run_sync(loop.end())
     assert turns == ["turn"]
+
+
+def test_what_waits_for_a_lane_when_all_are_ended_is_stepped_no_more() -> None:
+    """Damage: a replica that is told to run nothing goes on with the views that stood in line, and says they run."""
+    stepped: list[str] = []
+
+    async def live(simulation: Simulation) -> None:
+        async def alone(run: Any) -> None:
+            stepped.append(run.name)
+            await SimClock(simulation).sleep(1)
+
+        lanes = Lanes(simulation.beside, 1, alone)
+        for name in "ab":
+            lanes.take(SimpleNamespace(name=name))  # type: ignore[arg-type]
+        await step("it begins")
+        await lanes.end()
+        assert lanes.held == frozenset()
+        lanes.take(SimpleNamespace(name="c"))  # type: ignore[arg-type]
+        assert await lanes.rest(None, frozenset())
+        assert stepped == ["a", "c"]
+
+    drive(live)

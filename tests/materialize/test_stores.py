@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from strandline.algebra.schema import DIFF, Column, Schema
 from strandline.errors import DefinitionError
-from strandline.materialize.protocol.holds import EVERYTHING, require_held
+from strandline.materialize.protocol.holds import EVERYTHING, Holds, require_held
 from strandline.materialize.protocol.messages import DELETE, EXISTS
 from strandline.materialize.protocol.spec import canonical, contents
 from strandline.materialize.protocol.task import Binding
@@ -218,3 +218,16 @@ def test_a_key_that_is_not_utf_8_is_shown_as_bytes() -> None:
     batch = pa.RecordBatch.from_pydict({"l": text_of(b"\xff"), DIFF: pa.array([1])})
     with pytest.raises(DefinitionError, match=r"key \(l = b'\\xff'\)"):
         require_held(binding, batch, EVERYTHING)
+
+
+def test_a_key_that_is_too_long_is_named_and_the_longest_one_that_fits_is_held() -> None:
+    """Damage: a table stops at its first row; or the endpoint refuses a transaction, and no one knows which row."""
+    binding = Binding("v", "t", ("l", "m"), Schema((Column("l", "string"), Column("m", "string"))))
+    holds = Holds("S", key_bytes=4)
+
+    def keys(*pairs: tuple[str | None, str]) -> pa.Table:
+        return pa.table({"l": [a for a, _ in pairs], "m": [b for _, b in pairs], DIFF: [1] * len(pairs)})
+
+    require_held(binding, keys(("ab", "cd"), (None, "é"), ("é", "ab")), holds)
+    with pytest.raises(DefinitionError, match=r"\(l = 'é', m = 'abc'\) has a key of 5 bytes.* at most 4"):
+        require_held(binding, keys(("ab", "cd"), ("é", "abc")), holds)

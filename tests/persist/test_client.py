@@ -183,3 +183,14 @@ def test_a_fenced_shard_takes_nothing_of_an_older_epoch(place):
     run_sync(place.client().fence("s", 2))
     assert place.append(writer, 0, 1) == Fenced(2)
     assert place.append(place.writer(epoch=2), 0, 1) == Appended(Frontier(1))
+
+
+def test_of_a_shard_that_no_one_has_created_nothing_is_known(place):
+    """Damage: a view that another process is still to begin stops all that asks how far views are."""
+    client = place.client()
+    assert client.known("a") is None
+    run_sync(client.look("a"))
+    assert client.known("a") is None
+    place.append(place.writer("a"), 0, 3)
+    run_sync(client.look("a"))
+    assert client.known("a").upper == Frontier(3)

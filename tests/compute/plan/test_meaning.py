@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import pytest
+from sqlglot import exp
 
+from strandline.algebra.schema import Column, Schema
 from strandline.compute.plan.meaning import meaning
+from strandline.compute.plan.sql.dialect import parse
 from strandline.compute.plan.view import plan_view
 from strandline.errors import DefinitionError
 
@@ -135,6 +138,26 @@ def test_what_has_no_order_that_we_can_complete_is_refused_and_not_guessed(labor
     assert meaning(sql, laboratory.catalog, laboratory.analyst) is None
     with pytest.raises(DefinitionError, match="no definite value"):
         laboratory.plan(sql)
+
+
+class Doubles:
+    """An analyst to whom every query is one column of doubles."""
+
+    def schema_of(self, sql: str, relations: object, *, ours: bool = False) -> Schema:
+        """See `Analyst.schema_of`."""
+        return Schema((Column("a", "double"),))
+
+
+def test_a_choice_inside_of_what_is_written_anew_is_taken_there_too() -> None:
+    """Damage: `verify` calls a right view wrong, because a tie was left in an expression that we have copied."""
+    sql = "SELECT sum(size + (SELECT weight FROM sales ORDER BY weight LIMIT 1)) AS a FROM shops GROUP BY city"
+    text = meaning(sql, {}, Doubles())  # type: ignore[arg-type]
+    assert text is not None
+    tree = parse(text)
+    assert tree is not None
+    limited = [each for each in tree.find_all(exp.Select) if each.args.get("limit") is not None]
+    assert limited
+    assert {each.args["order"].expressions[-1].this.sql() for each in limited} == {"1"}
 
 
 def test_a_distrusted_view_without_a_text_of_its_own_is_planned_and_not_refused(laboratory) -> None:

@@ -202,6 +202,21 @@ def test_one_that_is_ahead_of_others_computes_what_they_have_not(pair: Pair) -> 
     assert pair.changes("v") == pair.changes("t")
 
 
+def test_one_that_may_write_at_last_goes_on_from_where_another_one_came_to(pair: Pair) -> None:
+    """Damage: a controller that takes over hands out views that lack what it has long computed."""
+    sink = pair.second.sink
+    sink.may_write = False
+    for key in "bc":
+        pair.write((key, 1))
+        pair.bring(pair.second)
+    assert (sink.owes, sink.desired) == (True, pair.upper)
+    pair.bring(pair.first, upper=pair.upper - 1)
+    sink.may_write = True
+    pair.bring(pair.second)
+    assert (sink.owes, sink.desired, sink.counters.conflicts) == (False, pair.upper, 0)
+    assert pair.changes("v") == pair.changes("t")
+
+
 @pytest.mark.parametrize("further", [0, 1], ids=["as far", "further"])
 def test_a_step_in_which_a_replica_was_faster_gives_up_what_it_began(pair: Pair, further: int) -> None:
     """Damage: it adds changes that began before what it adopted: they are in the view twice."""

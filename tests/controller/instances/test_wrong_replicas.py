@@ -258,6 +258,25 @@ def test_wrong_rows_that_a_replica_trusted_are_found_and_the_other_one_is_named(
     asyncio.run(body())
 
 
+def test_a_view_that_is_yet_to_be_refreshed_is_not_looked_at_for_ever() -> None:
+    """Damage: where a replica was wrong once, no tick is ever left out again, until the year that a report is for."""
+    late = "CREATE MATERIALIZED VIEW late IN INSTANCE x REFRESH AT '2999-01-01' AS SELECT grp, n FROM totals"
+
+    async def body() -> None:
+        async with asyncio.timeout(120), site("a") as at:
+            await at.execute(late)
+            await at.tick(3)
+            judge, shard = WrongReplicas(at.core), at.core.catalog.collection("late").shard
+            judge._wrong[shard] = wrong_replicas._Wrong("x")  # as of all views of an instance that had a wrong replica
+            for _ in range(wrong_replicas.AUDIT_AFTER):
+                assert not judge.settled
+                await judge.turn()
+            assert judge.settled
+            assert at.core.health.problems() == {}
+
+    asyncio.run(body())
+
+
 def test_a_replica_that_runs_alone_goes_on() -> None:
     """Damage: a view stands still, because the only replica that is there was found to be wrong."""
 

@@ -288,6 +288,34 @@ def test_what_is_done_while_a_look_up_looks_is_of_the_time_that_was_asked_for(mo
         assert found[-1] is not None
 
 
+class Crowded(ThreadPoolExecutor):
+    """While something is made in it, another collection needs the room of what it is made of."""
+
+    arranged: Arrangements
+
+    def submit(self, call: Any, *args: Any, **kwargs: Any) -> Future[Any]:
+        work: Future[Any] = Future()
+        work.set_result(call(*args, **kwargs))
+        self.arranged._slots["c"].forget()
+        return work
+
+
+def test_what_loses_its_room_while_it_is_indexed_is_as_of_the_time_of_its_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Damage: what came since the large run was made is in no look-up any longer: a view is wrong for good."""
+    monkeypatch.setattr(cache, "HERE_ROWS_MAX", 1)
+    collection = Collection()
+    collection.append(0, [((1, "x", 7), 1)])
+    with Crowded(1) as workers:
+        workers.arranged = arranged = Arrangements(collection.tables, workers)
+        assert arranged.lookup(collection.old(1), ("k",), [key_table(("k",), {(1,)})], nulls=False) is not None
+        monkeypatch.setattr(cache, "HERE_ROWS_MAX", 0)
+        collection.append(1, [((2, "y", 7), 1)])
+        sevens = key_table(("v",), {(7,)})
+        assert arranged.lookup(collection.old(2), ("v",), [sevens], nulls=False) is None
+        found = arranged.lookup(collection.old(2), ("v",), [sevens], nulls=False)
+        assert looked_up(found, 2) == {(1, "x", 7): 1, (2, "y", 7): 1}
+
+
 def test_after_many_ticks_there_are_few_runs_and_each_row_was_merged_a_few_times(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

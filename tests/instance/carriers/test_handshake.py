@@ -294,21 +294,22 @@ def test_clients_that_prove_nothing_keep_no_other_one_out(monkeypatch: pytest.Mo
     """Damage: another user opens a few connections, and the controller never gets one; or threads pile up."""
     monkeypatch.setattr(handshake, "HANDSHAKES_MAX", 8)
 
-    def silent(place: FlightPlace) -> list[Any]:
+    def silent(place: FlightPlace) -> list[tuple[Any, Any]]:
         found = [exchange(place.listener.address) for _ in range(7)]
         for writer, _ in found:
             writer.write_metadata(HELLO + bytes(NONCE_BYTES))
-        return [reader for _, reader in found]
+        return found  # whoever lets go of a writer closes its connection
 
     async def body() -> None:
         async with flight_place(connections_max=2) as place:
-            silent(place)
+            held = silent(place)
             await passes(await place.connect())
+            del held
         monkeypatch.setattr(handshake, "HANDSHAKE_S_MAX", 0.5)
         async with flight_place(connections_max=2) as place:
-            for reader in silent(place):
+            for _, reader in silent(place):
                 with pytest.raises((flight.FlightError, pa.ArrowException, OSError)):
-                    await asyncio.to_thread(everything, reader)
+                    await asyncio.wait_for(asyncio.to_thread(everything, reader), SOON_S)
 
     asyncio.run(body())
 

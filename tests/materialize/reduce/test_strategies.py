@@ -127,6 +127,12 @@ CASES: dict[str, tuple[dict[str, Any], list[Any], list[Any], Any]] = {
         [{"intersect": {"b": 0}}],
         {},
     ),
+    "removed, and more removed": (
+        SET,
+        [{"remove": {"a": 0}}, {"remove": {"a": 0, "b": 0}}, {"add": {"c": 1}}],
+        [{"add": {"c": 1}, "remove": {"a": 0, "b": 0}}],
+        {"add": {"c": 1}},
+    ),
     "an empty intersection leaves nothing": (
         SET,
         [{"intersect": {"a": 0}}, {"intersect": {"b": 0}}],

@@ -65,6 +65,7 @@ def test_a_part_that_shows_less_than_it_holds_counts_for_less():
     """Damage: a batch that was cut cannot be appended; or a part that lost rows can."""
     part = InlinePart(b"", 3, Window(1, Frontier(2)))
     Staged(MINIMUM, EMPTY, (part,), 2, 2, NOTHING, plain=True)
+    Staged(MINIMUM, EMPTY, (part, InlinePart(b"", 1)), 3, 3, NOTHING, plain=True)
     with pytest.raises(InvalidUsage, match="cannot lie in parts"):
         Staged(MINIMUM, EMPTY, (part,), 4, 4, NOTHING, plain=True)
 

@@ -13,6 +13,7 @@ from strandline.persist.shard.batch import BlobPart
 from strandline.persist.shard.machine import CAS_RETRIES_MAX
 from strandline.persist.shard.state import Appended
 from strandline.persist.shard.trace import FAN, Merged, Stale, due
+from strandline.persist.upkeep import compact
 from strandline.store.unreliable import Outcome
 from strandline.testing.simulation.kernel import run_sync
 
@@ -282,3 +283,18 @@ def test_nothing_is_done_for_appends_of_nothing(place):
     for at in range(4 * FAN):
         place.append(writer, at, at + 1)
     assert (merges, len(place.state().batches)) == ([], 1)
+
+
+def test_a_shard_that_only_moves_its_upper_is_not_looked_at_again(place, monkeypatch):
+    """Damage: a tick of a thousand idle shards goes over all of their batches."""
+    looks = []
+    monkeypatch.setattr(compact, "due", lambda state, **how: looks.append(state) or due(state, **how))
+    writer = place.writer(client=place.client(place.engine))
+    place.append(writer, 0, 1, [["a", 0, 1]])
+    place.append(writer, 1, 2)
+    looks.clear()
+    for at in range(2, 2 * FAN):
+        place.append(writer, at, at + 1)
+    assert looks == []
+    place.append(writer, 2 * FAN, 2 * FAN + 1, [["b", 2 * FAN, 1]])
+    assert looks

@@ -300,7 +300,14 @@ def _column(name: str) -> exp.Column:
 
 
 def _is_one(node: Node) -> bool:
-    """Tell whether ``node`` has one row at every time."""
+    """Tell whether ``node`` has one row at every time.
+
+    >>> from strandline.algebra.nodes import Get
+    >>> from strandline.algebra.scalar import scalar
+    >>> one, other = (Reduce(Get(frame, ((frame, frame),)), (), ()) for frame in "tu")
+    >>> [_is_one(each) for each in (Join((one, other)), Join((one, other), on=(scalar("`t` > `u`"),)))]
+    [True, False]
+    """
     match node:
         case Reduce():
             return not node.keys

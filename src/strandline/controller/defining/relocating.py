@@ -21,7 +21,7 @@ import msgspec
 from strandline.controller.defining.project.files import load, resolved
 from strandline.controller.defining.project.settings import Project, shares_location
 from strandline.controller.location.catalog import Catalog
-from strandline.controller.location.items import Connection, Item, Materialization, SharedSource, Source
+from strandline.controller.location.items import Connection, Materialization, SharedSource, Source
 from strandline.errors import ConfigError, DefinitionError
 
 
@@ -96,11 +96,6 @@ def seen_from(project: Project, root: str) -> Project:
 def seen_by(project: Project | None) -> Callable[[Catalog], Catalog]:
     """Return how a process of ``project`` sees a catalog; without a project, as it is."""
     return (lambda catalog: catalog) if project is None else partial(relocated, project)
-
-
-def differing(before: Catalog, after: Catalog) -> list[Item]:
-    """Return the items of ``after`` that ``before`` has otherwise, or not at all."""
-    return [item for name, item in after.items.items() if before.items.get(name) != item]
 
 
 def options_of(statement: object) -> Mapping[str, str]:

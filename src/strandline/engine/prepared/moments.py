@@ -31,7 +31,16 @@ class Moments:
 
     @staticmethod
     def of(node: Node, origin: int) -> Moments:
-        """Return the moments of a plan whose times count from ``origin``."""
+        """Return the moments of a plan whose times count from ``origin``.
+
+        >>> from strandline.algebra.nodes import Accumulate, Get
+        >>> delta, prior = Get("t", (("n", "n"),)), Get("p", (("n", "n"),))
+        >>> def moments(origin, *times):
+        ...     return Moments.of(Accumulate(delta, prior, (), (), "n", times), origin)
+        >>> one, other = moments(10, 0, 3), moments(20, 0, 7)
+        >>> one.times, other.times, one.node == other.node
+        ((10, 13), (20, 27), True)
+        """
         named = _named(node)
         if len(named) < 2:
             return Moments(node, (), origin)

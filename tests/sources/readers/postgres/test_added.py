@@ -333,6 +333,32 @@ def test_a_column_that_was_there_at_the_snapshot_is_taken_with_it_and_else_is_no
     asyncio.run(body())
 
 
+def test_upstream_is_asked_what_a_table_lacks_only_when_that_may_be_other_columns(monkeypatch):
+    """Damage: each read of a table that leaves a column out asks the catalog of a busy database."""
+    asked, tables = [], ListServer.tables
+
+    async def counted(server, only):
+        asked.append(only)
+        return await tables(server, only)
+
+    monkeypatch.setattr(ListServer, "tables", counted)
+
+    async def body():
+        place = Place(Identity.FULL, evolving=False)
+        place.database.add_column("t", "w")
+        for tick in range(4):
+            place.database.commit(insert("t", (str(tick).encode(), b"a", None)))
+            asked.clear()
+            await place.tick()
+        assert asked == []
+        place.database.add_column("t", "x")
+        place.database.commit(insert("t", (b"9", b"a", None, None)))
+        await place.tick()
+        assert asked == [[("public", "t")]]
+
+    asyncio.run(body())
+
+
 @BOTH
 def test_a_column_that_goes_or_gets_another_name_before_it_was_read_is_never_another_one(identity):
     """Damage: values that rows have in a column are NULL, because it had another name when they came."""

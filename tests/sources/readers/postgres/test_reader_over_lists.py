@@ -329,6 +329,26 @@ def test_a_snapshot_that_the_slot_has_left_behind_makes_room_for_another(place):
     asyncio.run(body())
 
 
+def test_what_one_table_took_for_another_snapshot_no_other_table_takes_unasked(place):
+    """Damage: a table that waits for a snapshot takes rows of the next one, which were not read as it is by then."""
+
+    async def body():
+        place.schemas = {"public.t": SCHEMA, "public.u": SCHEMA}
+        reader = await place.reader()
+        for table in place.schemas:
+            await reader.snapshot(table)
+        await place.produce()
+        place.database.slot = replace(place.database.slot, confirmed=place.database.at)
+        await reader.upstream_frontier()
+        upper = (await reader.snapshot("public.t")).join(await reader.upstream_frontier())
+        with pytest.raises(Unavailable, match="was lost"):
+            await rows(place, reader, Slice(1, NOTHING_READ, upper), table="public.u")
+        assert await reader.snapshot("public.u") == upper
+        assert await rows(place, reader, Slice(1, NOTHING_READ, upper), table="public.u") == []
+
+    asyncio.run(body())
+
+
 def test_another_table_under_the_same_name_stops_it(place):
     """Damage: changes of a table's successor are added to the rows of the one that was dropped."""
 

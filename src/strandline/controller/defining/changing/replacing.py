@@ -228,7 +228,7 @@ class _Drawing:
             wanted_view(successor(reader.name), reader.sql, reader.schedule, reader.instance),
             keep_history=reader.keep_history,
             apart=apart,
-            narrowed={each: names for each, names in reader.narrowed.items() if not self._moves(each)},
+            narrowed=reader.narrowed,  # of tables and sources, which no successor replaces
         )
         try:
             return definitions.drafted(self.core, self.catalog, wanted)

@@ -42,11 +42,6 @@ class Trial:
             and there.shard != item.shard
         ]
 
-    @property
-    def differing(self) -> list[str]:
-        """The names, in lower case, of what is there otherwise."""
-        return [each.name.lower() for each in self.mistakes if each.differs]
-
     def adopted(self, catalog: Catalog) -> Catalog:
         """Return what ``catalog`` is to be.  Raises `Unavailable` if it is not the one that this was a trial of."""
         if catalog == self.scratch.catalog:
@@ -77,14 +72,13 @@ async def looked_into(core: Core, project: Project, trial: Trial) -> Trial:
 
     They are tried without what is there, which `tried` has left as it is.  Raises as `tried`.
     """
-    if not trial.differing:
+    differing = [each for each in trial.mistakes if each.differs]
+    if not differing:
         return trial
-    catalog = trial.scratch.before
-    gone = {name for each in trial.differing for name in catalog.downstream(each)}
+    gone = {name for each in differing for name in trial.scratch.before.downstream(each.name)}
     wrong = (await tried(core, project, gone)).mistakes
     known = {each.name for each in wrong}
-    differing = [each for each in trial.mistakes if each.differs and each.name not in known]
-    return replace(trial, mistakes=(*wrong, *differing))
+    return replace(trial, mistakes=(*wrong, *(each for each in differing if each.name not in known)))
 
 
 def refuse_another(core: Core, project: Project) -> None:
