@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from functools import partial
+from unittest import mock
 
 import pytest
 
-from strandline.testing.contracts.drivers.splits_contract import SplitsContract, SplitsUnderFaultsContract
+from strandline.errors import Unavailable
+from strandline.testing.contracts.drivers.splits_contract import SplitsContract, SplitsUnderFaultsContract, SplitWorld
 from strandline.testing.contracts.drivers.world import MakeEndpoint
 from strandline.testing.endpoints import KeyValueSession, MemoryEndpoint, StagingSession
 
@@ -21,3 +24,28 @@ class TestStagingSplits(SplitsContract, SplitsUnderFaultsContract):
     @pytest.fixture
     def make_endpoint(self) -> MakeEndpoint:
         return partial(MemoryEndpoint, StagingSession)
+
+
+def test_a_split_that_failed_comes_to_where_the_others_are_though_nothing_changes() -> None:
+    """Damage: the rows of one split are old until the next change, and the endpoint is said to be up to date."""
+    asyncio.run(brought_on(MemoryEndpoint(StagingSession)))
+
+
+async def brought_on(endpoint: MemoryEndpoint) -> None:
+    """Let one split fail while the others come to where the collections are."""
+    world = SplitWorld(endpoint)
+    world.splits = 3
+    runtime = world.runtime()
+    world.write_round()
+    await runtime.advance()
+    world.write_round()
+    failing = next(iter(runtime._tasks.values()))
+
+    async def fails(upto: int | None = None) -> bool:
+        raise Unavailable("the endpoint refused one of several connections")
+
+    with mock.patch.object(failing, "advance", fails), pytest.raises(Unavailable, match="one of several"):
+        await runtime.advance()
+    await runtime.advance()
+    world.check(world.upper)
+    await runtime.close()
