@@ -19,6 +19,7 @@ from strandline.controller import planning
 from strandline.controller.assembly import Assembly
 from strandline.controller.core import Core
 from strandline.controller.defining import definitions, sources
+from strandline.controller.health import MERGES
 from strandline.controller.language.statements import CreateMaterialization, CreateSource, CreateTable, CreateView, Drop
 from strandline.controller.location.catalog import KEY, CatalogStore, Holder
 from strandline.controller.location.config import Config, Mode
@@ -271,6 +272,22 @@ def test_every_process_reads_the_problems_even_after_the_writer_has_ended(
         run_sync(again.tick())
         assert env.status()["problems"] == {}
         run_sync(again.close())
+
+
+def test_a_merge_that_failed_is_a_problem_until_one_goes_through(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Damage: `status` shows for ever what was over after a second, and an operator learns to look away."""
+
+    async def fails() -> None:
+        raise Unavailable("the store is away")
+
+    core = Place().open()
+    with monkeypatch.context() as away:
+        away.setattr(core.client, "merge", fails)
+        run_sync(core.merge())
+    assert core.problems[MERGES] == "the store is away"
+    run_sync(core.merge())
+    assert MERGES not in core.problems
+    run_sync(core.close())
 
 
 def test_a_store_that_takes_no_note_of_problems_stops_no_tick() -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
+from functools import partial
 from typing import Any, cast
 
 import pytest
@@ -15,13 +17,15 @@ from strandline.controller.holding import Hold
 from strandline.controller.location.config import Config, Mode
 from strandline.errors import FencedError, SourceError
 from strandline.frontier.antichain import Frontier, as_time
-from strandline.instance.commands import Advance, Collection, Command, Output, RunDataflow, RunIngestion
+from strandline.instance.commands import Advance, Collection, Command, Output, RunDataflow, RunIndex, RunIngestion
+from strandline.instance.indexes.index import Index
 from strandline.instance.instance import Equipment, Instance
 from strandline.instance.problems import Problems
-from strandline.sources.question import PATIENT
+from strandline.sources.question import PATIENT, Patience
 from strandline.testing.lists.list_engine import listed
 from strandline.testing.simulation.kernel import run_sync
 from strandline.testing.upstreams.list_tables import SCHEMA, Change, Tables, TablesReader
+from strandline.wiring.loop import RunningTask
 
 
 def open_core(place: Place) -> Core:
@@ -134,6 +138,37 @@ def test_a_read_only_instance_binds_and_delivers_nothing() -> None:
     run_sync(waiting.ingest(Advance(as_time(before["items"]) + 5)))
     run_sync(waiting.deliver())
     assert {name: upper(core, name) for name in before} == before
+
+
+def test_nothing_goes_on_of_an_index_once_the_instance_is_halted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Damage: an environment that closes waits for an index that follows a large collection, or for one that hangs."""
+    core = open_core(over_lists())
+    have, items = core.assembly, core.catalog.collection("items")
+    begun, ended = asyncio.Event(), asyncio.Event()
+
+    async def hangs(_: Index) -> None:
+        begun.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.set()
+
+    monkeypatch.setattr(Index, "bring", hangs)
+
+    async def body() -> None:
+        patience = Patience(partial(RunningTask, have.clock))
+        equipment = Equipment(
+            core.client, core.engine, have.connectors, have.drivers, have.together, patience, have.lanes
+        )
+        instance = Instance(equipment, core.require_writing().epoch, None, Problems(have.clock))
+        await instance.start("i", RunIndex(Collection(items.name, items.shard, items.schema), ("grp",)))
+        await begun.wait()
+        await instance.halt()
+        assert ended.is_set()
+        assert instance.going_on() == {}
+        await instance.close()
+
+    asyncio.run(body())
 
 
 def test_what_the_stage_that_is_furthest_behind_must_read_is_needed() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from strandline.errors import Indeterminate, InvalidUsage, StrandlineError, Unavailable
+from strandline.errors import CorruptionError, Indeterminate, InvalidUsage, StrandlineError, Unavailable
 from strandline.frontier.antichain import EMPTY, Frontier
 from strandline.persist.client import commit_many
 from strandline.persist.shard.machine import CAS_RETRIES_MAX
@@ -136,6 +136,21 @@ def test_a_store_that_is_silent_is_not_asked_by_each_shard(place):
     outcomes = run_sync(client.advance_many([(writer, Frontier(7), "") for writer in open_writers]))
     assert all(isinstance(outcome, Indeterminate) for outcome in outcomes)
     assert place.clock.now - before <= 240_000
+
+
+def test_a_hold_that_cannot_be_moved_is_an_error_and_stops_no_other(place):
+    """Damage: history that nobody needs is kept for ever, and nothing says so; or that of all shards is, for one."""
+    client = place.client()
+    writers(place, client)
+    holds = [run_sync(client.since(shard, "history", 1)) for shard in SHARDS]
+
+    def damaged(_):
+        raise CorruptionError("the state of the shard is damaged")
+
+    holds[1].command = lambda since: damaged
+    with pytest.raises(CorruptionError, match="the state of the shard"):
+        run_sync(client.downgrade_many([(hold, Frontier(5)) for hold in holds]))
+    assert [hold.since for hold in holds] == [Frontier(5), Frontier(0), Frontier(5)]
 
 
 def test_a_shard_opened_otherwise_is_refused(place):

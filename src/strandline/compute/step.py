@@ -563,9 +563,8 @@ class StageRun:
     @property
     def _wary(self) -> bool:
         """Whether an input may hold a row that failed, and its withdrawal, at times that are still distinct."""
-        if self._failed is None:
-            return False
-        return any(reader.state.since <= Frontier(self._failed) for reader in self._inputs.values())
+        failed = self._failed
+        return failed is not None and any(each.state.since <= Frontier(failed) for each in self._inputs.values())
 
 
 @dataclass(frozen=True, slots=True)

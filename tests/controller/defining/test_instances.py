@@ -137,9 +137,10 @@ def test_a_definition_that_cannot_be_is_refused_at_its_place(core: Core, text: s
 def test_an_instance_is_not_changed_by_an_environment_that_reads() -> None:
     """Damage: a reader takes replicas from the environment that writes."""
     place = over_lists()
-    run_sync(Core.open(place.assembly, Config(), Mode.FULL))
+    do(run_sync(Core.open(place.assembly, Config(), Mode.FULL)), X)
     reading = run_sync(Core.open(place.assembly, Config(), Mode.READ))
-    for text in (X, "ALTER INSTANCE x DROP REPLICA a"):
+    there = X.replace("INSTANCE", "INSTANCE IF NOT EXISTS")
+    for text in (X, there, X.replace("X", "y"), "ALTER INSTANCE x DROP REPLICA a"):
         with pytest.raises(InvalidUsage, match="opened read-only"):
             do(reading, text)
 

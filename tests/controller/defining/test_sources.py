@@ -145,7 +145,10 @@ def test_a_source_reads_what_its_connection_says(place: Place) -> None:
             "CREATE SOURCE t FROM tables (connection = here) KEEP HISTORY FOR '1 h'",
             "1:66 KEEP HISTORY FOR is said of each",
         ),
-        (f"CREATE TABLE t {COLUMNS} FROM SOURCE bnk (REFERENCE 'a')", "there is no source 'bnk'; did you mean 'bank'"),
+        (
+            f"CREATE TABLE t {COLUMNS} FROM SOURCE bnk (REFERENCE 'a')",
+            "1:76 there is no source 'bnk'; did you mean 'bank'",
+        ),
         (f"CREATE TABLE t {COLUMNS} FROM SOURCE s (REFERENCE 'a')", "source 's' is a collection itself"),
         (f"CREATE TABLE t {COLUMNS} FROM SOURCE bank (REFERENCE 'a')", "table 'accounts' is 'a' of 'bank' already"),
         (f"CREATE TABLE t {COLUMNS} FROM SOURCE bank (REFERENCE 'none')", "upstream has no such table"),

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
-from typing import Any
+from functools import partial
+from itertools import pairwise
+from typing import Any, NoReturn
 
 import msgspec
 import pytest
@@ -23,6 +25,8 @@ from strandline.instance.protocol.messages import (
     InitializationComplete,
     Status,
 )
+from strandline.testing.doubles import HandClock
+from strandline.wiring.loop import RunningTask
 
 
 def test_a_refused_command_keeps_no_tick_from_waiting_for_the_rest() -> None:
@@ -82,10 +86,11 @@ def test_what_upkeep_of_a_replica_fails_at_is_shown() -> None:
             await at.execute("CREATE INDEX i ON totals (grp) IN INSTANCE x")
             await at.agree(await at.tick(2))
             client = replica_of(at, "a")._equipment.client
-            client.problems = lambda: {"s-7": "merge failed: the disk is full"}  # type: ignore[method-assign]
+            full = "merge failed: the disk is full"
+            client.problems = lambda: {"s-7": full, "s-4": full}  # type: ignore[method-assign]
             await at.agree(await at.tick())
             shown = at.core.require_writing().running.replicas()["x"]["a"].problem
-            assert shown == "shard 's-7': merge failed: the disk is full"
+            assert shown == f"shard 's-4': {full}; shard 's-7': {full}", "one text, whichever was opened first"
 
     run(body())
 
@@ -105,6 +110,30 @@ def test_a_replica_forgets_the_shards_of_what_was_dropped() -> None:
             await at.agree(await at.tick(2))
             assert client.known(shard) is None
             assert client.known(at.core.catalog.collection("totals").shard) is not None
+
+    run(body())
+
+
+def test_a_replica_that_does_not_listen_is_called_ever_more_seldom() -> None:
+    """Damage: a machine that is gone is called five times a second, for ever."""
+
+    async def body() -> None:
+        clock, tries = HandClock(), list[int]()
+
+        async def nobody(address: str) -> NoReturn:
+            tries.append(clock.now)
+            raise Unavailable(f"{address} does not answer")
+
+        known = link.Link(
+            "a:1", nobody, partial(RunningTask, clock), clock, tuple, lambda *_: None, reported=lambda: None
+        )
+        while len(tries) < 8:
+            clock.now += 10
+            known.say(Advance(1))
+            await known._sending.rest()
+        pauses = [(after - before) / 1000 for before, after in pairwise(tries)]
+        assert pauses == pytest.approx([0.2, 0.4, 0.8, 1.6, 3.2, 5.0, 5.0], abs=0.02)
+        await known.close()
 
     run(body())
 

@@ -9,12 +9,15 @@ from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any, Final
 
+import pyarrow as pa
 import pytest
 from tests.controller.instances.apart import Site, held, site
 
 from strandline.algebra.nodes import Node
 from strandline.compute.sink.actor import Sink
+from strandline.compute.sink.disagreement import Disagreement
 from strandline.controller.asking import verification, wrong_replicas
+from strandline.controller.asking.recomputing import Recomputed
 from strandline.controller.asking.selfcheck import SelfCheck
 from strandline.controller.asking.status import status
 from strandline.controller.asking.wrong_replicas import WrongReplicas
@@ -22,12 +25,14 @@ from strandline.controller.defining.instances import alter
 from strandline.controller.language.instances import AddReplica, DropReplica
 from strandline.controller.language.statements import parse
 from strandline.controller.location.items import View
+from strandline.frontier.antichain import Frontier
 from strandline.instance.commands import Advance
 from strandline.instance.instance import Instance
 from strandline.instance.protocol.messages import Command, Hello, Unknown
 from strandline.instance.replica.replica import Connection
 from strandline.persist.handles.contents import Rows, StageRequest
-from strandline.persist.shard.batch import Staged
+from strandline.persist.shard.batch import Digest, Staged
+from strandline.plane.reading import Differences
 from strandline.store.blob import Blob
 from strandline.testing.lists.list_engine import Listed, ListEngine, Row, listed
 
@@ -273,6 +278,29 @@ def test_a_view_that_is_yet_to_be_refreshed_is_not_looked_at_for_ever() -> None:
                 await judge.turn()
             assert judge.settled
             assert at.core.health.problems() == {}
+
+    asyncio.run(body())
+
+
+def test_a_shard_that_was_wrong_before_is_audited_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Damage: replicas go on from rows that are known to be wrong, look after look; or one is named that is right."""
+
+    async def wrong(*_: object) -> Differences:
+        return Differences(1, 0, pa.table({"grp": [GROUP]}))
+
+    monkeypatch.setattr(Recomputed, "compare", wrong)
+
+    async def body() -> None:
+        async with site("a", "b") as at:
+            time = await at.tick(4)
+            shard, judge = at.core.catalog.collection("totals").shard, WrongReplicas(at.core)
+            found = Disagreement(Frontier(time), Frontier(time + 1), Digest(1, 1), Digest(2, 2), missing=1)
+            at.core.require_writing().running.instances["x"].links["a"].heard.disagreements[shard] = found
+            await judge.turn()
+            await judge.settle()
+            view = at.core.catalog.items["totals"]
+            assert isinstance(view, View)
+            assert (view.audits, at.core.health.problems()) == (1, {})
 
     asyncio.run(body())
 

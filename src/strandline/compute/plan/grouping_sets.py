@@ -28,6 +28,8 @@ def grouping_sets(group: exp.Group) -> tuple[list[exp.Expr], list[list[exp.Expr]
     >>> keys, sets = grouping_sets(parse("SELECT 1 FROM t GROUP BY a, ROLLUP (b, (c, d))").args["group"])
     >>> [[key.name for key in each] for each in (keys, *sets)]
     [['a', 'b', 'c', 'd'], ['a', 'b', 'c', 'd'], ['a', 'b'], ['a']]
+    >>> grouping_sets(parse("SELECT 1 FROM t GROUP BY GROUPING SETS (())").args["group"])
+    ([], [])
     """
     after = [each for name in AFTER_KEYS for each in group.args.get(name) or ()]
     several = [each for each in group.expressions if isinstance(each, exp.Rollup | exp.Cube | exp.GroupingSets)]

@@ -36,7 +36,7 @@ _OUTER: Final = ("LEFT", "RIGHT", "FULL")
 _LEFT: Final = f"{RESERVED}left_side"
 _RIGHT: Final = f"{RESERVED}right_side"
 _ONE_COLUMN: Final = ("explode", "explode_outer")
-_PLAIN_SUBQUERY: Final = ("this", "alias", "with_")
+_PLAIN_SUBQUERY: Final = ("this", "alias")
 _PLAIN_VALUES: Final = ("expressions", "alias")
 _PLAIN_TABLE: Final = ("this", "alias", "db", "catalog")
 
@@ -135,7 +135,7 @@ class Relations:
                 while isinstance(inner, exp.Subquery):
                     _refuse_more(inner, "a subquery", _PLAIN_SUBQUERY)
                     inner = inner.this
-                return self.plan_query(relation.unnest() if not relation.args.get("with_") else relation, self.ctes)
+                return self.plan_query(inner, self.ctes)
             case exp.Values():
                 _refuse_more(relation, "VALUES", _PLAIN_VALUES)
                 return self.plan_query(relation, self.ctes)

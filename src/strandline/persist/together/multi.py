@@ -117,7 +117,7 @@ async def open_multi(client: PersistClient, epoch: int, codecs: Mapping[str, Cod
     transactions = await open_transactions(client, epoch, MULTI)
     names = client.names()
     while True:
-        members = {name: await _opened(name, codecs[name], client, transactions, epoch) for name in sorted(codecs)}
+        members = {name: await _opened(name, codec, client, transactions, epoch) for name, codec in codecs.items()}
         registered = (await transactions.shards()).keys()
         meant = {each.shard for each in (await names.all()).values()}
         # A collection is named before it is registered.  So a registered shard without a name was dropped while it was

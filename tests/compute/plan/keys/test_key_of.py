@@ -42,6 +42,13 @@ def test_a_name_that_has_one_meaning_makes_a_key() -> None:
     assert key_of(asked(f"SELECT t.j, l.n FROM t, LATERAL ({inner}) l")) == Key((("j",), ("x",)), ("a",))
 
 
+def test_what_is_among_the_rows_of_a_query_in_from_has_a_key() -> None:
+    """Damage: a SELECT around another, as a program writes it, is computed as a whole."""
+    among = "SELECT t.k, t.j FROM t WHERE t.k IN (SELECT s.x FROM (SELECT u.x FROM u) s)"
+    query = Opaque((T, U), ("t", "u"), among, ("k", "j"), "")
+    assert key_of(query) == Key((("k",), ("x",)), ("k",))
+
+
 def test_the_star_of_a_relation_is_its_columns_alone() -> None:
     """Damage: an output is taken for the column beside it, and the rows of other keys are computed again."""
     inner = "SELECT count(*) AS n FROM u LATERAL VIEW explode(u.arr) e AS w WHERE u.x = j"

@@ -6,6 +6,8 @@ from typing import Any, Final
 
 import pytest
 
+from strandline.compute.plan.scalars.scope import Field, Scope
+
 QUERIES: Final = {
     "distinct rows": "SELECT count(DISTINCT *) AS n FROM shops",
     "distinct rows of groups": "SELECT city, count(DISTINCT *) AS n, count(*) AS m FROM shops GROUP BY city",
@@ -34,3 +36,10 @@ def test_a_star_in_an_expression_is_the_authors_columns(name: str, laboratory: A
     want = laboratory.answers(sql, history)
     for time, held in laboratory.maintain(sql, history, (3, 5)).items():
         assert laboratory.rounded(held) == laboratory.rounded(want[time]), f"time {time}"
+
+
+def test_a_star_but_some_columns_keeps_the_others_also_those_without_a_name() -> None:
+    """Damage: a view shows the column that its author left out, such as one of persons; or it is not planned."""
+    fields = (Field("t", "id", "id"), Field("t", "Mail", "mail"), Field("t", None, "column"))
+    assert Scope(fields, fields).star("t", ["ID", "mail"]) == [fields[2]]
+    assert Scope(fields, fields).star(None, ["mail"]) == [fields[0], fields[2]]

@@ -140,6 +140,8 @@ def test_a_column_that_upstream_gets_comes_with_its_first_value(identity):
         await place.tick()
         assert place.schema.names == ("id", "v", "w")
         assert place.held == place.upstream()
+        note = place.reader._ledger.tables[TABLE]
+        assert ([column.name for column in note.columns], note.others) == (["id", "v", "w"], ()), "it is no other one"
         database.commit(delete("t", (b"2", b"b", None)), delete("t", (b"4", b"d", b"x")))
         await place.open()
         await place.tick()

@@ -96,6 +96,9 @@ class TestPostgresReader(ReaderContract):
             wanted = await self.found(place, reader, announced)
             await place.break_promise()
             assert await self.found(place, reader, announced) == wanted, "it has them already"
+            await place.produce()
+            await reader.upstream_frontier()
+            assert await self.found(place, reader, announced) == wanted, "what comes later takes no place of theirs"
             with pytest.raises(SourceError, match="has moved to"):
                 await self.found(place, await place.reader(), announced)
 

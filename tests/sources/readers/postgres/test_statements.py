@@ -44,7 +44,8 @@ def test_a_table_is_read_with_all_that_the_server_says() -> None:
         None,
         None,
     )
-    table, other = statements.tables([row, plain])
+    empty = (*plain[:5], 0, *plain[6:])
+    table, other, counted = statements.tables([row, plain, empty])
     assert (table.identity, table.partitioned, table.where, table.about, table.oid) == (
         Identity("d"),
         True,
@@ -62,6 +63,7 @@ def test_a_table_is_read_with_all_that_the_server_says() -> None:
     assert (shape.file, shape.columns, shape.parts) == (7, {"id": (1, 500)}, frozenset({8, 9}))
     assert (shape.filled, other.published.shape.filled) == (frozenset({"id"}), frozenset())
     assert (other.columns, other.about, other.published.unlike) == ((), None, "")
+    assert counted.about == 0, "it was counted, and has no rows"
     assert (other.published.shape.parts, other.published.shape.columns) == (frozenset(), {})
 
 
