@@ -24,6 +24,7 @@ import msgspec
 from strandline.errors import CorruptionError
 from strandline.materialize.drivers.rows.identity import label
 from strandline.materialize.drivers.tiles import checkpoint_of, left_of
+from strandline.materialize.protocol.refusals import DAMAGED
 from strandline.materialize.protocol.task import Checkpoint, KeyRange
 
 PARTITION: Final = 0
@@ -146,10 +147,8 @@ class Progress:
                     found = _values.decode(record.value)
                     committed[key.held] = (found.transaction, Checkpoint(tuple(sorted(found.times.items()))))
             except (msgspec.MsgspecError, ValueError) as error:
-                raise CorruptionError(
-                    f"record {record.offset} of the topic of checkpoints was not written by Strandline ({error}): "
-                    "name another topic with option 'checkpoints'"
-                ) from error
+                what = f"the topic of checkpoints, which holds record {record.offset} of another program,"
+                raise CorruptionError(DAMAGED.said(what=what, why=error)) from error
         return Progress(opened, committed)
 
     def overlapping(self, held: Held) -> frozenset[Held]:

@@ -24,6 +24,7 @@ from strandline.materialize.drivers.postgres.connection import PostgresConnectio
 from strandline.materialize.drivers.sql.again import begun_anew
 from strandline.materialize.drivers.sql.connection import Connection
 from strandline.materialize.drivers.threads import to_its_end
+from strandline.materialize.protocol.refusals import UNSUITED
 from strandline.store.clock import Clock
 
 T = TypeVar("T")
@@ -94,7 +95,8 @@ class PostgresDatabase:
         version = inner.info.server_version // 10_000
         if version < VERSION_MIN:
             inner.close()
-            raise ConfigError(f"{self} is version {version}; {VERSION_MIN} is the oldest that has what is needed")
+            about = {"has": f"is version {version}", "so": "it lacks what is needed"}
+            raise ConfigError(UNSUITED.said(endpoint=self, **about, to=f"version {VERSION_MIN} or later"))
         return inner
 
     def _shut_down(self) -> None:
