@@ -79,9 +79,18 @@ class Site:
     """A location in memory, an environment of it, and a neighbour: table ``t`` with the view ``beside``."""
 
     def __init__(
-        self, root: Path, decoder: Any = None, doubles: Mapping[str, Open] | None = None, upstream: Any = None
+        self,
+        root: Path,
+        decoder: Any = None,
+        doubles: Mapping[str, Open] | None = None,
+        upstream: Any = None,
+        processes: str = "p",
     ) -> None:
-        """``upstream``: what a test harms, if it is no file below ``root``."""
+        """``upstream``: what a test harms, if it is no file below ``root``.  ``processes``: what their ids begin with.
+
+        The id of a location begins so, too.
+        """
+        self._processes = processes
         self.root, self.upstream = root, upstream
         self.clock = HandClock(NOW_MS)
         self._blob, self._consensus = MemoryBlob(), MemoryConsensus()
@@ -101,7 +110,7 @@ class Site:
         object.__setattr__(connectors, "opened", self.readers)
         assembly: Any = list_assembly(
             self.clock,
-            CountingIds(f"p{self._opened}"),
+            CountingIds(f"{self._processes}{self._opened}"),
             self._blob,
             self._consensus,
             engine=engine,

@@ -131,12 +131,12 @@ def removed(site: Site) -> None:
 
 
 def of_another(site: Site) -> None:
-    """Have another location, whose backup this one is, fill the table."""
-    saved = site.saved()
-    into(site)
-    site.clean()
-    site.env.close()
-    site.restore(saved)
+    """Have a materialization of the same name of another location fill the table."""
+    other = Site(site.root, processes="q")
+    undefined(other)
+    into(other)
+    other.clean()
+    other.env.close()
     into(site)
 
 

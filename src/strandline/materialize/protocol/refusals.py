@@ -74,6 +74,12 @@ FILLED_THERE: Final = Problem(
     Stopped.ENDPOINT,
     (Way("remove {rest} there"), OTHER_TABLE),
 )
+OTHER_KIND: Final = Problem(
+    "key-of-another-kind",
+    "{endpoint}: a key of this materialization holds something else, which another program wrote ({why})",
+    Stopped.ENDPOINT,
+    (Way("delete the key there, and fill the materialization again (strandline backfill)"), OTHER_TABLE),
+)
 LOST: Final = Problem(
     "endpoint-lost-rows",
     "{endpoint} has lost what it had acknowledged of {what}{more}",
@@ -85,6 +91,30 @@ OTHER_CHECKPOINT: Final = Problem(
     WAITS + "another session, which the next tick opens: the database has another checkpoint than this one left, for "
     "it was emptied, or restored from a backup",
     Stopped.ENDPOINT,
+)
+SPLIT_ALONE: Final = Problem(
+    "split-fills-alone",
+    "{table} cannot be filled from the start by the split [{begin}, {end}] alone: it may hold rows of others",
+    Stopped.ENDPOINT,
+    (
+        Way("empty the table there"),
+        Way("run the materialization as one", "ALTER MATERIALIZATION {item:sql} SET (splits '1')"),
+    ),
+)
+IRREDUCIBLE: Final = Problem(
+    "rows-not-reducible",
+    "the documents with the key ({key}): {why}",
+    Stopped.ENDPOINT,
+    (
+        Way("remove from the collection what does not fit, and fill again", "strandline backfill {item:shell} --apply"),
+        OTHER_OPTIONS,
+    ),
+)
+REDUCED_WENT: Final = Problem(
+    "reduced-row-went",
+    "a row with the key ({key}) was removed or changed, and only rows of an append-only collection can be reduced",
+    Stopped.ENDPOINT,
+    (Way("begin anew with the rows that are left", "strandline backfill {item:shell} --apply"),),
 )
 PARTED: Final = Problem(
     "key-range-parted",
