@@ -345,7 +345,6 @@ CASES: Final = [
     ),
     Case(
         DAMAGED,
-        IRREDUCIBLE,
         OUT,
         beginning(HERE),
         overwritten,

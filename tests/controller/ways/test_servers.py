@@ -12,11 +12,12 @@ from typing import Any, Final, Protocol
 import pytest
 from tests.controller.ways.site import Case, Site, take, ways_of
 
+import kafka_server as kafka
 import mariadb_server as mariadb
 import redis_server as redis
 from postgres_server import PostgresDatabase, PostgresServer
 from strandline.materialize.protocol.holds import LONG_KEY, UNHELD
-from strandline.materialize.protocol.refusals import DENIED, FILLED_THERE, LOST, OTHER_KIND, UNSUITED
+from strandline.materialize.protocol.refusals import DENIED, FILLED_THERE, LOST, OPTION_REFUSED, OTHER_KIND, UNSUITED
 from strandline.problem import Way
 
 pytestmark = pytest.mark.server
@@ -188,6 +189,20 @@ class Redis:
         self.run("CONFIG", "SET", "maxmemory-policy", "noeviction")
         self.run("CONFIG", "SET", "maxmemory", "0")
         self.run("FLUSHDB")
+
+
+@dataclass
+class Kafka:
+    """Topics of a cluster of one broker."""
+
+    server: kafka.KafkaServer
+    number: int
+
+    def options(self, user: str) -> str:
+        """Return how the endpoint is named: the first user wants more replicas than there are brokers."""
+        replicas = 3 if user == "first" else 1
+        where = f"servers '{self.server.servers}', checkpoints 'checkpoints-{self.number}'"
+        return f"kafka OPTIONS ({where}, replication_factor '{replicas}', partitions '1')"
 
 
 # --- what is done ----------------------------------------------------------------------------------------------------
@@ -365,7 +380,20 @@ REDIS: Final = [
         },
     ),
 ]
-CASES: Final = [*LOGINS, *POSTGRES, *REDIS]
+
+
+def too_many(site: Site) -> None:
+    """Define the materialization with more replicas than there are brokers."""
+    into(site, to=f"o_{site.upstream.number}")
+
+
+def fewer(site: Site) -> None:
+    """Define it with as many as there are."""
+    into(site, "other", to=f"o_{site.upstream.number}")
+
+
+KAFKA: Final = [Case(OPTION_REFUSED, OUT, undefined, too_many, {OPTION_REFUSED.ways[0].what: fewer})]
+CASES: Final = [*LOGINS, *POSTGRES, *REDIS, *KAFKA]
 
 
 @pytest.fixture
@@ -421,3 +449,11 @@ def test_an_endpoint_in_redis_goes_on_by_what_its_problem_advises(
 ) -> None:
     """Damage: a wrong password, or a server that lost rows, stops a materialization for ever; or neighbours, too."""
     goes_on(redis_database, case, way, tmp_path, monkeypatch)
+
+
+@pytest.mark.parametrize(("case", "way"), ways_of(KAFKA))
+def test_an_endpoint_in_kafka_goes_on_by_what_its_problem_advises(
+    case: Case, way: Way, kafka_server: kafka.KafkaServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Damage: an option that the brokers refuse stops a materialization for ever; or neighbours, too."""
+    goes_on(Kafka(kafka_server, next(NUMBERS)), case, way, tmp_path, monkeypatch)

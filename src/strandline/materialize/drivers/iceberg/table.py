@@ -177,7 +177,7 @@ class IcebergTable:
     @property
     def _loaded(self) -> Stored:
         if self._table is None and self.snapshot("") is None:
-            raise DefinitionError(f"{self.name} is not there")
+            raise Unavailable(f"{self.name} is not there")  # the next session says what that means
         assert self._table is not None, "a snapshot loads the table"
         return self._table
 
