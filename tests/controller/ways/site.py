@@ -24,6 +24,7 @@ from strandline.controller.holding import Hold
 from strandline.controller.location.config import Config, Mode
 from strandline.instance.commands import RunIngestion
 from strandline.persist.client import PersistClient
+from strandline.persist.handles.location import Pair, agree
 from strandline.problem import Problem, Way
 from strandline.sources.reader import SourceReader, Surroundings
 from strandline.store.memory import MemoryBlob, MemoryConsensus
@@ -108,9 +109,10 @@ class Site:
         self.readers: dict[str, Any] = {}
         object.__setattr__(connectors, "doubles", self._doubles)
         object.__setattr__(connectors, "opened", self.readers)
+        ids = CountingIds(f"{self._processes}{self._opened}")
         assembly: Any = list_assembly(
             self.clock,
-            CountingIds(f"{self._processes}{self._opened}"),
+            ids,
             self._blob,
             self._consensus,
             engine=engine,
@@ -118,6 +120,8 @@ class Site:
             drivers=self.drivers,
         )
         self._loop = LoopThread()
+        pair = Pair(self._blob, self._consensus, "memory", "memory")
+        self._loop.run(agree(pair, self.clock, ids, writes=True))
         self.core = self._loop.run(Core.open(assembly, Config(take_over=True), Mode.FULL))
         self.env = Unchecked(Access(self.core, assembly, self._loop))
 

@@ -17,6 +17,7 @@ from tests.controller.ways import (
     test_lakes,
     test_places,
     test_postgres,
+    test_postgres_server,
     test_servers,
     test_webhooks,
 )
@@ -32,6 +33,7 @@ CASES: Final[list[Case]] = [
     *test_kafka.CASES,
     *test_lakes.CASES,
     *test_postgres.CASES,
+    *test_postgres_server.CASES,
     *test_endpoints.CASES,
     *test_places.CASES,
     *test_servers.CASES,
@@ -60,11 +62,8 @@ NOT_FOLLOWED: Final = {
     "postgres-changes-missed": SERVER,
     "postgres-column-doubted": "tests/sources/readers/postgres/test_added.py causes it",
     "postgres-column-late": "tests/sources/readers/postgres/test_added.py causes it",
-    "postgres-denied": SERVER,
     "postgres-not-there": SERVER,
     "postgres-partition-unlike": SERVER,
-    "postgres-publication-absent": "CREATE TABLE refuses it while the server answers",
-    "postgres-publication-dropped": "the server in memory has one publication, for ever",
     "postgres-server-old": SERVER,
     "postgres-wal-level": SERVER,
 }
