@@ -202,7 +202,7 @@ class Kafka:
         """Return how the endpoint is named: the first user wants more replicas than there are brokers."""
         replicas = 3 if user == "first" else 1
         where = f"servers '{self.server.servers}', checkpoints 'checkpoints-{self.number}'"
-        return f"kafka OPTIONS ({where}, replication_factor '{replicas}', partitions '1')"
+        return f"kafka OPTIONS ({where}, replication_factor '{replicas}', partitions '1', delta 'true')"
 
 
 # --- what is done ----------------------------------------------------------------------------------------------------
