@@ -60,8 +60,6 @@ NOT_FOLLOWED: Final = {
     "view-stuck": BUG,
     "wrong-for-ever": "it needs a replica that computes wrong: tests/controller/instances/test_wrong_replicas.py",
     "postgres-changes-missed": SERVER,
-    "postgres-column-doubted": "tests/sources/readers/postgres/test_added.py causes it",
-    "postgres-column-late": "tests/sources/readers/postgres/test_added.py causes it",
     "postgres-not-there": SERVER,
     "postgres-partition-unlike": SERVER,
     "postgres-server-old": SERVER,
