@@ -313,7 +313,7 @@ def test_an_endpoint_that_fails_as_a_whole_goes_on_by_what_its_problem_advises(
 
 
 def test_a_database_that_was_restored_is_waited_for_and_goes_on_by_itself(tmp_path: Path) -> None:
-    """Damage: an operator who restored a database is told to fill all of it again."""
+    """Damage: status advises an operator who restored a database to fill all of it again."""
     site = Site(tmp_path)
     beginning(HERE)(site)
     site.clean()
