@@ -146,6 +146,13 @@ def other_name(site: Site) -> None:
     into(site, table="p")
 
 
+def both_names(site: Site) -> None:
+    """Define a materialization of another name, with another table."""
+    site.execute(f"DROP MATERIALIZATION `{OUT}`")
+    where = f"INTO sqlite OPTIONS (path '{site.root}/out.db')"
+    site.execute(f"CREATE MATERIALIZATION other {where} AS w TO p KEY (k)")
+
+
 def twice(site: Site) -> None:
     """Have two rows of one key there when the endpoint begins."""
     write(site, 1, 5)
@@ -239,7 +246,7 @@ CASES: Final = [
         OUT,
         undefined,
         of_another,
-        {way.what: do for way, do in zip(FILLED_BY.ways, (dropped_there(), other_name), strict=True)},
+        {way.what: do for way, do in zip(FILLED_BY.ways, (dropped_there(), both_names), strict=True)},
     ),
     Case(
         ONLY_GROWS,

@@ -31,7 +31,7 @@ from tests.controller.ways.endpoint import (
 from tests.controller.ways.site import Case, Site, take, ways_of
 
 from strandline.errors import Unavailable
-from strandline.materialize.drivers.files import manifest
+from strandline.materialize.drivers.files import manifest, table
 from strandline.materialize.drivers.staged.applying import (
     FILLED_GONE,
     PIECES_MISSING,
@@ -195,7 +195,9 @@ FILES: Final = (
 
 def newer(site: Site) -> None:
     """Start the version after this one."""
-    site.upstream.setattr(manifest, "FORMAT", manifest.FORMAT + 1)
+    newer_format = manifest.FORMAT + 1
+    for module in (manifest, table):
+        site.upstream.setattr(module, "FORMAT", newer_format)
     site.reopen()
 
 
