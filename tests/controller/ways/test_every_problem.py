@@ -61,6 +61,7 @@ NOT_FOLLOWED: Final = {
     "wrong-for-ever": "it needs a replica that computes wrong: tests/controller/instances/test_wrong_replicas.py",
     "postgres-changes-missed": SERVER,
     "postgres-not-there": SERVER,
+    "postgres-column-doubted": "tests/sources/readers/postgres/test_added.py causes it",
     "postgres-partition-unlike": SERVER,
     "postgres-server-old": SERVER,
     "postgres-wal-level": SERVER,
