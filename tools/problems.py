@@ -25,7 +25,7 @@ ends a problem stands in the sentence behind it. An item that has a problem stop
 on.
 
 Besides these, whatever a store, an upstream, an endpoint or Spark answers may be a problem, in its own words: a server
-that is away, a full disk, a password that is refused. Mend it there; each tick tries again.
+that is away, a full disk, a password that an upstream refuses. Mend it there; each tick tries again.
 """
 _SECTIONS: Final = (
     ("Problems", "They stop an item until one of the ways out is taken."),

@@ -16,6 +16,7 @@ import shlex
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from enum import Enum
+from itertools import chain, repeat
 from typing import Any, Self
 
 from strandline.algebra.schema import quote
@@ -154,6 +155,11 @@ def known_by(text: str, cases: Iterable[Case]) -> str:
     """Return a ``text`` that came alone from another process, with its ``cases``; without, if it tells of others."""
     said = Said(*cases)
     return said if said == text else text
+
+
+def all_known_by(texts: Iterable[str], cases: Iterable[Iterable[Case]]) -> list[str]:
+    """Return ``texts`` that came alone, each with its cases, as `known_by` does; ``cases`` may be fewer."""
+    return [*map(known_by, texts, chain(cases, repeat(())))]
 
 
 def told(text: str | None) -> dict[str, Any]:

@@ -73,7 +73,7 @@ class MariaDBServer:
         while True:
             try:
                 with closing(pymysql.connect(unix_socket=str(socket_path), user="root", autocommit=True)) as root:
-                    grant = f"GRANT ALL ON *.* TO '{USER}'@'%' IDENTIFIED BY '{PASSWORD}'"
+                    grant = f"GRANT ALL ON *.* TO '{USER}'@'%' IDENTIFIED BY '{PASSWORD}' WITH GRANT OPTION"
                     root.cursor().execute(grant)
                     root.cursor().execute(HOSTILE)
                 return

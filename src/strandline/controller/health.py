@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from itertools import chain, repeat
 
 from strandline.controller.instances.replicas import ReplicaStatus
 from strandline.controller.instances.running import Running
@@ -21,7 +20,7 @@ from strandline.instance.problems import Problems
 from strandline.persist.client import PersistClient
 from strandline.persist.handles.register import Register
 from strandline.persist.together.transactions import SHARD as TRANSACTIONS
-from strandline.problem import Case, cases_of, joined, known_by
+from strandline.problem import Case, all_known_by, cases_of, joined, known_by
 
 MERGES = "(merges)"
 """What problems of the large merges beside ticks are noted under."""
@@ -86,7 +85,7 @@ class Health:
         """Return the notices that were published last, by item."""
         cases = await self.published_notice_cases.read()
         return {
-            name: [*map(known_by, said, chain(cases.get(name, ()), repeat(())))]
+            name: all_known_by(said, cases.get(name, ()))
             for name, said in (await self.published_notices.read()).items()
         }
 

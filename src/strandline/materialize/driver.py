@@ -41,7 +41,10 @@ FILLED_BY: Final = Problem(
     "table-of-another-task",
     "{table} is filled by materialization {by!r}{where}",
     Stopped.ENDPOINT,
-    (Way("drop the table there"), Way("drop the materialization, and create it with another name for the table")),
+    (
+        Way("drop the table there"),
+        Way("drop the materialization, and create one of another name with another name for the table"),
+    ),
 )
 NO_TABLE: Final = Problem(
     "no-table",

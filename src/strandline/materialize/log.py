@@ -24,6 +24,7 @@ import msgspec
 
 from strandline.errors import CorruptionError, FencedError, InvalidUsage
 from strandline.materialize.protocol.greatest import NOT_KNOWN, Greatest
+from strandline.materialize.protocol.refusals import DAMAGED, OTHER_VERSION
 from strandline.materialize.protocol.task import Checkpoint, Extent, KeyRange, Progress
 from strandline.persist.handles.register import Register
 from strandline.store.clock import Clock, Ids
@@ -133,11 +134,9 @@ def decode(key: str, body: bytes) -> Record:
     try:
         form = _decoder.decode(body)
     except msgspec.MsgspecError as error:
-        raise CorruptionError(f"recovery log {key!r}: not a record of a recovery log ({error})") from error
+        raise CorruptionError(DAMAGED.said(what=f"recovery log {key!r}", why=error)) from error
     if form.format != FORMAT:
-        raise CorruptionError(
-            f"recovery log {key!r}: format {form.format} was written by another version, this one knows {FORMAT}"
-        )
+        raise CorruptionError(OTHER_VERSION.said(what=f"recovery log {key!r}", found=form.format, known=FORMAT))
     extent = form.extent
     progress = Progress(
         Checkpoint.decode(form.checkpoint),
@@ -149,7 +148,7 @@ def decode(key: str, body: bytes) -> Record:
     try:
         layout = tuple(Share(KeyRange(each.begin, each.end), each.log) for each in form.layout)
     except ValueError as error:
-        raise CorruptionError(f"recovery log {key!r}: {error}") from error
+        raise CorruptionError(DAMAGED.said(what=f"recovery log {key!r}", why=error)) from error
     return Record(form.epoch, form.token, progress, form.state, layout, form.opened, form.greatest, form.sent)
 
 

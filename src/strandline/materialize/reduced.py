@@ -32,7 +32,7 @@ class Reduced:
         self._binding = binding
         columns = pa.schema([(name, arrow(kind)) for name, kind in types.columns(binding.schema)])
         try:
-            self._rows = Rows(msgspec.json.decode(binding.reduce, type=dict), binding.key, columns)
+            self._rows = Rows(msgspec.json.decode(binding.reduce, type=dict), binding.key, columns, binding.task)
         except (msgspec.MsgspecError, DefinitionError) as error:
             raise DefinitionError(
                 f"{binding.collection!r} into {binding.resource!r} cannot be reduced: {error}"

@@ -24,6 +24,7 @@ from strandline.controller.holding import Hold
 from strandline.controller.location.config import Config, Mode
 from strandline.instance.commands import RunIngestion
 from strandline.persist.client import PersistClient
+from strandline.persist.handles.location import Pair, agree
 from strandline.problem import Problem, Way
 from strandline.sources.reader import SourceReader, Surroundings
 from strandline.store.memory import MemoryBlob, MemoryConsensus
@@ -79,9 +80,18 @@ class Site:
     """A location in memory, an environment of it, and a neighbour: table ``t`` with the view ``beside``."""
 
     def __init__(
-        self, root: Path, decoder: Any = None, doubles: Mapping[str, Open] | None = None, upstream: Any = None
+        self,
+        root: Path,
+        decoder: Any = None,
+        doubles: Mapping[str, Open] | None = None,
+        upstream: Any = None,
+        processes: str = "p",
     ) -> None:
-        """``upstream``: what a test harms, if it is no file below ``root``."""
+        """``upstream``: what a test harms, if it is no file below ``root``.  ``processes``: what their ids begin with.
+
+        The id of a location begins so, too.
+        """
+        self._processes = processes
         self.root, self.upstream = root, upstream
         self.clock = HandClock(NOW_MS)
         self._blob, self._consensus = MemoryBlob(), MemoryConsensus()
@@ -99,9 +109,10 @@ class Site:
         self.readers: dict[str, Any] = {}
         object.__setattr__(connectors, "doubles", self._doubles)
         object.__setattr__(connectors, "opened", self.readers)
+        ids = CountingIds(f"{self._processes}{self._opened}")
         assembly: Any = list_assembly(
             self.clock,
-            CountingIds(f"p{self._opened}"),
+            ids,
             self._blob,
             self._consensus,
             engine=engine,
@@ -109,6 +120,8 @@ class Site:
             drivers=self.drivers,
         )
         self._loop = LoopThread()
+        pair = Pair(self._blob, self._consensus, "memory", "memory")
+        self._loop.run(agree(pair, self.clock, ids, writes=True))
         self.core = self._loop.run(Core.open(assembly, Config(take_over=True), Mode.FULL))
         self.env = Unchecked(Access(self.core, assembly, self._loop))
 

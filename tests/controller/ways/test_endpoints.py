@@ -12,7 +12,9 @@ import pytest
 from tests.controller.ways.site import Case, Site, take, ways_of
 
 from strandline.instance.running.feeds import ERRORS
+from strandline.materialize.deltas import WENT
 from strandline.materialize.driver import (
+    FILLED_BY,
     FOREIGN_ROWS,
     NO_TABLE,
     ROWS_MISSING,
@@ -21,6 +23,7 @@ from strandline.materialize.driver import (
     UNFIT,
     UNFIT_FOREIGN,
 )
+from strandline.materialize.drivers.sql.target import ONLY_GROWS
 from strandline.materialize.runtime import AHEAD
 from strandline.materialize.stores import NOT_A_KEY, SECOND_ROW
 from strandline.problem import Way
@@ -108,10 +111,46 @@ def other_type(site: Site) -> None:
     sql(site, "DROP TABLE o", "CREATE TABLE o (k INTEGER, x BLOB)", "INSERT INTO o VALUES (1, 0)")
 
 
+def pushing(more: str) -> Callable[[Site], None]:
+    """Return what defines the materialization so that it pushes changes, after one of its name was dropped."""
+
+    def define(site: Site) -> None:
+        if OUT in site.core.catalog.items:
+            site.execute(f"DROP MATERIALIZATION `{OUT}`")
+        else:
+            undefined(site)
+        where = f"INTO sqlite OPTIONS (path '{site.root}/out.db', delta 'true'"
+        site.execute(f"CREATE MATERIALIZATION `{OUT}` {where}{more}")
+
+    return define
+
+
+def removed(site: Site) -> None:
+    """Remove the row."""
+    site.env.delete("w", [{"k": 1, "x": 0}])
+
+
+def of_another(site: Site) -> None:
+    """Have a materialization of the same name of another location fill the table."""
+    other = Site(site.root, processes="q")
+    undefined(other)
+    into(other)
+    other.clean()
+    other.env.close()
+    into(site)
+
+
 def other_name(site: Site) -> None:
     """Define the materialization with another table."""
     site.execute(f"DROP MATERIALIZATION `{OUT}`")
     into(site, table="p")
+
+
+def both_names(site: Site) -> None:
+    """Define a materialization of another name, with another table."""
+    site.execute(f"DROP MATERIALIZATION `{OUT}`")
+    where = f"INTO sqlite OPTIONS (path '{site.root}/out.db')"
+    site.execute(f"CREATE MATERIALIZATION other {where} AS w TO p KEY (k)")
 
 
 def twice(site: Site) -> None:
@@ -201,6 +240,27 @@ CASES: Final = [
         undefined,
         foreign("CREATE TABLE o (k INTEGER, x INTEGER)", "INSERT INTO o VALUES (7, 7)"),
         FOREIGN,
+    ),
+    Case(
+        FILLED_BY,
+        OUT,
+        undefined,
+        of_another,
+        {way.what: do for way, do in zip(FILLED_BY.ways, (dropped_there(), both_names), strict=True)},
+    ),
+    Case(
+        ONLY_GROWS,
+        OUT,
+        pushing(") AS w TO o KEY (k)"),
+        removed,
+        {ONLY_GROWS.ways[0].what: pushing(", diffs 'true') AS w TO p")},
+    ),
+    Case(
+        WENT,
+        OUT,
+        pushing(") AS w TO o"),
+        removed,
+        {WENT.ways[0].what: pushing(", diffs 'true') AS w TO p")},
     ),
     Case(UNFIT_FOREIGN, OUT, undefined, foreign("CREATE TABLE o (other TEXT)"), FOREIGN),
     Case(

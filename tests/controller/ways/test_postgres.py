@@ -13,6 +13,7 @@ from tests.controller.ways.site import Case, Site, take, ways_of
 from strandline.problem import Way
 from strandline.sources.reader import Surroundings
 from strandline.sources.readers.postgres import slot
+from strandline.sources.readers.postgres.added import COLUMN_LATE
 from strandline.sources.readers.postgres.kind import opened
 from strandline.sources.readers.postgres.ledger import Ledger
 from strandline.sources.readers.postgres.options import PostgresOptions
@@ -181,6 +182,30 @@ def renamed(site: Site) -> None:
 
 
 WHOLE: Final = "id INT, n STRING"
+
+
+def keyless(site: Site) -> None:
+    """Define a source of three tables, of which one has no key."""
+    begin(site)
+    site.upstream.database.create("w", Identity.FULL, id="integer", n="text")
+    declare(WHOLE)(site)
+
+
+def late_column(site: Site) -> None:
+    """Add a column after a row came with a value in it."""
+    database = site.upstream.database
+    database.add_column("w", "z")
+    database.commit(insert("w", (b"1", b"a", b"x")))
+    site.tick()
+    site.execute("ALTER TABLE c ADD COLUMN z STRING")
+    database.commit(insert("w", (b"2", b"b", b"y")))
+
+
+def two_there(site: Site) -> None:
+    """Assert that the table has both rows."""
+    assert [row[0] for row in site.rows("c")] == [1, 2]
+
+
 CASES: Final = [
     Case(
         slot.SLOT_TAKEN,
@@ -236,6 +261,7 @@ CASES: Final = [
         {TABLE_STOPPED.ways[0].what: harmed(lambda database: database.add_column("t", "v"))},
         grows(1, 2),
     ),
+    Case(COLUMN_LATE, "c", keyless, late_column, then=two_there),
     Case(slot.SLOT_LOST, "bank", begin, harmed(lose_slot), then=grows(1)),
     Case(slot.SLOT_MOVED, "a", begin, harmed(move_slot), then=grows(1, 2)),
     Case(slot.SERVER_BACK, "bank", begin, harmed(go_back), then=grows()),

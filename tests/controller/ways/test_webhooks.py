@@ -10,6 +10,7 @@ import pytest
 from tests.controller.ways.site import Case, Site, take, ways_of
 from tests.materialize.drivers.webhook.receiving import TAKEN, Answer, Receiver, receiving
 
+from strandline.materialize.deltas import WENT
 from strandline.materialize.drivers.webhook.driver import NO_PLACE, NOT_A_RECEIVER, REFUSED
 from strandline.problem import Way
 
@@ -23,12 +24,12 @@ def receiver(site: Site) -> Receiver:
     return found
 
 
-def into(more: str = "") -> Callable[[Site], None]:
+def into(more: str = "", key: str = " KEY (k)") -> Callable[[Site], None]:
     """Return what defines the materialization."""
 
     def define(site: Site) -> None:
         options = f"url '{receiver(site).url}', delta 'true', max_retries '0'{more}"
-        site.execute(f"CREATE MATERIALIZATION {OUT} INTO webhook OPTIONS ({options}) AS w TO o KEY (k)")
+        site.execute(f"CREATE MATERIALIZATION {OUT} INTO webhook OPTIONS ({options}) AS w TO o{key}")
 
     return define
 
@@ -52,6 +53,13 @@ def answering(status: int) -> Callable[[Site], None]:
         site.env.insert("w", [{"k": 1}])
 
     return harm
+
+
+def keyless(site: Site) -> None:
+    """Define a table with a row, and the materialization without a key."""
+    site.execute("CREATE TABLE w (k BIGINT)")
+    site.env.insert("w", [{"k": 1}])
+    into(key="")(site)
 
 
 def mend(site: Site) -> None:
@@ -81,6 +89,13 @@ def make_room(site: Site) -> None:
 
 
 CASES: Final = [
+    Case(
+        WENT,
+        OUT,
+        keyless,
+        lambda site: site.env.delete("w", [{"k": 1}]),
+        {WENT.ways[0].what: redefined()},
+    ),
     Case(
         REFUSED,
         OUT,

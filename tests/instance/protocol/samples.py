@@ -249,6 +249,7 @@ EXAMPLES: Final[Mapping[str, Any]] = {
         {"counters": ("step/v/window/full",)},
         added={"orders": (Column("note", "string"),)},
         cases={"src": (Case("file-gone", "gone", (Way("add it", "ALTER PUBLICATION p ADD TABLE t", foreign=True),)),)},
+        notice_cases={"counters": ((Case("slow", "it is slow"),),)},
     ),
     "Reconciled": Reconciled(1, {"plan": 2}, 3, 4),
     "PeekResponse": PeekResponse("u-1", b"ARROW1"),

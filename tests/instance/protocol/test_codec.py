@@ -50,7 +50,7 @@ NAMED: Final = frozenset(
     (
         *("shards", "conf", "options", "settings", "replaced", "hurried"),
         *("writes", "needs", "problems", "under_way", "counters", "disagreements", "writers", "notices", "vanished"),
-        *("added", "cases"),
+        *("added", "cases", "notice_cases"),
     )
 )
 """The fields that hold values by name: there each name counts."""

@@ -67,6 +67,16 @@ def test_what_a_problem_tells_of_is_known_beside_it() -> None:
     assert (found.problems, cases_of(found.problems["s"])) == ({"s": "it is full"}, ())
 
 
+def test_what_a_notice_tells_of_is_known_beside_it() -> None:
+    """Damage: of a source that runs in a replica the console shows a notice, and no way out."""
+    said = GONE.said(file="a; b")
+    found = heard(Standing(notices={"s": ("it is slow", said), "v": ("it is new",)}))
+    assert found.notices == {"s": ("it is slow", said), "v": ("it is new",)}
+    assert [*map(cases_of, found.notices["s"])] == [(), said.cases]
+    found = heard(Standing(notices={"s": (said,)}), Standing(notices={"s": (said, "it is slow")}))
+    assert [*map(cases_of, found.notices["s"])] == [said.cases, ()]
+
+
 def test_the_text_of_a_peer_that_sends_no_cases_stands_alone() -> None:
     """Damage: a replica of the version before cannot say what stands in its way."""
     found, said = Heard(), GONE.said(file="a")

@@ -289,7 +289,7 @@ def test_a_namesake_of_another_location_is_refused(tmp_path: Path) -> None:
     world.spec = replace(SPEC, bindings=(replace(SPEC.bindings[0], incarnation="m-1@l-a"),))
 
     async def run() -> None:
-        with pytest.raises(DefinitionError, match="'t' is filled by materialization '.*' of another location: choose"):
+        with pytest.raises(DefinitionError, match="materialization '.*' of another location fills 't'; remove"):
             await fill(world)
 
     asyncio.run(run())

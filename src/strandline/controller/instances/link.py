@@ -39,7 +39,7 @@ from strandline.instance.protocol.messages import (
     Welcome,
 )
 from strandline.persist.shard.patience import Deadline
-from strandline.problem import joined, known_by
+from strandline.problem import all_known_by, joined, known_by
 from strandline.store.beside import Beside, Running
 from strandline.store.clock import Clock
 
@@ -120,7 +120,8 @@ class Heard:
                 for shard in [shard for shard, needed in needs.items() if needed.empty]:
                     self.needs.pop(shard, None)
                 self.advanced = self.advanced if advanced is None else advanced
-            case Status(problems, under_way, counters, disagreements, writers, notices, vanished, added, cases):
+            case Status(problems, under_way, counters, disagreements, writers, notices, vanished, added):
+                cases, noticed = said.cases, said.notice_cases
                 known = {name: known_by(text, cases.get(name, ())) for name, text in problems.items()}
                 self.problems = {name: text for name, text in (self.problems | known).items() if text}
                 begun = {name: now_ms for name, since in under_way.items() if since is not None}
@@ -129,7 +130,8 @@ class Heard:
                 self.counters = _without(counted, vanished.get("counters", ()))
                 self.disagreements = _without(self.disagreements | disagreements, vanished.get("disagreements", ()))
                 self.writers = _without(self.writers | writers, vanished.get("writers", ()))
-                self.notices = _without(self.notices | notices, vanished.get("notices", ()))
+                remarks = {name: tuple(all_known_by(each, noticed.get(name, ()))) for name, each in notices.items()}
+                self.notices = _without(self.notices | remarks, vanished.get("notices", ()))
                 self.added = _without(self.added | added, vanished.get("added", ()))
             case _:
                 pass

@@ -188,7 +188,8 @@ class Status(msgspec.Struct, frozen=True):
     ``writers``: by shard, the names by which the shard knows what this replica appends.  ``notices``: by id, remarks
     about a source that goes on.  ``added``: by id, the columns that a collection of a source is to get, because its
     upstream has got them.  ``vanished``: by the name of one of these five, the names in it that there are no more.
-    ``cases``: what those of ``problems`` tell of that are declared; a peer of an earlier version sends none.
+    ``cases``: what those of ``problems`` tell of that are declared; ``notice_cases``: the same of each notice.  A peer
+    of an earlier version sends none.
     """
 
     problems: dict[str, str] = {}
@@ -200,6 +201,7 @@ class Status(msgspec.Struct, frozen=True):
     vanished: dict[str, tuple[str, ...]] = {}
     added: dict[str, tuple[Column, ...]] = {}
     cases: dict[str, tuple[Case, ...]] = {}
+    notice_cases: dict[str, tuple[tuple[Case, ...], ...]] = {}
 
 
 class Reconciled(msgspec.Struct, frozen=True):

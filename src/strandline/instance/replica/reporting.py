@@ -73,7 +73,8 @@ class Reporter:
         }
         vanished = {kind: names for kind, names in ended.items() if names}
         cases = {name: cases for name, said in problems.items() if (cases := cases_of(said))}
-        status = Status(problems, under_way, counters, disagreements, writers, notices, vanished, added, cases)
+        noticed = {name: tuple(map(cases_of, said)) for name, said in notices.items() if any(map(cases_of, said))}
+        status = Status(problems, under_way, counters, disagreements, writers, notices, vanished, added, cases, noticed)
         gone = _gone(before.writes, now.writes)
         found: list[Response] = []
         if status != Status():

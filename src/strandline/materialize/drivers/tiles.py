@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 
 from strandline.errors import DefinitionError
+from strandline.materialize.protocol.refusals import PARTED
 from strandline.materialize.protocol.task import NOTHING, Checkpoint, KeyRange
 
 
@@ -27,10 +28,7 @@ def checkpoint_of(
     disputed = {key for each in checkpoints for key, _ in set(each.times) - set(agreed.times)}
     if disputed & set(state_keys):
         of = ", ".join(f"[{range_}] has {checkpoint.encode()}" for range_, checkpoint in found)
-        raise DefinitionError(
-            f"materialization {task!r}: the key range [{wanted}] has no single checkpoint ({of}): bump the backfill of "
-            "its bindings"
-        )
+        raise DefinitionError(PARTED.said(item=task, wanted=wanted, of=of))
     return agreed
 
 

@@ -15,6 +15,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from strandline.errors import DefinitionError, InvalidUsage
+from strandline.materialize.protocol.refusals import IRREDUCIBLE
 from strandline.materialize.reduce.folding import Fold
 from strandline.materialize.reduce.locations import Annotated
 from strandline.materialize.reduce.values import (
@@ -39,17 +40,19 @@ class Reducer:
     {'n': 2}
     """
 
-    def __init__(self, schema: Annotated, key: Sequence[tuple[str, ...]]) -> None:
+    def __init__(self, schema: Annotated, key: Sequence[tuple[str, ...]], item: str = "") -> None:
         self.schema = schema
         self._key = key
+        self._item = item
 
     @classmethod
-    def of(cls, schema: Mapping[str, Any], key: Sequence[str] = ()) -> Reducer:
+    def of(cls, schema: Mapping[str, Any], key: Sequence[str] = (), item: str = "") -> Reducer:
         """Return the reducer of ``schema``.
 
         Args:
             schema: a JSON Schema with annotations.
             key: the pointers of the collection's key, by which messages name a document.
+            item: the materialization, by which messages name it.
 
         Raises:
             DefinitionError: the schema has a fault, whose place is named; or a pointer is none.
@@ -58,7 +61,7 @@ class Reducer:
         for text, each in zip(key, steps, strict=True):
             if each is None:
                 raise DefinitionError(f'the key {shown(text)} is not a JSON pointer: write "/name"')
-        return cls(Annotated(schema), [each for each in steps if each is not None])
+        return cls(Annotated(schema), [each for each in steps if each is not None], item)
 
     def combine(self, documents: Sequence[Document]) -> list[Document]:
         """Return documents with the same full reduction, in order: one if they can be combined to one.
@@ -113,4 +116,4 @@ class Reducer:
         if not self._key:
             return error
         named = ", ".join(f"{pointer(steps)[1:]} = {shown(at(document, steps))}" for steps in self._key)
-        return DefinitionError(f"the documents with the key ({named}): {error}")
+        return DefinitionError(IRREDUCIBLE.said(key=named, why=error, item=self._item))

@@ -19,6 +19,7 @@ import pyarrow as pa
 from strandline.algebra.schema import DIFF
 from strandline.errors import DefinitionError, InvalidUsage
 from strandline.materialize.protocol.messages import flagged, unflagged
+from strandline.materialize.protocol.refusals import IRREDUCIBLE, REDUCED_WENT
 from strandline.materialize.reduce.annotations import Strategy
 from strandline.materialize.reduce.cells import reader, to_array, writer
 from strandline.materialize.reduce.columns import DoesNotFitError, Groups, Ints, folds
@@ -36,17 +37,20 @@ _ORDERLESS: Final = frozenset({Strategy.SUM, Strategy.MAXIMIZE, Strategy.MINIMIZ
 class Rows:
     """Reduces rows of ``columns`` by the annotations of ``schema``, of which the columns are the properties.
 
+    ``item``: the materialization, by which messages name it.
+
     Raises:
         DefinitionError: the schema has a fault; a strategy is not for the type of its column; a key column has a
             strategy that makes other keys of it.
     """
 
-    def __init__(self, schema: Mapping[str, Any], key: Sequence[str], columns: pa.Schema) -> None:
+    def __init__(self, schema: Mapping[str, Any], key: Sequence[str], columns: pa.Schema, item: str = "") -> None:
         self.columns = pa.schema([(field.name, _plain(field.type)) for field in columns])
         if not key:
             raise DefinitionError("rows without a key cannot be reduced: declare the columns of the key")
         self._key = tuple(key)
-        self._reducer = Reducer.of(schema, [pointer((name,)) for name in key])
+        self._item = item
+        self._reducer = Reducer.of(schema, [pointer((name,)) for name in key], item)
         root = self._reducer.schema.root
         top = root.always()
         self._places = {field.name: top.property(field.name) for field in columns}
@@ -162,10 +166,7 @@ class Rows:
         diffs = changes[DIFF].to_numpy()
         if (diffs < 1).any():
             row = int(np.flatnonzero(diffs < 1)[0])
-            raise DefinitionError(
-                f"a row with the key ({self._key_text(changes, row)}) was removed or changed: only rows of an "
-                f"append-only collection can be reduced; `strandline backfill` begins anew with the rows that are left"
-            )
+            raise DefinitionError(REDUCED_WENT.said(key=self._key_text(changes, row), item=self._item))
         return self._taken(changes).take(pa.array(np.repeat(np.arange(len(diffs)), diffs)))
 
     def ids(self, rows: pa.Table) -> Ints:
@@ -234,14 +235,15 @@ class Rows:
             raise
 
     def _fault(self, rows: pa.Table, row: int, name: str, why: object) -> DefinitionError:
-        return DefinitionError(
-            f"the documents with the key ({self._key_text(rows, row)}): at {pointer((name,))}, "
-            f"{self._places[name].always().annotation.strategy}: {why}"
-        )
+        strategy = self._places[name].always().annotation.strategy
+        return self._irreducible(self._key_text(rows, row), f"at {pointer((name,))}, {strategy}: {why}")
 
     def _fault_of(self, document: Document, name: str, why: object) -> DefinitionError:
         named = ", ".join(f"{each} = {_text(document.get(each))}" for each in self._key)
-        return DefinitionError(f"the documents with the key ({named}): at {pointer((name,))}: {why}")
+        return self._irreducible(named, f"at {pointer((name,))}: {why}")
+
+    def _irreducible(self, key: str, why: str) -> DefinitionError:
+        return DefinitionError(IRREDUCIBLE.said(key=key, why=why, item=self._item))
 
     def _key_text(self, rows: pa.Table, row: int) -> str:
         return ", ".join(f"{name} = {_text(rows[name][row].as_py())}" for name in self._key)

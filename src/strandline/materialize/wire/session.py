@@ -35,6 +35,7 @@ from strandline.materialize.protocol.messages import (
     StartedCommit,
     Store,
 )
+from strandline.materialize.protocol.refusals import FILLED_THERE
 from strandline.materialize.protocol.state import StateUpdate
 from strandline.materialize.protocol.task import Checkpoint, MaterializationSpec, resource_of
 from strandline.materialize.wire import rows
@@ -156,10 +157,9 @@ class ConnectorSession:
         assert self._task is not None, "a connector answers Open"
         for state_key, _ in () if checkpoint is None else checkpoint.times:
             if self._task.bindings[0].elsewhere(state_key):
-                raise DefinitionError(
-                    f"{resource_of(state_key)!r} is filled by materialization {self._task.name!r} of another location: "
-                    "choose another name, or drop what it has filled and its checkpoint"
-                )
+                whom = f"materialization {self._task.name!r} of another location"
+                rest = "what it has filled, and its checkpoint,"
+                raise DefinitionError(FILLED_THERE.said(whom=whom, what=repr(resource_of(state_key)), rest=rest))
 
     def _answer(self, message: Message) -> Response:
         match said(message):

@@ -22,6 +22,7 @@ from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 
 from strandline.errors import CorruptionError, ProtocolViolation
 from strandline.materialize.log import RESTART
+from strandline.materialize.protocol.refusals import DAMAGED
 from strandline.materialize.protocol.state import StateUpdate
 from strandline.materialize.wire.codec.messages import MaterializationSpec, Message
 
@@ -87,7 +88,7 @@ class Kept:
         try:
             spec.ParseFromString(zlib.decompress(base64.b64decode(self.applied["spec"], validate=True)))
         except (ValueError, KeyError, zlib.error, DecodeError) as error:
-            raise CorruptionError(f"the driver state's specification is damaged: {error}") from error
+            raise CorruptionError(DAMAGED.said(what="the specification in the driver's state", why=error)) from error
         spec.config_json = config
         return spec
 

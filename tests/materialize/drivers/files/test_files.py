@@ -190,7 +190,7 @@ def test_a_manifest_that_is_none_is_named(endpoint: FilesEndpoint) -> None:
     run(world, 3)
     newest = max((Path(endpoint.root) / "t/manifest").glob("*.json"))
     newest.write_text("{}")
-    with pytest.raises(CorruptionError, match=f"{newest.name} is not a manifest"):
+    with pytest.raises(CorruptionError, match=f"{newest.name} is damaged"):
         run(world, 6)
 
 

@@ -88,7 +88,7 @@ def test_every_range_that_overlaps_is_fenced_and_no_other() -> None:
 )
 def test_what_another_program_wrote_is_named(key: bytes, value: bytes) -> None:
     """Damage: a task begins from nothing, and pushes everything again, because it cannot read where it is."""
-    with pytest.raises(CorruptionError, match="record 3 of the topic of checkpoints was not written by Strandline"):
+    with pytest.raises(CorruptionError, match="the topic of checkpoints has record 3 of another program"):
         Progress.of("m", [Record(3, key, value)])
 
 

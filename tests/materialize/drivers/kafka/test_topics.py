@@ -256,7 +256,9 @@ def test_a_topic_that_is_gone_is_filled_again_only_by_a_backfill(topics: Topics)
 def test_a_topic_of_checkpoints_that_forgets_them_is_refused(topics: Topics) -> None:
     """Damage: after a week the task begins from nothing, and pushes everything again."""
     topics.server.make_topic("checkpoints", cleanup_policy="delete")
-    with pytest.raises(ConfigError, match="'checkpoints' has cleanup.policy = delete.*set it to compact"):
+    with pytest.raises(
+        ConfigError, match="'checkpoints' with cleanup.policy = delete.*change it there: cleanup.policy = compact"
+    ):
         asyncio.run(topics.driver().apply(SPEC, {}))
 
 

@@ -21,6 +21,7 @@ from strandline.algebra.schema import DIFF, Column, Schema
 from strandline.errors import DefinitionError, SourceError, Unavailable
 from strandline.frontier.gauge import Offsets
 from strandline.options import understood
+from strandline.problem import cases_of
 from strandline.sources.readers.delta.kind import KIND
 from strandline.sources.readers.delta.options import DeltaOptions
 from strandline.sources.readers.delta.reader import PARTITION
@@ -293,7 +294,9 @@ def test_a_column_that_is_dropped_or_of_another_type_stops_the_source_behind_the
         lake.append(after)
         good = await reader.upstream_frontier()
         assert good == up_to(1)
-        assert message in reader.notices()[0]
+        (notice,) = reader.notices()
+        assert message in notice
+        assert cases_of(notice), "its ways out are known"
         assert await read(reader, before, good) == {(2, "a"): 1}
         await reader.commit(good)
         restarted = await lake.reader()

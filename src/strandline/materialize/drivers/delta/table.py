@@ -35,6 +35,7 @@ from strandline.materialize.drivers.staged import parquet
 from strandline.materialize.drivers.staged.place import ArrowPlace, LocalPlace, Place
 from strandline.materialize.drivers.staged.shape import Shape, arrow_schema
 from strandline.materialize.drivers.staged.table import Change, Piece, Snapshot
+from strandline.materialize.protocol.refusals import REFUSED, UNWRITABLE
 from strandline.store.clock import Clock
 from strandline.store.secret import Secret, revealed
 
@@ -190,9 +191,7 @@ class DeltaLakeTable:
         if (metadata.configuration.get("delta.appendOnly") or "").lower() == "true":
             wrong.append("the property delta.appendOnly")
         if wrong:
-            raise DefinitionError(
-                f"{self.name} has {' and '.join(wrong)}, which Strandline does not write: choose another table"
-            )
+            raise DefinitionError(UNWRITABLE.said(table=self.name, what=" and ".join(wrong)))
 
     @contextmanager
     def _asked(self) -> Iterator[None]:
@@ -202,7 +201,7 @@ class DeltaLakeTable:
         except (TableNotFoundError, FileNotFoundError, CommitFailedError):
             raise
         except SchemaMismatchError as error:
-            raise DefinitionError(f"{self.name} refused what it was given: {first_line(error)}") from error
+            raise DefinitionError(REFUSED.said(endpoint=self.name, why=first_line(error))) from error
         except (DeltaError, OSError) as error:
             if isinstance(error, DeltaError) and _THERE.search(first_line(error)):
                 raise _TableIsThereError from error

@@ -24,6 +24,7 @@ from strandline.errors import ConfigError, DefinitionError, Unavailable
 from strandline.materialize.drivers.duckdb.connection import DuckDBConnection, sentence
 from strandline.materialize.drivers.sql.connection import Connection, OutcomeUnknownError
 from strandline.materialize.drivers.threads import to_its_end
+from strandline.materialize.protocol.refusals import REFUSED, UNOPENED
 from strandline.store.clock import Clock
 
 T = TypeVar("T")
@@ -112,7 +113,7 @@ class DuckDBFile:
                 return _locked(f"process {holder['pid']} ({holder['program']})")
             if "lock" in str(error).lower():
                 return _locked("another process")
-            raise ConfigError(f"{self} cannot be opened: {sentence(error)}") from error
+            raise ConfigError(UNOPENED.said(endpoint=self, why=sentence(error))) from error
         except duckdb.Error as error:
             if "Unique file handle conflict" in str(error):  # the class of this error depends on DuckDB's version
                 return _locked("another connection of this process, which is about to close")
@@ -127,7 +128,7 @@ class DuckDBFile:
                 return _Undone(f"cannot be written, for its disk is full: make room there and try again ({error})")
             return _locked("another transaction of this process")
         except (duckdb.ProgrammingError, duckdb.DataError, duckdb.IntegrityError) as error:
-            raise DefinitionError(f"{self} refused what it was given: {sentence(error)}") from error
+            raise DefinitionError(REFUSED.said(endpoint=self, why=sentence(error))) from error
         except duckdb.Error as error:
             raise Unavailable(f"{self} failed: {sentence(error)}") from error
         finally:

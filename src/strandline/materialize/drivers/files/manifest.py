@@ -19,6 +19,7 @@ import msgspec
 from strandline.errors import CorruptionError
 from strandline.materialize.drivers.staged.shape import Shape
 from strandline.materialize.drivers.staged.table import Piece
+from strandline.materialize.protocol.refusals import DAMAGED, OTHER_VERSION
 
 FORMAT: Final = 1
 DIRECTORY: Final = "manifest"
@@ -96,9 +97,9 @@ def decode(name: str, data: bytes) -> Manifest:
     try:
         found = _decoder.decode(data)
     except msgspec.MsgspecError as error:
-        raise CorruptionError(f"{name} is not a manifest ({error}): restore it, or remove the table") from error
+        raise CorruptionError(DAMAGED.said(what=name, why=error)) from error
     if found.format != FORMAT:
-        raise CorruptionError(f"{name} has format {found.format}, written by another version; this one knows {FORMAT}")
+        raise CorruptionError(OTHER_VERSION.said(what=name, found=found.format, known=FORMAT))
     return found
 
 

@@ -44,6 +44,7 @@ from strandline.materialize.drivers.staged import parquet
 from strandline.materialize.drivers.staged.place import ArrowPlace, LocalPlace, Place
 from strandline.materialize.drivers.staged.shape import Shape, aligned, arrow_schema
 from strandline.materialize.drivers.staged.table import Change, Piece, Snapshot
+from strandline.materialize.protocol.refusals import REFUSED, UNWRITABLE
 
 OWNER: Final = "strandline-owner"
 REACHED: Final = "strandline-reached "
@@ -88,9 +89,7 @@ class IcebergTable:
             with self._asked():
                 self._table = table = self._opened().load_table((*self._namespace, self._name))
                 if table.spec().fields:
-                    raise DefinitionError(
-                        f"{self.name} has partitions, which Strandline does not write: choose another"
-                    )
+                    raise DefinitionError(UNWRITABLE.said(table=self.name, what="partitions"))
                 self._files = {self._relative(each.file_path): each for each in self._live(table)}
         except (NoSuchTableError, NoSuchNamespaceError):
             return None
@@ -178,14 +177,15 @@ class IcebergTable:
     @property
     def _loaded(self) -> Stored:
         if self._table is None and self.snapshot("") is None:
-            raise DefinitionError(f"{self.name} is not there")
+            raise Unavailable(f"{self.name} is not there")  # the next session says what that means
         assert self._table is not None, "a snapshot loads the table"
         return self._table
 
     def _relative(self, path: str) -> str:
         root = f"{self._table.location().rstrip('/')}/" if self._table is not None else ""
         if not path.startswith(root):
-            raise DefinitionError(f"{self.name} has the file {path!r} elsewhere than at its location: choose another")
+            what = f"the file {path!r} elsewhere than at its location"
+            raise DefinitionError(UNWRITABLE.said(table=self.name, what=what))
         return path.removeprefix(root)
 
     def _live(self, table: Stored) -> Iterator[DataFile]:
@@ -194,10 +194,7 @@ class IcebergTable:
         self._manifests = {}
         for manifest in [] if snapshot is None else snapshot.manifests(table.io):
             if manifest.content == ManifestContent.DELETES:
-                raise DefinitionError(
-                    f"{self.name} has delete files, which Strandline does not apply: let only Strandline write to it, "
-                    "or rewrite its data files"
-                )
+                raise DefinitionError(UNWRITABLE.said(table=self.name, what="delete files"))
             path = manifest.manifest_path
             read = known.get(path)
             if read is None:
@@ -215,7 +212,7 @@ class IcebergTable:
         except FileNotFoundError:
             raise
         except ValidationError as error:
-            raise DefinitionError(f"{self.name} cannot be written by pyiceberg: {first_line(error)}") from error
+            raise DefinitionError(REFUSED.said(endpoint=self.name, why=first_line(error))) from error
         except Exception as error:
             if failed(error):
                 raise unavailable(self.name, error) from error
@@ -243,7 +240,8 @@ def _once(table: Stored) -> Transaction:
 def _place(name: str, table: Stored) -> Place:
     location, files = table.location(), table.io
     if not isinstance(files, PyArrowFileIO):
-        raise DefinitionError(f"{name} is at {location!r}, which Arrow has no file system for")
+        what = f"the location {location!r}, for which Arrow has no file system"
+        raise DefinitionError(UNWRITABLE.said(table=name, what=what))
     scheme, netloc, path = PyArrowFileIO.parse_location(location, files.properties)
     if scheme in {"", "file"}:
         return LocalPlace(Path(path))

@@ -19,6 +19,7 @@ from strandline.connections.kafka import ANSWER_SECONDS_MAX, Settings, for_clien
 from strandline.errors import ConfigError, DefinitionError, StrandlineError, Unavailable
 from strandline.materialize.drivers.kafka.options import KafkaEndpoint, for_progress
 from strandline.materialize.drivers.kafka.progress import PARTITION, Record
+from strandline.materialize.protocol.refusals import DENIED, OPTION_REFUSED, REFUSED, UNSUITED
 from strandline.store.secret import revealed
 
 CREATED_SECONDS_MAX: Final = 30
@@ -87,15 +88,17 @@ class Cluster:
 
     def failure(self, error: Any, what: str) -> StrandlineError:
         """Return our error for a `KafkaError` that came of ``what``, a clause."""
-        why = f" ({self._told})" if self._told and self._told != error.str() else ""
+        told = f" ({self._told})" if self._told and self._told != error.str() else ""
         self._told = ""
         code = error.code()
-        text = f"{self.name} {what}: {error.str()}{why}"
+        why = f"{what}: {error.str()}{told}"
         if code in _NOT_ALLOWED:
-            return ConfigError(f"{text}; allow it to the user that Strandline logs in as")
+            return ConfigError(DENIED.said(endpoint=self.name, why=why))
         if code in _WRONG:
-            return ConfigError(text)
-        return DefinitionError(text) if code in _REFUSED else Unavailable(text)
+            return ConfigError(OPTION_REFUSED.said(endpoint=self.name, why=why))
+        if code in _REFUSED:
+            return DefinitionError(REFUSED.said(endpoint=self.name, why=why))
+        return Unavailable(f"{self.name} {why}")
 
     def silent(self, what: str, seconds: float) -> Unavailable:
         """Return the error for a call that did not come to its end."""
@@ -143,10 +146,11 @@ class Cluster:
         if policy is None:
             raise Unavailable(f"{self.name} has created topic {topic!r}, and does not know it yet")
         if policy != COMPACTED["cleanup.policy"]:
-            raise ConfigError(
-                f"{self.name}: topic {topic!r} has cleanup.policy = {policy}, so its checkpoints are deleted some day: "
-                "set it to compact, or name another topic with option 'checkpoints'"
-            )
+            about = {
+                "has": f"has topic {topic!r} with cleanup.policy = {policy}",
+                "so": "checkpoints are deleted some day",
+            }
+            raise ConfigError(UNSUITED.said(endpoint=self.name, **about, to="cleanup.policy = compact"))
 
     def _policy(self, topic: str) -> str | None:
         """Return what becomes of a topic's old records; None if the broker does not know the topic."""

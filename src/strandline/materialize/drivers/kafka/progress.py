@@ -24,6 +24,7 @@ import msgspec
 from strandline.errors import CorruptionError
 from strandline.materialize.drivers.rows.identity import label
 from strandline.materialize.drivers.tiles import checkpoint_of, left_of
+from strandline.materialize.protocol.refusals import UNSUITED
 from strandline.materialize.protocol.task import Checkpoint, KeyRange
 
 PARTITION: Final = 0
@@ -146,10 +147,9 @@ class Progress:
                     found = _values.decode(record.value)
                     committed[key.held] = (found.transaction, Checkpoint(tuple(sorted(found.times.items()))))
             except (msgspec.MsgspecError, ValueError) as error:
-                raise CorruptionError(
-                    f"record {record.offset} of the topic of checkpoints was not written by Strandline ({error}): "
-                    "name another topic with option 'checkpoints'"
-                ) from error
+                about = {"has": f"has record {record.offset} of another program ({error})", "so": "it cannot be read"}
+                to = "a topic without that record"
+                raise CorruptionError(UNSUITED.said(endpoint="the topic of checkpoints", **about, to=to)) from error
         return Progress(opened, committed)
 
     def overlapping(self, held: Held) -> frozenset[Held]:

@@ -23,6 +23,7 @@ from strandline.algebra.types import Array, Atom, Struct, Type
 from strandline.errors import ConfigError, DefinitionError, StrandlineError, Unavailable
 from strandline.materialize.drivers.sql.connection import READ_ROWS, OutcomeUnknownError, Staged, Take, Value
 from strandline.materialize.drivers.sql.text import Sql, compose, identifier, joined
+from strandline.materialize.protocol.refusals import DENIED, REFUSED
 from strandline.materialize.spool import Spool
 from strandline.materialize.wire.values import column, plain
 
@@ -124,10 +125,10 @@ def meaning(error: Exception, place: str) -> StrandlineError | OutcomeUnknownErr
     if code in _CONFLICTS:
         return OutcomeUnknownError(_said(error))
     if code in _OF_THE_OPERATOR:
-        return ConfigError(f"{place} does not allow it: {_said(error)}")
+        return ConfigError(DENIED.said(endpoint=place, why=_said(error)))
     if not isinstance(code, int) or not code or code in _LATER or code >= _LOST_FROM:
         return Unavailable(f"{place} failed: {_said(error)}")
-    return DefinitionError(f"{place} refused what it was given: {_said(error)}")
+    return DefinitionError(REFUSED.said(endpoint=place, why=_said(error)))
 
 
 def _said(error: Exception) -> str:

@@ -22,6 +22,7 @@ from strandline.errors import ConfigError, DefinitionError, StrandlineError, Una
 from strandline.materialize.drivers.postgres.copying import without_era, written_ahead
 from strandline.materialize.drivers.sql.connection import READ_ROWS, OutcomeUnknownError, Staged, Take, Value
 from strandline.materialize.drivers.sql.text import Sql, compose, identifier, joined
+from strandline.materialize.protocol.refusals import DENIED, REFUSED
 from strandline.materialize.spool import Spool
 from strandline.materialize.wire.values import column
 
@@ -122,10 +123,10 @@ class PostgresConnection:
         if code in _CONFLICTS or {code, error.diag.constraint_name} & _MADE_TWICE:
             return OutcomeUnknownError(said)
         if code in _OPERATORS:
-            return ConfigError(f"{self._place} does not allow it: {said}")
+            return ConfigError(DENIED.said(endpoint=self._place, why=said))
         if not code or code.startswith(_LATER):
             return Unavailable(f"{self._place} failed: {said}")
-        return DefinitionError(f"{self._place} refused what it was given: {said}")
+        return DefinitionError(REFUSED.said(endpoint=self._place, why=said))
 
 
 def as_texts(inner: Psycopg) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import select
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -24,6 +25,7 @@ from strandline.materialize.drivers.postgres.connection import PostgresConnectio
 from strandline.materialize.drivers.sql.again import begun_anew
 from strandline.materialize.drivers.sql.connection import Connection
 from strandline.materialize.drivers.threads import to_its_end
+from strandline.materialize.protocol.refusals import DENIED, UNSUITED
 from strandline.store.clock import Clock
 
 T = TypeVar("T")
@@ -42,6 +44,11 @@ SETTINGS: Final[Mapping[str, str]] = {
     "tcp_keepalives_count": "3",
     "lock_timeout": "90s",
 }
+_SHUT_OUT: Final = re.compile(
+    r"authentication failed|no password supplied|not permitted to log in|no pg_hba\.conf entry"
+    r"|permission denied for database|(?:role|database) .* does not exist"
+)
+"""What the server says of a login that it refuses; the client library tells no code of it."""
 _DURABLE: Final = """
 SELECT set_config('synchronous_commit', 'on', false)
 WHERE current_setting('synchronous_commit') IN ('off', 'local')"""
@@ -90,11 +97,15 @@ class PostgresDatabase:
             as_texts(inner)
             inner.execute(_DURABLE)
         except psycopg.Error as error:
-            raise Unavailable(f"{self} does not answer: {first_line(error)}") from error
+            said = first_line(error)
+            if _SHUT_OUT.search(said):
+                raise ConfigError(DENIED.said(endpoint=self, why=said)) from error
+            raise Unavailable(f"{self} does not answer: {said}") from error
         version = inner.info.server_version // 10_000
         if version < VERSION_MIN:
             inner.close()
-            raise ConfigError(f"{self} is version {version}; {VERSION_MIN} is the oldest that has what is needed")
+            about = {"has": f"is version {version}", "so": "it lacks what is needed"}
+            raise ConfigError(UNSUITED.said(endpoint=self, **about, to=f"version {VERSION_MIN} or later"))
         return inner
 
     def _shut_down(self) -> None:

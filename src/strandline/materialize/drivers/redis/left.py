@@ -14,23 +14,26 @@ from typing import Final
 
 from strandline.errors import CorruptionError, FencedError, StrandlineError
 from strandline.materialize.drivers.redis.server import Command, Server
+from strandline.materialize.protocol.refusals import LOST
 from strandline.materialize.protocol.task import KeyRange, MaterializationSpec, location_of
 from strandline.store.system import SystemIds
 
 LEFT: Final = "strandline:left"
 SESSIONS: Final = "strandline:sessions"
 _FIELD: Final = b"at"
+_KEEPING: Final = "; with appendonly yes and appendfsync always it would have kept them"
 _BEFORE: Final = "\x1f"
 
 
 @dataclass(slots=True)
 class Left:
-    """The token of one session; ``fills`` is what a message calls its rows."""
+    """The token of one session of ``task``; ``fills`` is what a message calls its rows."""
 
     key: bytes
     number: int
     session: str
     fills: str
+    task: str
     writes: int = 0
 
     def look(self) -> tuple[bytes, bytes]:
@@ -56,18 +59,15 @@ class Left:
             return None
         if found is not None and int(found.split(b"-")[0]) > self.number:
             return FencedError(f"{self.fills} of {server} were taken over by another session")
-        return lost(server, self.fills)
+        return lost(server, self.fills, self.task)
 
     def _token(self, writes: int) -> bytes:
         return f"{self.number}-{self.session}-{writes}".encode()
 
 
-def lost(server: str, fills: str, more: str = "") -> CorruptionError:
+def lost(server: str, fills: str, task: str, more: str = "") -> CorruptionError:
     """Return the error for rows that the server had acknowledged and does not have; ``more`` says how it is known."""
-    return CorruptionError(
-        f"{server} has lost what it had acknowledged of {fills}{more}: `strandline backfill` fills them again "
-        "(appendonly yes, appendfsync always keep them)"
-    )
+    return CorruptionError(LOST.said(endpoint=server, what=fills, item=task, more=f"{more}{_KEEPING}"))
 
 
 def begin(server: Server, spec: MaterializationSpec, range_: KeyRange) -> Left:
@@ -76,7 +76,7 @@ def begin(server: Server, spec: MaterializationSpec, range_: KeyRange) -> Left:
     location = location_of(spec.bindings[0].state_key) if spec.bindings else ""
     key = f"{LEFT}:{_BEFORE.join((location, spec.name, str(range_)))}".encode()
     fills = ", ".join(f"the keys {binding.resource}:*" for binding in spec.bindings)
-    left = Left(key, number, SystemIds().fresh("session"), fills)
+    left = Left(key, number, SystemIds().fresh("session"), fills, spec.name)
 
     def change(held: dict[bytes, bytes]) -> list[Command]:
         newer = _FIELD in held and int(held[_FIELD].split(b"-")[0]) > number

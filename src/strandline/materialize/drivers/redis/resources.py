@@ -23,6 +23,7 @@ from strandline.materialize.drivers.redis.exact import BEFORE_RANGE, FENCE, STOR
 from strandline.materialize.drivers.redis.left import LEFT, SESSIONS, lost
 from strandline.materialize.drivers.redis.server import Change, Command, Fence, Server
 from strandline.materialize.drivers.redis.texts import pattern, prefix
+from strandline.materialize.protocol.refusals import FILLED_THERE, UNSUITED
 from strandline.materialize.protocol.task import Binding, KeyRange, MaterializationSpec
 
 OWNERS: Final = "strandline:owners"
@@ -71,28 +72,26 @@ def _fit(server: Server, task: str, binding: Binding, owners: Mapping[str, Owner
     for other, its in owners.items():
         ours = its.task == task and not binding.elsewhere(its.state_key)
         if other != resource and not ours and nested(other, resource):
-            raise DefinitionError(
-                f"resource {resource!r} would share keys with {other!r} of materialization {its.task!r}: "
-                "choose another name"
-            )
+            raise _of_another(other, its, elsewhere=binding.elsewhere(its.state_key))
     if owner is None:
         for found in server.keys(pattern(resource)):
-            raise DefinitionError(
-                f"{server.name} has the key {found[0].decode(errors='replace')!r}, which this materialization did not "
-                f"write: delete the keys {prefix(resource)}*, or choose another name than {resource!r}"
-            )
+            one, keys = found[0].decode(errors="replace"), f"the keys {prefix(resource)}*"
+            what = f"{keys} of {server.name}, as {one!r}"
+            raise DefinitionError(FILLED_THERE.said(whom="another program", what=what, rest=keys))
         return Fit(binding, f"took the keys {prefix(resource)}*", owner)
     elsewhere = binding.elsewhere(owner.state_key)
     if owner.task != task or elsewhere:
-        raise DefinitionError(
-            f"the keys {prefix(resource)}* are filled by materialization {owner.task!r}"
-            f"{' of another location' if elsewhere else ''}: choose another name, or delete these keys and the field "
-            f"{resource!r} of the hash {OWNERS}"
-        )
+        raise _of_another(resource, owner, elsewhere=elsewhere)
     binding.require_newest([owner.state_key])
     if owner.state_key != binding.state_key or owner.emptying:
         return Fit(binding, f"emptied the keys {prefix(resource)}*, to fill them from the start", owner, empties=True)
     return Fit(binding, "", owner)
+
+
+def _of_another(resource: str, owner: Owner, *, elsewhere: bool) -> DefinitionError:
+    whom = f"materialization {owner.task!r}{' of another location' if elsewhere else ''}"
+    rest = f"these keys and the field {resource!r} of the hash {OWNERS}"
+    return DefinitionError(FILLED_THERE.said(whom=whom, what=f"the keys {prefix(resource)}*", rest=rest))
 
 
 def make(server: Server, task: str, fit: Fit) -> None:
@@ -135,12 +134,11 @@ def require_keeping(server: Server) -> None:
     memory = server.ask("INFO", "memory")
     policy = str(memory.get("maxmemory_policy", ""))
     if int(memory.get("maxmemory", 0)) and policy.startswith("allkeys"):
-        raise ConfigError(
-            f"{server.name} drops keys when its memory is full (maxmemory-policy {policy}), so rows would be missing: "
-            "set it to noeviction"
-        )
+        about = {"has": f"has maxmemory-policy {policy}", "so": "it drops keys when its memory is full"}
+        raise ConfigError(UNSUITED.said(endpoint=server.name, **about, to="maxmemory-policy noeviction"))
     if int((server.ask("INFO", "cluster")).get("cluster_enabled", 0)):
-        raise ConfigError(f"{server.name} is part of a cluster, which this driver cannot fill: name a single server")
+        about = {"has": "is part of a cluster", "so": "it holds only some of the keys"}
+        raise ConfigError(UNSUITED.said(endpoint=server.name, **about, to="cluster-enabled no"))
 
 
 def nested(one: str, other: str) -> bool:
@@ -180,11 +178,8 @@ def require_kept(server: Server, bindings: Sequence[Binding], range_: str, commi
     for binding in bindings:
         noted, wanted = held.get(_field(binding, range_)), committed.get(binding.state_key, 0)
         if int(noted or 0) < wanted:
-            raise lost(
-                server.name,
-                f"the keys {prefix(binding.resource)}*",
-                f" (they are at transaction {int(noted or 0)}, and {wanted} were committed)",
-            )
+            more = f" (they are at transaction {int(noted or 0)}, and {wanted} were committed)"
+            raise lost(server.name, f"the keys {prefix(binding.resource)}*", binding.task, more)
 
 
 def _field(binding: Binding, range_: str) -> bytes:

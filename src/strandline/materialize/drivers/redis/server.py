@@ -20,6 +20,7 @@ from redis.retry import Retry
 
 from strandline.errors import ConfigError, DefinitionError, FencedError, StrandlineError, Unavailable, first_line
 from strandline.materialize.drivers.redis.options import RedisEndpoint
+from strandline.materialize.protocol.refusals import DENIED, OTHER_KIND
 
 ANSWER_SECONDS_MAX: Final = 10
 """A server that says nothing for so long is unavailable."""
@@ -190,14 +191,11 @@ class Server:
         said = first_line(error)
         match error:
             case exceptions.AuthenticationError() | exceptions.NoPermissionError():
-                return ConfigError(f"{self.name} does not let Strandline in: {said}")
+                return ConfigError(DENIED.said(endpoint=self.name, why=said))
             case exceptions.OutOfMemoryError():
                 return Unavailable(f"{self.name} takes nothing more: {said}; raise its maxmemory")
             case exceptions.ConnectionError() | exceptions.TimeoutError() | OSError():
                 return Unavailable(f"{self.name} does not answer: {said}")
             case exceptions.ResponseError() if "WRONGTYPE" in said:
-                return DefinitionError(
-                    f"{self.name}: a key of this materialization holds something else, which another program wrote: "
-                    f"delete it; `strandline backfill` fills the resource again ({said})"
-                )
+                return DefinitionError(OTHER_KIND.said(endpoint=self.name, why=said))
         return Unavailable(f"{self.name} refuses a command: {said}")

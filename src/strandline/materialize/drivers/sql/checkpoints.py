@@ -26,11 +26,12 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from strandline.errors import CorruptionError, FencedError, StrandlineError
+from strandline.errors import FencedError, StrandlineError, Unavailable
 from strandline.materialize.drivers.sql.connection import Connection
 from strandline.materialize.drivers.sql.dialect import Dialect
 from strandline.materialize.drivers.sql.text import Sql
 from strandline.materialize.drivers.tiles import checkpoint_of, left_of
+from strandline.materialize.protocol.refusals import OTHER_CHECKPOINT
 from strandline.materialize.protocol.task import Checkpoint, KeyRange, location_of, resource_of
 
 TABLE: Final = "strandline_checkpoints"
@@ -90,11 +91,7 @@ class Claim:
                 f"materialization {self.materialization!r} was fenced off by another session (its fence was "
                 f"{self.fence})"
             )
-        return CorruptionError(
-            f"the checkpoint of materialization {self.materialization!r} is not the one that it left: the database was "
-            f"emptied, or restored from a backup; if it does not go on by itself, fill its tables again "
-            f"(`strandline backfill {self.materialization} --apply`)"
-        )
+        return Unavailable(OTHER_CHECKPOINT.said())
 
 
 def create(connection: Connection, dialect: Dialect) -> None:

@@ -7,7 +7,6 @@ that exist are deleted, and rows that stay are inserted.  Either way the flags t
 from __future__ import annotations
 
 from contextlib import closing
-from typing import Final
 
 import pyarrow as pa
 
@@ -17,22 +16,12 @@ from strandline.materialize.drivers.sql.connection import Connection, Take
 from strandline.materialize.drivers.sql.dialect import Pairs
 from strandline.materialize.drivers.sql.target import GONE, PRESENT, Pending, Target, null_patterns
 from strandline.materialize.drivers.sql.text import Sql, compose, joined
+from strandline.materialize.protocol.refusals import SPLIT_ALONE
 from strandline.materialize.protocol.task import WHOLE, KeyRange
 from strandline.materialize.spool import Spool
 from strandline.materialize.stores import second_row
-from strandline.problem import Problem, Stopped, Way
 
 _EVERY = Sql("TRUE")
-
-SPLIT_ALONE: Final = Problem(
-    "split-fills-alone",
-    "table {table!r} cannot be filled from the start by the split [{begin}, {end}] alone: it may hold rows of others",
-    Stopped.ENDPOINT,
-    (
-        Way("empty the table there"),
-        Way("run the materialization as one", "ALTER MATERIALIZATION {item:sql} SET (splits '1')"),
-    ),
-)
 
 
 def contents(connection: Connection, target: Target, take: Take) -> None:
@@ -73,7 +62,12 @@ def empty(connection: Connection, target: Target, held: KeyRange) -> None:
         DefinitionError: the table has rows, and the range is not `WHOLE`: no table says which split a row belongs to.
     """
     if held != WHOLE and connection.query(compose("SELECT 1 FROM {t} LIMIT 1", t=target.table)):
-        about = {"table": target.binding.resource, "begin": held.begin, "end": held.end, "item": target.binding.task}
+        about = {
+            "table": f"table {target.binding.resource!r}",
+            "begin": held.begin,
+            "end": held.end,
+            "item": target.binding.task,
+        }
         raise DefinitionError(SPLIT_ALONE.said(**about))
     connection.change(compose("DELETE FROM {t}", t=target.table))
 

@@ -23,6 +23,7 @@ from strandline.errors import ConfigError, CorruptionError, DefinitionError, Str
 from strandline.materialize.drivers.sql.connection import Connection, OutcomeUnknownError
 from strandline.materialize.drivers.sqlite.connection import SQLiteConnection
 from strandline.materialize.drivers.threads import to_its_end
+from strandline.materialize.protocol.refusals import DAMAGED, REFUSED, UNOPENED
 
 T = TypeVar("T")
 
@@ -93,9 +94,9 @@ class SQLiteFile:
         if code in {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}:
             return Unavailable(f"{self} is locked by another process; let it end its transaction and try again")
         if code in _OF_THE_OPERATOR:
-            return ConfigError(f"{self} cannot be opened: {error}")
+            return ConfigError(UNOPENED.said(endpoint=self, why=error))
         if code == sqlite3.SQLITE_CORRUPT:
-            return CorruptionError(f"{self} is damaged: {error}; restore it, or fill another file")
+            return CorruptionError(DAMAGED.said(what=self, why=error))
         if code in _OF_THE_STATEMENT:
-            return DefinitionError(f"{self} refused what it was given: {error}")
+            return DefinitionError(REFUSED.said(endpoint=self, why=error))
         return Unavailable(f"{self} failed: {error}")

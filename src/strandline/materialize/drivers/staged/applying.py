@@ -27,6 +27,7 @@ from strandline.materialize.drivers.staged.keys import KeyIndex, Keys, Mask, key
 from strandline.materialize.drivers.staged.shape import Shape, arrow_schema
 from strandline.materialize.drivers.staged.table import Change, Piece, Snapshot, Table
 from strandline.materialize.drivers.staged.work import Entry, Work, task_of
+from strandline.materialize.protocol.refusals import SPLIT_ALONE
 from strandline.materialize.protocol.task import WHOLE
 from strandline.materialize.status import REFILL_ALL
 from strandline.problem import Problem, Stopped
@@ -150,7 +151,8 @@ class Applier:
     def _replaced(self, table: Table, seen: Snapshot, work: Work) -> Iterator[tuple[Piece, Mask]]:
         """Yield the pieces that hold rows of the work's key range, with these rows."""
         if not work.key:
-            raise DefinitionError(f"{table.name} has rows without a key, which no range of keys has: use one split")
+            about = {"begin": work.begin, "end": work.end, "item": task_of(work.owner)}
+            raise DefinitionError(SPLIT_ALONE.said(table=table.name, **about))
         from strandline.materialize.wire.hashing import key_hashes, within
 
         for piece in seen.pieces:

@@ -20,6 +20,7 @@ import msgspec
 
 from strandline.errors import CorruptionError
 from strandline.materialize.drivers.staged.table import Piece
+from strandline.materialize.protocol.refusals import DAMAGED
 from strandline.materialize.protocol.task import WHOLE, KeyRange
 
 STAGING: Final = "staging"
@@ -110,7 +111,7 @@ def entries(state: Any) -> Iterator[tuple[str, Entry]]:
             try:
                 yield name, msgspec.convert(state[name], Entry)
             except msgspec.ValidationError as error:
-                raise CorruptionError(f"the driver's state of {name!r} is not one of this driver: {error}") from error
+                raise CorruptionError(DAMAGED.said(what=f"the driver's state of {name!r}", why=error)) from error
 
 
 def staging(state: Any) -> str | None:

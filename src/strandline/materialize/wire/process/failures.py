@@ -18,7 +18,9 @@ from strandline.errors import (
     StrandlineError,
     Unavailable,
 )
+from strandline.materialize.protocol.refusals import OTHER_OPTIONS
 from strandline.materialize.wire.process.guard import NOT_STARTED
+from strandline.problem import Problem, Stopped, Way
 
 _CLASSES: Final = {
     kind.__name__: kind
@@ -32,6 +34,12 @@ _CLASSES: Final = {
         Unavailable,
     )
 }
+NO_PROGRAM: Final = Problem(
+    "connector-not-started",
+    "connector {connector} could not be started when {when}: {why}",
+    Stopped.ENDPOINT,
+    (Way("install the connector's program where Strandline looks for it"), OTHER_OPTIONS),
+)
 _FENCED: Final = "fenced off"
 
 
@@ -58,4 +66,6 @@ def failure(connector: str, reason: str, status: int | None, while_: str) -> Str
     said = f"{ended} when {while_}: {reason}" if reason else f"{ended} when {while_}, without a word"
     if _FENCED in reason.lower():
         return FencedError(said)
-    return ConfigError(said) if status == NOT_STARTED else Unavailable(said)
+    if status == NOT_STARTED:
+        return ConfigError(NO_PROGRAM.said(connector=connector, when=while_, why=reason or "without a word"))
+    return Unavailable(said)

@@ -18,6 +18,7 @@ from typing import Final
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 
 from strandline.errors import ConfigError, CorruptionError
+from strandline.materialize.protocol.refusals import FILLED_THERE
 from strandline.materialize.protocol.task import NOTHING
 from strandline.materialize.protocol.task import Checkpoint as Times
 from strandline.materialize.wire.codec.messages import Checkpoint, Message
@@ -55,10 +56,8 @@ def from_wire(message: Message) -> Times:
         return NOTHING
     for journal in sorted(message.sources):
         if not journal.startswith(_OURS):
-            raise ConfigError(
-                f"the endpoint holds a checkpoint of another program, which has read {journal!r}: materialize into "
-                "resources of your own, or remove that program's checkpoint"
-            )
+            whom, what = f"another program, which has read {journal!r},", "the endpoint"
+            raise ConfigError(FILLED_THERE.said(whom=whom, what=what, rest="that program's checkpoint"))
     times = ((untoken(journal.removeprefix(_OURS)), each.read_through) for journal, each in message.sources.items())
     return Times(tuple(sorted(times)))
 

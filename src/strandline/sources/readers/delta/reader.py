@@ -28,7 +28,7 @@ import pyarrow as pa
 from deltalake import Schema as DeltaSchema
 
 from strandline.algebra.schema import Schema
-from strandline.errors import SourceError
+from strandline.errors import SourceError, reason
 from strandline.frontier.gauge import Offsets
 from strandline.persist.handles.contents import Rows
 from strandline.persist.handles.records import RecordShard
@@ -136,7 +136,7 @@ class DeltaReader:
 
     def notices(self) -> tuple[str, ...]:
         """Say which version cannot be read, before the source stands still at it."""
-        return *(() if self._refused is None else (str(self._refused),)), *self._lacking.notices
+        return *(() if self._refused is None else (reason(self._refused),)), *self._lacking.notices
 
     async def close(self) -> None:
         """Forget the rows that were read."""
