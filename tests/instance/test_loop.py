@@ -218,7 +218,7 @@ def test_without_an_event_loop_the_caller_that_waits_makes_the_turn() -> None:
 
 
 def test_what_waits_for_a_lane_when_all_are_ended_is_stepped_no_more() -> None:
-    """Damage: a replica that is told to run nothing goes on with the views that stood in line, and says they run."""
+    """Damage: a replica that has to run nothing goes on with the views that stood in line, and says they run."""
     stepped: list[str] = []
 
     async def live(simulation: Simulation) -> None:

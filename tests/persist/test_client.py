@@ -139,7 +139,7 @@ def test_a_store_that_is_silent_is_not_asked_by_each_shard(place):
 
 
 def test_a_hold_that_cannot_be_moved_is_an_error_and_stops_no_other(place):
-    """Damage: history that nobody needs is kept for ever, and nothing says so; or that of all shards is, for one."""
+    """Damage: history that no reader needs is kept for ever, and nothing says so; or that of all shards is, for one."""
     client = place.client()
     writers(place, client)
     holds = [run_sync(client.since(shard, "history", 1)) for shard in SHARDS]

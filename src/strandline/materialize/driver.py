@@ -21,9 +21,9 @@ from strandline.errors import DefinitionError
 from strandline.extras import FLOW, no_extras, require
 from strandline.materialize.protocol.holds import EVERYTHING, Holds
 from strandline.materialize.protocol.messages import Request, Response
+from strandline.materialize.protocol.refusals import REFILL
 from strandline.materialize.protocol.state import StateUpdate
 from strandline.materialize.protocol.task import Binding, Checkpoint, MaterializationSpec
-from strandline.materialize.status import REFILL
 from strandline.options import schema
 from strandline.problem import Problem, Stopped, Way
 from strandline.store.clock import Clock

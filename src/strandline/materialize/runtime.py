@@ -38,10 +38,11 @@ from strandline.materialize.protocol import messages, states
 from strandline.materialize.protocol.fsm import step
 from strandline.materialize.protocol.greatest import NOT_KNOWN, Greatest, greater, ordered
 from strandline.materialize.protocol.holds import Holds
+from strandline.materialize.protocol.refusals import REFILL_ALL
 from strandline.materialize.protocol.state import StateUpdate
 from strandline.materialize.protocol.task import NOTHING, WHOLE, Checkpoint, KeyRange, MaterializationSpec, Progress
 from strandline.materialize.reduced import Reduced
-from strandline.materialize.status import FAILED, REFILL_ALL, Counts, Moving, Status, unwatched
+from strandline.materialize.status import FAILED, Counts, Moving, Status, unwatched
 from strandline.materialize.stores import second_row
 from strandline.materialize.transfer import Transfer
 from strandline.problem import Problem, Stopped, joined

@@ -5,12 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from strandline.problem import Way
-
-REFILL_ALL: Final = Way("fill its tables again", "strandline backfill {item:shell} --apply")
-"""The same for all tables of a materialization."""
-REFILL: Final = Way("fill it again", "strandline backfill {item:shell} {collection:shell} --apply")
-"""What ends a problem of a table of an endpoint that is not what this location has written there."""
 FAILED: Final = "Failed"
 """The phase of a task whose last call failed."""
 

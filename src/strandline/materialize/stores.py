@@ -29,8 +29,8 @@ from strandline.algebra.schema import DIFF, TIME
 from strandline.errors import DefinitionError
 from strandline.materialize.protocol.holds import key_text
 from strandline.materialize.protocol.messages import DELETE, EXISTS, flagged, unflagged
+from strandline.materialize.protocol.refusals import REFILL
 from strandline.materialize.protocol.task import Binding
-from strandline.materialize.status import REFILL
 from strandline.problem import Problem, Stopped, Way
 
 _ONES: Final = (1, -1)

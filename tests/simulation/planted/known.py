@@ -28,7 +28,7 @@ FINDINGS: Final[Mapping[str, frozenset[int]]] = {
     "apart": frozenset({91_082, 93_685, 204_811, 301_230, 1_796_738_733_893, 1_797_500_001_246}),
     "pushed": frozenset({1_796_832_340_500}),
     "replaced": frozenset({61_150, 1_797_300_001_710}),
-    "altered": frozenset({1_257, 1_796_847_213_094, 1_796_945_130_893, 1_796_951_902_118}),
+    "altered": frozenset({1_257, 1_796_847_213_094, 1_796_945_130_893, 1_796_951_902_118, 1_797_034_609_031}),
     "wrong": frozenset({80_586, 1_500_001_666}),
 }
 """Seeds that found a bug of ours: each stays among the histories of its campaign."""

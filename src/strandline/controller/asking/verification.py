@@ -129,9 +129,8 @@ async def verify(core: Core, name: str, as_of: int | None, sample: Sample | None
         handles = {each: await _seen_by(view, each, lasting) for each in view.reads}
         time = as_of if as_of is not None else await latest(core, [reader])
         if time < view.query_from:
-            raise AsOfError(
-                f"{view.name!r} was of another query at {time}: it can be verified from {view.query_from} on"
-            )
+            since = f"it can be verified from {view.query_from} on"
+            raise AsOfError(f"{view.name!r} was of another query at {time}: {since}")
         # A view is only ever ahead of its inputs because another writer wrote to it: then what is known has to do.
         known = time if as_of is not None or not handles else min(time, await complete(handles.values()))
         known = shown_at(view, reader.state, known)

@@ -9,9 +9,12 @@ from __future__ import annotations
 from typing import Final
 
 from strandline.errors import WAITS
-from strandline.materialize.status import REFILL_ALL
 from strandline.problem import Problem, Stopped, Way
 
+REFILL: Final = Way("fill it again", "strandline backfill {item:shell} {collection:shell} --apply")
+"""What ends a problem of a table of an endpoint that is not what this location has written there."""
+REFILL_ALL: Final = Way("fill its tables again", "strandline backfill {item:shell} --apply")
+"""The same for all tables of a materialization."""
 OTHER_PLACE: Final = Way("drop the materialization, and create it at another place")
 OTHER_TABLE: Final = Way("drop the materialization, and create it with another name for the table")
 OTHER_OPTIONS: Final = Way("drop the materialization, and create it with other options")

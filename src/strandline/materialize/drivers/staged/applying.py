@@ -27,9 +27,8 @@ from strandline.materialize.drivers.staged.keys import KeyIndex, Keys, Mask, key
 from strandline.materialize.drivers.staged.shape import Shape, arrow_schema
 from strandline.materialize.drivers.staged.table import Change, Piece, Snapshot, Table
 from strandline.materialize.drivers.staged.work import Entry, Work, task_of
-from strandline.materialize.protocol.refusals import SPLIT_ALONE
+from strandline.materialize.protocol.refusals import REFILL_ALL, SPLIT_ALONE
 from strandline.materialize.protocol.task import WHOLE
-from strandline.materialize.status import REFILL_ALL
 from strandline.problem import Problem, Stopped
 from strandline.store.clock import Ids
 
