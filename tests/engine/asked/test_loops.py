@@ -46,6 +46,25 @@ def test_a_step_that_takes_long_for_a_row_looks_at_each_row_whether_it_is_cancel
     assert found.collect() == rows.collect()
 
 
+@pytest.mark.parametrize(
+    ("text", "loops"),
+    [
+        ("SELECT a.id FROM range(9) a, range(9) b, range(9) c WHERE hash(a.id, b.id, c.id) % 2 = 1", True),
+        (
+            "SELECT a.id FROM range(9) a, (SELECT id % 3 AS k FROM range(9) GROUP BY 1) b WHERE hash(id, k) % 2 = 1",
+            True,
+        ),
+        ("SELECT x FROM range(9) LATERAL VIEW explode(sequence(0, id)) t AS x", False),
+    ],
+)
+def test_a_loop_has_no_more_tasks_than_there_are_cores(session: Any, text: str, loops: bool) -> None:
+    """Damage: one careless query has all slots until its end, and no tick and no other query gets one."""
+    cores = session.sparkContext.defaultParallelism
+    found = Loops(session).interruptible(session.sql(text))
+    tasks = found._jdf.queryExecution().executedPlan().execute().getNumPartitions()
+    assert 1 <= tasks <= cores if loops else tasks == cores, found._jdf.queryExecution().executedPlan().toString()
+
+
 @pytest.mark.parametrize("name", SHORT)
 def test_other_plans_stay_as_they_are(session: Any, name: str) -> None:
     """Damage: all queries become slower."""

@@ -6,6 +6,10 @@ rows of another relation (a nested loop), or becomes many rows (a generator): th
 such a step is planned without that code.  Its inner loops are products, whose rows of one side are kept as a sort keeps
 them: it looks at each of these, too, so loops may be nested.
 
+A product has a task for each pair of its sides' partitions, and Spark takes no slot away from a task that runs: three
+inputs of a partition per core would take all slots until they end.  So what is looped over has so few partitions that a
+loop has a task per core at most.
+
 Limit: a loop that is no inner join, or a generator, inside of another one.
 
 This is Spark's inside: no public call plans a frame of one session in another.
@@ -23,11 +27,29 @@ from strandline.engine.session.start import sibling
 
 _LOOP: Final = re.compile(r"^[\s:+\-*()\d]*(BroadcastNestedLoopJoin|CartesianProduct|Generate)\b", re.MULTILINE)
 """A line of Spark's text of a plan for a step that may make many rows, or comparisons, of one row."""
+_GENERATOR: Final = "Generate"
+"""How the line of such a step begins that is no product."""
 _CONF: Final = {
     "spark.sql.codegen.wholeStage": "false",
     "spark.sql.autoBroadcastJoinThreshold": "-1",
     "spark.sql.cartesianProductExec.buffer.in.memory.threshold": "1",
 }
+_PARTITIONS: Final = (
+    "spark.sql.leafNodeDefaultParallelism",
+    "spark.sql.shuffle.partitions",
+    "spark.sql.files.minPartitionNum",
+    "spark.sql.files.maxPartitionNum",
+)
+"""What says how many partitions a relation in memory, a shuffle and a scan have."""
+
+
+def partitions(cores: int, inputs: int) -> int:
+    """Return how many partitions each of so many inputs has, so that all combinations are no more than the cores.
+
+    >>> [partitions(*each) for each in ((2, 2), (8, 2), (8, 3), (64, 3), (2, 9))]
+    [1, 2, 2, 4, 1]
+    """
+    return next(parts for parts in range(cores, 0, -1) if parts == 1 or parts**inputs <= cores)
 
 
 class Loops:
@@ -36,16 +58,20 @@ class Loops:
     def __init__(self, session: SparkSession) -> None:
         self._session = session
         self._lock = threading.Lock()
-        self._other: SparkSession | None = None
+        self._others: dict[int, SparkSession] = {}
+        """By how many partitions each input has."""
 
     def interruptible(self, rows: DataFrame) -> DataFrame:
         """Return ``rows``, or the same rows planned otherwise."""
         execution: Any = rows._jdf.queryExecution()  # noqa: SLF001
-        if _LOOP.search(execution.executedPlan().toString()) is None:
+        loops = _LOOP.findall(execution.executedPlan().toString())
+        if not loops:
             return rows
+        parts = partitions(self._session.sparkContext.defaultParallelism, 1 + len(loops) - loops.count(_GENERATOR))
         with self._lock:
-            if self._other is None:
-                self._other = sibling(self._session, _CONF)
-            other: Any = self._other
+            if parts not in self._others:
+                few = dict.fromkeys(_PARTITIONS, str(parts))
+                self._others[parts] = sibling(self._session, _CONF | few)
+            other: Any = self._others[parts]
         dataset = getattr(getattr(other._jvm.org.apache.spark.sql.classic, "Dataset$"), "MODULE$")  # noqa: SLF001
         return DataFrame(dataset.ofRows(other._jsparkSession, execution.analyzed()), other)  # noqa: SLF001
