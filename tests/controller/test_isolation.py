@@ -9,12 +9,13 @@ from typing import Any, cast
 import pytest
 
 from strandline.algebra.schema import Schema
+from strandline.controller import standing
 from strandline.controller.core import CATALOG, Core
 from strandline.controller.defining import definitions
 from strandline.controller.language.statements import Drop, parse
-from strandline.controller.location.catalog import KEY, CatalogStore
+from strandline.controller.location.catalog import KEY, Catalog, CatalogStore
 from strandline.controller.location.config import Config, Mode
-from strandline.controller.location.items import BoundTable, Materialization, Source, Table
+from strandline.controller.location.items import BoundTable, Materialization, Source, Table, View
 from strandline.errors import (
     ConfigError,
     CorruptionError,
@@ -400,3 +401,21 @@ class Memory:
     def __call__(self, endpoint: str, options: object) -> Any:
         """Return its driver."""
         return MemoryDriver(self.place, KeyValueSession)
+
+
+@pytest.mark.parametrize(
+    ("problems", "upper", "said"),
+    [
+        ({"late": "upstream does not answer"}, 5, "waits for 'late'"),
+        ({}, 5, "waits for 'late'"),
+        ({}, 6, "it stands still, and nothing that is known stands in its way"),
+    ],
+)
+def test_a_view_whose_input_is_behind_waits_for_that(problems: dict[str, str], upper: int, said: str) -> None:
+    """Damage: an operator reports a bug, and restarts what works, because an upstream is slow."""
+    columns = (("k", "string"),)
+    late = Source("late", columns, "s1", "files", {}, remap="r", progress="p")
+    view = View("over", columns, "s2", "SELECT k FROM late", ("late",), {})
+    frontiers = {"late": Frontier(upper), "over": Frontier(5)}
+    found = standing.standing(Catalog(items={"late": late, "over": view}), problems, frontiers, Frontier(5))
+    assert found["over"].startswith(said)

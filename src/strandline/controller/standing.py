@@ -22,6 +22,7 @@ from strandline.controller.location.items import (
     SharedSource,
     SourceTable,
     Table,
+    View,
 )
 from strandline.errors import WAITS
 from strandline.frontier.antichain import MINIMUM, Frontier, as_time
@@ -86,7 +87,8 @@ def standing(
         elif isinstance(item, Materialization):
             found[name] = COLLECTIONS.said()
         else:
-            found[name] = _why(item, problems) or UNEXPLAINED.said()
+            behind = [each for each in _read(item) if each in problems or frontiers.get(each, MINIMUM) <= time]
+            found[name] = ANOTHER.said(item=behind[0]) if behind else _why(item, problems) or UNEXPLAINED.said()
     return found
 
 
@@ -120,6 +122,11 @@ def _awaited(catalog: Catalog, going_on: Mapping[str, int | None]) -> dict[str, 
     for name in sorted(going_on, key=lambda each: going_on[each] is None):
         found = dict.fromkeys(catalog.downstream(name), name) | found
     return found
+
+
+def _read(item: Item) -> Sequence[str]:
+    """Return the names of the collections that an item is computed of."""
+    return [name.lower() for name in item.imports] if isinstance(item, View) else []
 
 
 def _begun(since_ms: int) -> str:
