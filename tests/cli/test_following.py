@@ -106,6 +106,15 @@ def test_a_view_whose_file_goes_is_kept_and_that_is_said_once(place: Place) -> N
     assert place.looked() == []
 
 
+def test_of_a_definition_that_was_refused_nothing_is_said_when_it_goes(place: Place) -> None:
+    """Damage: the log advises a command that ends with an error, since there never was such an item."""
+    place.write({"views/bad.sql": "CREATE MATERIALIZED VIEW bad AS SELECT k FROM nothing"})
+    ((event, _),) = place.looked()
+    assert event == "not applied"
+    (place.root / "views/bad.sql").unlink()
+    assert place.looked() == []
+
+
 def test_what_reads_a_definition_that_goes_is_named(place: Place) -> None:
     """Damage: its author drops it, and learns only then what went with it."""
     place.write({"views/w.sql": "CREATE MATERIALIZED VIEW w AS SELECT k FROM t"})

@@ -406,8 +406,8 @@ class Memory:
 @pytest.mark.parametrize(
     ("problems", "upper", "said"),
     [
-        ({"late": "upstream does not answer"}, 5, "waits for 'late'"),
-        ({}, 5, "waits for 'late'"),
+        ({"late": "upstream does not answer"}, 5, "it waits for 'late'"),
+        ({}, 5, "it waits for 'late'"),
         ({}, 6, "it stands still, and nothing that is known stands in its way"),
     ],
 )
@@ -415,7 +415,7 @@ def test_a_view_whose_input_is_behind_waits_for_that(problems: dict[str, str], u
     """Damage: an operator reports a bug, and restarts what works, because an upstream is slow."""
     columns = (("k", "string"),)
     late = Source("late", columns, "s1", "files", {}, remap="r", progress="p")
-    view = View("over", columns, "s2", "SELECT k FROM late", ("late",), {})
+    view = View("over", columns, "s2", "SELECT k FROM late", ("late",), {}, {})
     frontiers = {"late": Frontier(upper), "over": Frontier(5)}
     found = standing.standing(Catalog(items={"late": late, "over": view}), problems, frontiers, Frontier(5))
     assert found["over"].startswith(said)

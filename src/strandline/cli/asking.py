@@ -161,7 +161,7 @@ def script(opener: Opener, root: Path, file: Path, output: Output) -> None:
     """Run the statements of a file.  A script that only reads does not block the writer."""
     from strandline.controller.defining.project.files import resolved  # they bring the parser of SQL
     from strandline.controller.language import statements
-    from strandline.controller.language.altering import AlterViews
+    from strandline.controller.language.altering import AlterMaterializationViews
     from strandline.controller.language.showing import Show
 
     project = opener.place(root)
@@ -192,7 +192,7 @@ def script(opener: Opener, root: Path, file: Path, output: Output) -> None:
                     time = env.execute(each) if isinstance(env, RemoteEnvironment) else env.execute(statement)
                     replaces = isinstance(statement, statements.CreateView) and statement.replaces
                     _said(type(statement).__name__, time, output, replaces=replaces)
-                    if isinstance(statement, AlterViews):
+                    if isinstance(statement, AlterMaterializationViews):
                         for text in left(env.status(), statement.name):
                             output.note(text)
 

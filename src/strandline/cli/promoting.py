@@ -97,7 +97,15 @@ def promote(opener: Opener, root: Path, *, force: bool, timeout: float, output: 
     output.result(document, f"promoted in {seconds:.1f} s: generation {generation} writes now")
 
 
-_SIGNS: Final = {"create": "+", "replace": "~", "alter": "~", "recreate": "!", "refused": "!", "orphan": "-"}
+_SIGNS: Final = {
+    "create": "+",
+    "replace": "~",
+    "alter": "~",
+    "recreate": "!",
+    "refused": "!",
+    "untried": "?",
+    "orphan": "-",
+}
 
 
 def _far(env: Asked, root: Path, *, apply: bool) -> Callable[[], str]:

@@ -36,6 +36,7 @@ def skip_files(
     stays = "its rows are withdrawn" if withdraw else "what is durable of it stays"
     rest = f"{stays}, and nothing more of it is read"
     if not apply:
+        rest += ", if they can be told from those of other files" if withdraw else ""
         output.result(found, f"nothing is changed; with --apply, {without}: {rest}")
         return
     errors = f"its lines that could not be decoded stay errors: `strandline source skip {shlex.quote(name)}` lists them"

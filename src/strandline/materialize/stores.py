@@ -39,7 +39,10 @@ SECOND_ROW: Final = Problem(
     "{collection!r} into {resource!r}: a second row has the key ({key}); either KEY ({columns}) does not identify its "
     "rows, or another program wrote to the resource",
     Stopped.ENDPOINT,
-    (Way("remove one row, or declare another key"), REFILL),
+    (
+        Way("remove one row, or declare another key"),
+        Way("fill it again, if another program wrote there", REFILL.command),
+    ),
 )
 NOT_A_KEY: Final = Problem(
     "key-not-unique",

@@ -150,8 +150,24 @@ def test_all_mistakes_are_said_at_once_and_what_only_needs_a_wrong_one_is_none(d
     deployed.write({"views/over.sql": "CREATE MATERIALIZED VIEW over AS SELECT id FROM read"})
     found = deployed.wrong()
     assert len(found) == len(chosen), found
+    assert ("untried", "over") in {(each["what"], each["name"]) for each in deployed.plan()["changes"]}
     for name in chosen:
         assert any(re.search(MISTAKES[name][1], why, re.DOTALL) for why in found), (name, found)
+
+
+def test_what_may_read_what_a_broken_file_defines_is_not_said_to_be_right(deployed: Deployed) -> None:
+    """Damage: a misspelt name passes `plan`, and is refused once the other file is mended."""
+    deployed.write(
+        {
+            "views/over.sql": "CREATE MATERIALIZED VIEW over AS SELECT id FROM raed",
+            "views/broken.sql": "CREATE MATERIALIZED VIEV x AS SELECT 1",
+        }
+    )
+    assert len(deployed.wrong()) == 1
+    assert {(each["what"], each["name"]) for each in deployed.plan()["changes"]} == {
+        ("refused", "views/broken.sql"),
+        ("untried", "over"),
+    }
 
 
 def test_what_clients_have_made_is_dropped_only_where_it_is_named(deployed: Deployed) -> None:

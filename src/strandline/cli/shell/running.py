@@ -36,7 +36,7 @@ from strandline.cli.terminal.standing import left
 from strandline.client import Cancel, ended_by
 from strandline.controller.defining.project.files import resolved
 from strandline.controller.language import statements
-from strandline.controller.language.altering import AlterViews
+from strandline.controller.language.altering import AlterMaterializationViews
 from strandline.controller.language.showing import Show, Shown, Subscribe
 from strandline.errors import ConfigError, DefinitionError, InvalidUsage, StrandlineError, Unavailable
 from strandline.frontier import moments
@@ -178,7 +178,7 @@ class Shell:
         at = None if time is None else moments.clock(time)
         self._say(outcome(type(statement).__name__, at, replaces=replaces))
         self._follow_up()
-        if isinstance(statement, AlterViews):
+        if isinstance(statement, AlterMaterializationViews):
             for text in left(self._waited(self._connection.env.status), statement.name):
                 self._say(text)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Set as AbstractSet
 from pathlib import Path
 from typing import Final, Protocol, TypeAlias
 
@@ -49,6 +50,8 @@ class Following:
         self._say = say
         self._applied: Files = ()
         self._seen: Files = ()
+        self._lacks: frozenset[str] = frozenset()
+        """The names, in lower case, of what the project defines and the environment does not have."""
 
     def look(self, env: Applying) -> None:
         """Look at the files, and apply what has changed.  Raises `FencedError`."""
@@ -71,9 +74,11 @@ class Following:
             self._say("applied", created=",".join(applied.created))
         if applied.replaced:
             self._say("replacing", views=",".join(applied.replaced))
-        for why in (*applied.refused, *_left(self._project, project)):
+        for why in (*applied.refused, *_left(self._project, project, self._lacks)):
             self._say("not applied", what=why)
         self._project = project
+        made = {name.lower() for name in (*applied.created, *applied.kept, *applied.replaced, *applied.later)}
+        self._lacks = frozenset(each.statement.name.lower() for each in project.definitions) - made
 
     def waits(self, env: Applying) -> bool:
         """Return whether something waited for views that are in place now."""
@@ -94,12 +99,15 @@ def _found(root: Path) -> Iterator[tuple[str, int, int]]:
         yield str(path.relative_to(root)), state.st_size, state.st_mtime_ns
 
 
-def _left(before: Project, now: Project) -> Iterator[str]:
-    """Yield what a project no longer says, and the environment still has; and whether its settings are others."""
+def _left(before: Project, now: Project, lacks: AbstractSet[str]) -> Iterator[str]:
+    """Yield what a project no longer says, and the environment still has; and whether its settings are others.
+
+    ``lacks``: the names of what it never had.
+    """
     names = {each.statement.name.lower() for each in now.definitions}
     for each in before.definitions:
         name = each.statement.name.lower()
-        if name not in names:
+        if name not in names and name not in lacks:
             readers = [other.statement.name for other in now.definitions if name in read_by(other)]
             reads = f" ({', '.join(readers)} read{'s' if len(readers) == 1 else ''} it)" if readers else ""
             yield (

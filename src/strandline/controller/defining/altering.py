@@ -22,8 +22,8 @@ from strandline.controller.language.altering import (
     AddColumns,
     Alter,
     AlterMaterialization,
+    AlterMaterializationViews,
     AlterSource,
-    AlterViews,
     KeepHistory,
     Of,
     Rename,
@@ -43,7 +43,7 @@ async def alter(core: Ground, statement: Alter) -> None:
     match statement:
         case AlterMaterialization():
             await alter_materialization(core, statement)
-        case AlterViews():
+        case AlterMaterializationViews():
             await rebinding.alter_views(core, statement)
         case AlterSource():
             await alter_source(core, statement)

@@ -57,7 +57,7 @@ class DropView(Placed):
 
 
 @dataclass(frozen=True, slots=True)
-class AlterViews(Placed):
+class AlterMaterializationViews(Placed):
     """ALTER MATERIALIZATION … ADD VIEW, DROP VIEW: all ``actions`` are done, in order, or none."""
 
     name: str
@@ -98,7 +98,14 @@ class KeepHistory(Kept):
 
 
 Alter: TypeAlias = (
-    AddReplica | DropReplica | AlterMaterialization | AlterViews | AlterSource | AddColumns | Rename | KeepHistory
+    AddReplica
+    | DropReplica
+    | AlterMaterialization
+    | AlterMaterializationViews
+    | AlterSource
+    | AddColumns
+    | Rename
+    | KeepHistory
 )
 KINDS: Final = ("INSTANCE", "MATERIALIZATION", "SOURCE", "TABLE")
 
@@ -162,14 +169,14 @@ def _table(cursor: Cursor) -> AddColumns | AlterSource | Rename | KeepHistory:
     raise cursor.fail("ADD COLUMN, RENAME TO, SET KEEP HISTORY FOR, RESET KEEP HISTORY, SET (…) or RESET (…)")
 
 
-def _materialization(cursor: Cursor) -> AlterMaterialization | AlterViews:
+def _materialization(cursor: Cursor) -> AlterMaterialization | AlterMaterializationViews:
     cursor.take("ALTER", "MATERIALIZATION")
     at, name = cursor.position, cursor.only_name()
     if cursor.peek() in {"ADD", "DROP"}:
         actions = [_view(cursor)]
         while cursor.accept(","):
             actions.append(_view(cursor))
-        return AlterViews(name, tuple(actions), at=at)
+        return AlterMaterializationViews(name, tuple(actions), at=at)
     sets = cursor.accept("SET")
     if not sets and not cursor.accept("RESET"):
         raise cursor.fail("ADD VIEW, DROP VIEW, SET or RESET")

@@ -43,9 +43,10 @@ from strandline.errors import DefinitionError, InvalidUsage
 from strandline.instance import live
 from strandline.plane.asked import one_by_one
 
-What = Literal["create", "replace", "alter", "recreate", "refused", "orphan"]
+What = Literal["create", "replace", "alter", "recreate", "refused", "untried", "orphan"]
 ALL: Final = "all"
 """Instead of names: drop all that the project defines otherwise, or no longer."""
+UNTRIED: Final = "it needs what is refused here, or what no file defines that can be read"
 RATED_ROWS_MIN: Final = 1_000
 """A step that read fewer rows says nothing of how many it could read in a second."""
 
@@ -55,9 +56,10 @@ class Change:
     """What becomes of one item.
 
     ``what``: it is created; replaced by another query while readers see the one before; altered; recreated, which drops
-    it first; refused, since its definition is wrong; or an orphan, which the project does not define.  ``why``: what
-    differs, or is wrong.  ``effect``: what readers see, and what goes along with it.  ``rows``: about how many updates
-    are read for it; ``seconds``: about how long that takes; None: that is not known.
+    it first; refused, since its definition is wrong; untried, since it needs what is refused; or an orphan, which the
+    project does not define.  ``why``: what differs, or is wrong.  ``effect``: what readers see, and what goes along
+    with it.  ``rows``: about how many updates are read for it; ``seconds``: about how long that takes; None: that is
+    not known.
     """
 
     what: What
@@ -108,6 +110,8 @@ async def planned(core: Core, project: Project, counted: Mapping[str, int], drop
     for change in found:
         if change.what == "orphan":
             changes.append(change)
+        elif change.name.lower() in trial.untried:
+            changes.append(Change("untried", change.kind, change.name, UNTRIED))
         elif change.name.lower() not in wrong:
             changes.append(await _costing(core, after, defined, change, rate))
     return Plan(tuple(changes), gone, trial)

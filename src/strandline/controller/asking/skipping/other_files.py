@@ -88,7 +88,7 @@ class OtherFiles:
         change = await good([held, there], negate=[False, True])
         found = await engine.differences(change, schema)
         if found.missing:
-            raise self._untold(f"it does not have {found.missing} row(s) that its other files have now")
+            raise self._untold(f"it does not have {found.missing} row(s) that its other files have now{self._before()}")
         return change, found.extra
 
     async def _there(self, at: int, bound: Offsets) -> Rows:
@@ -100,6 +100,12 @@ class OtherFiles:
                 raise self._untold(f"{_cause(error)}; withdraw the rows of both together, or put it back") from error
             self._read = bound, read
         return self._read[1]
+
+    def _before(self) -> str:
+        """Say what rows of before lack if the source has got columns since; empty: it has not."""
+        anew = shlex.join(["strandline", "anew", self.source.name, "--apply"])
+        lack = "what was read before it got a column has no value there; to read all of its files again"
+        return f" ({lack}: {anew})" if self.source.grown else ""
 
     def _untold(self, why: str) -> InvalidUsage:
         named = ", ".join(map(repr, self.files))

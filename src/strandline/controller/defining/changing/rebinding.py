@@ -19,7 +19,7 @@ from strandline.controller.defining import definitions
 from strandline.controller.defining.ground import Ground
 from strandline.controller.defining.project.settings import Defined
 from strandline.controller.introspection.definition import named, said_of_left
-from strandline.controller.language.altering import AddView, AlterViews, DropView
+from strandline.controller.language.altering import AddView, AlterMaterializationViews, DropView
 from strandline.controller.language.statements import CreateMaterialization
 from strandline.controller.location.catalog import Catalog, unknown
 from strandline.controller.location.items import BoundTable, LeftTable, Materialization
@@ -29,7 +29,7 @@ from strandline.errors import DefinitionError
 from strandline.materialize.protocol.task import MaterializationSpec
 
 
-async def alter_views(core: Ground, statement: AlterViews) -> None:
+async def alter_views(core: Ground, statement: AlterMaterializationViews) -> None:
     """ALTER MATERIALIZATION … ADD VIEW, DROP VIEW.
 
     Raises `DefinitionError` with a position, and changes nothing: there is no such materialization; a view is there
@@ -60,7 +60,7 @@ async def rebind(core: Ground, item: Materialization, wanted: CreateMaterializat
     """Drop the views that a definition lists no longer, and add those that it lists besides.  Raises as ALTER does."""
     drops, adds = rebinding(item, wanted)
     if drops or adds:
-        await alter_views(core, AlterViews(item.name, (*drops, *adds), at=wanted.at))
+        await alter_views(core, AlterMaterializationViews(item.name, (*drops, *adds), at=wanted.at))
 
 
 async def unbind(core: Ground, item: Materialization, drops: Sequence[DropView]) -> None:
@@ -69,7 +69,7 @@ async def unbind(core: Ground, item: Materialization, drops: Sequence[DropView])
     Raises `DefinitionError` if the endpoint cannot take rows out that are to go.
     """
     stuck = await _stuck(core, item)
-    statement = AlterViews(item.name, tuple(drops))
+    statement = AlterMaterializationViews(item.name, tuple(drops))
     epoch = core.require_writing().epoch
     await core.catalogs.change(epoch, lambda catalog: catalog.with_item(_altered(catalog, statement, (), stuck)))
 
@@ -102,7 +102,7 @@ async def _stuck(core: Ground, present: Materialization) -> frozenset[str]:
 
 
 def _altered(
-    catalog: Catalog, statement: AlterViews, tables: Sequence[BoundTable], stuck: Collection[str]
+    catalog: Catalog, statement: AlterMaterializationViews, tables: Sequence[BoundTable], stuck: Collection[str]
 ) -> Materialization:
     made = catalog.one(statement.name, Materialization, "materialization")
     added = iter(tables)

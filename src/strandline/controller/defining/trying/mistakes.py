@@ -87,6 +87,11 @@ class Mistakes:
         said = f"{defined.file}: {name!r} was created with {change}; drop it first, or put the definition back"
         self.found.append(Mistake(name, DefinitionError(said), differs=True))
 
+    @property
+    def untried(self) -> frozenset[str]:
+        """The names, in lower case, of what was not tried, since it needs something that could not be made."""
+        return frozenset(self._lost - {each.name.lower() for each in self.found})
+
     def lose(self, defined: Defined) -> None:
         """Take what needs this definition for wrong with it: that is no mistake of its own."""
         self._lost.add(defined.statement.name.lower())

@@ -19,11 +19,16 @@ from strandline.errors import ConfigError, DefinitionError, Unavailable
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """What a project comes to: ``scratch`` holds all of it but for the definitions that have ``mistakes``."""
+    """What a project comes to: ``scratch`` holds all of it but for the definitions that have ``mistakes``.
+
+    ``untried``: the names, in lower case, of definitions that need one of those, or something that no file defines
+    while one cannot be read.
+    """
 
     scratch: Scratch
     made: Made
     mistakes: tuple[Mistake, ...]
+    untried: frozenset[str] = frozenset()
 
     @property
     def refused(self) -> tuple[str, ...]:
@@ -64,7 +69,7 @@ async def tried(core: Core, project: Project, dropped: Collection[str] = ()) -> 
     except DefinitionError as error:  # views read each other in a circle
         made = Made((), (), (), ())
         mistakes.found.append(Mistake(project.root.name, error, "project"))
-    return Trial(scratch, made, tuple(mistakes.found))
+    return Trial(scratch, made, tuple(mistakes.found), mistakes.untried)
 
 
 async def looked_into(core: Core, project: Project, trial: Trial) -> Trial:
