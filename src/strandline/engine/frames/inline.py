@@ -32,6 +32,9 @@ _TIME_AND_DIFF: Final = frozenset({TIME, DIFF})
 DECODED_PARTS_MAX: Final = 256
 SCHEMAS_REMEMBERED: Final = 1_000
 """Of how many schemas it is remembered what their updates look like; those that were asked for last."""
+COMPARED_BYTES_MAX: Final = 4_096
+"""Bytes of a value, beyond which its column has no statistics and no dictionary: both compare and copy whole values.
+Arrow stores no bound that is longer, whatever it compares."""
 COPIES_MAX: Final = 100_000
 """How many rows `copied` should give: more of them are Spark's to give."""
 NEGATIVE: Final = "a row has the negative count"
@@ -168,10 +171,28 @@ def without_idle_error(table: pa.Table) -> pa.Table:
 
 
 def parquet(table: pa.Table) -> bytes:
-    """Return ``table`` as one Parquet file: zstd, page CRCs, statistics."""
+    """Return ``table`` as one Parquet file: zstd, page CRCs, statistics but for columns with a very long value."""
     sink = pa.BufferOutputStream()
-    pq.write_table(table, sink, compression=_CODEC, write_page_checksum=True, write_statistics=True, store_schema=False)
+    short: list[str] | bool = [name for name in table.column_names if _longest(table[name]) <= COMPARED_BYTES_MAX]
+    if short == table.column_names:
+        short = True
+    pq.write_table(
+        table,
+        sink,
+        compression=_CODEC,
+        use_dictionary=short,
+        write_page_checksum=True,
+        write_statistics=short,
+        store_schema=False,
+    )
     return bytes(sink.getvalue())
+
+
+def _longest(values: pa.ChunkedArray) -> int:
+    """Return how many bytes the longest value has; 0 where values have all one size, or are nested."""
+    if not (pa.types.is_string(values.type) or pa.types.is_binary(values.type)):
+        return 0
+    return pc.max(pc.binary_length(values)).as_py() or 0
 
 
 def select(table: pa.Table, *, half: Half, lower: int, upper: int, advance: int) -> pa.Table:
