@@ -102,7 +102,7 @@ async def _moved_along(monkeypatch: pytest.MonkeyPatch) -> None:
 
         async def succeeding(self: Writing) -> bool:
             if not moved:  # so that it has nothing new to write
-                await brought(await at.core.ingest())
+                await brought((self.transactions.upper.at or 0) - 1)
             return await succeed(self)
 
         async def fenced(client: PersistClient, shard: str, epoch: int) -> None:
