@@ -23,7 +23,7 @@ def test_the_operator_sees_what_could_not_be_decoded_and_what_to_do_and_does_it(
     record = "b.csv, line 3: column `id`: 'x' is not a valid int"
     for name in ("s", "v"):
         assert f"{name}: {record}\n" in shown
-        assert f"{name}: take these records back upstream, or dismiss them with `strandline source skip`\n" in shown
+        assert f"{name}: dismiss these records with `strandline source skip`, or take them back upstream if " in shown
     (status,) = place.run("status", "--json").documents
     errors = status["collections"]["s"]["errors"]
     assert (errors["rows"], errors["first"][0]["file"], errors["first"][0]["line"]) == (1, "b.csv", 3)

@@ -181,12 +181,14 @@ def remedy(error: Mapping[str, Any]) -> str:
     """Say what makes an error leave, as an imperative.
 
     >>> remedy({"file": "a.csv", "line": 3, "reason": "it has 2 fields; 3 are expected", "raw": "1,2"})
-    'take these records back upstream, or dismiss them with `strandline source skip`'
+    'dismiss these records with `strandline source skip`, or take them back upstream if the source follows that'
     >>> remedy({"collection": "v", "expression": "10 / n", "row": {"id": 1, "n": 0}})
     'mend or withdraw the rows that caused them'
     """
     if "file" in error or "place" in error:
-        return "take these records back upstream, or dismiss them with `strandline source skip`"
+        return (
+            "dismiss these records with `strandline source skip`, or take them back upstream if the source follows that"
+        )
     return "mend or withdraw the rows that caused them"
 
 

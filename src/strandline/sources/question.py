@@ -32,7 +32,7 @@ SILENT: Final = Problem(
     "upstream-silent",
     "its upstream has not answered since {since}, and is asked again{why}",
     Stopped.SOURCE,
-    (Way("bring it back: each tick asks again"),),
+    (Way("bring it back, if it is away, or wait, if this machine is busy: each tick asks again"),),
 )
 
 
