@@ -96,6 +96,8 @@ class Writing:
     """The columns that collections of sources have got by themselves, in order, by the collection's name."""
     _stood: dict[str, Frontier] = field(default_factory=dict)
     """Where the shards of views of instances stood when their present dataflows had opened them, by their seeds."""
+    _fenced: dict[str, int] = field(default_factory=dict)
+    """By the shard of a view that was replaced, the epoch under which this process has fenced it (`_fence`)."""
     _reconciled: Catalog | None = None  # the catalog that the instance runs; None: a tick is to find out
 
     async def start(self, item: Item) -> None:
@@ -228,6 +230,8 @@ class Writing:
         a reader says nothing of the times between: it can be read from where it stands.
         """
         catalog = self.catalogs.current
+        if self._fenced.get(view.shard) == catalog.writes + view.fence:
+            return
         readers = moved_along(view, catalog)
         for each in (view, *readers):
             await self.client.fence(each.shard, catalog.writes + each.fence)
@@ -237,13 +241,13 @@ class Writing:
             reached = join(known.upper for s in (each.shard, *each.stages.values()) if (known := self.client.known(s)))
             if stands is not None and each.refresh is None and reached.at and stands.upper < reached:
                 await self.catalogs.change(self.epoch, partial(beginning, name=each.name, begins=reached.at))
+        self._fenced[view.shard] = catalog.writes + view.fence
 
     async def _require_fenced(self, view: View) -> None:
         """Raise `Unavailable` if a replica may still move ``view`` along with one whose query was of before."""
         catalog = self.catalogs.current
         for each in [each for each in self._views if each.seed and each.fence and view in moved_along(each, catalog)]:
-            state = self.client.known(each.shard)
-            if state is None or state.epoch < catalog.writes + each.fence:
+            if self._fenced.get(each.shard) != catalog.writes + each.fence:
                 raise Unavailable(f"it goes on once no replica brings {each.name!r} on by its query of before")
 
     async def _caught_up(self, names: AbstractSet[str]) -> bool:
