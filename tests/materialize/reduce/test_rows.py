@@ -335,7 +335,7 @@ def test_a_row_counts_as_often_as_it_was_added() -> None:
 def test_a_removed_row_is_refused() -> None:
     """Damage: a row of a collection that is not append-only is added once more when it is deleted."""
     with pytest.raises(
-        DefinitionError, match=r"a row with the key \(k = 'x'\) was removed or changed: only rows of an app"
+        DefinitionError, match=r"a row with the key \(k = 'x'\) was removed or changed, and only rows of an app"
     ):
         Combining(Rows(FLAT, ["k"], SUMMED)).add(changes(1, -1))
 

@@ -89,6 +89,18 @@ def test_many_handles_may_make_the_table_at_once(open_consensus: Callable[..., P
     assert [asyncio.run(handle.list_keys()) for handle in handles] == [[]] * 8
 
 
+def test_a_table_of_just_now_whose_comment_is_not_seen_yet_is_ours(
+    open_consensus: Callable[..., PostgresConsensus], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Damage: a process that starts beside another one ends, since the table seems to be of another application."""
+    open_consensus()
+    comment, seen = PostgresConsensus._comment, iter([(None, True)])
+    monkeypatch.setattr(
+        PostgresConsensus, "_comment", lambda self, connection: next(seen, None) or comment(self, connection)
+    )
+    assert asyncio.run(open_consensus().list_keys()) == []
+
+
 def test_a_successor_is_never_born_without_its_witness(
     postgres_server: PostgresServer, schema: str, open_consensus: Callable[..., PostgresConsensus]
 ) -> None:

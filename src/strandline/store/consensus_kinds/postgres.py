@@ -338,15 +338,21 @@ class PostgresConsensus:
 
     def _is_ours(self, connection: Connection) -> bool:
         """Return whether the table exists; raise `ConfigError` if another application made it."""
-        name = self._table.as_string(connection)
-        found = connection.execute(_COMMENT, (name, name)).fetchone()
-        assert found is not None
-        comment, exists = found
+        comment, exists = self._comment(connection)
+        if exists and comment is None:  # a table of just now: PostgreSQL finds its name at once, and its comment next
+            comment, exists = self._comment(connection)
         if exists and comment != f"{_MARK}{FORMAT}":
             raise ConfigError(
                 f"{self._place} is not a table of this version of Strandline: {comment or 'no comment'!r}"
             )
-        return bool(exists)
+        return exists
+
+    def _comment(self, connection: Connection) -> tuple[str | None, bool]:
+        """Return the comment of the table, and whether there is one."""
+        name = self._table.as_string(connection)
+        found = connection.execute(_COMMENT, (name, name)).fetchone()
+        assert found is not None
+        return found[0], bool(found[1])
 
     def _initialize(self, connection: Connection) -> None:
         connection.execute(_LOCK, ([_number(self._name, "")],))
