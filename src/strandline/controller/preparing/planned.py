@@ -58,8 +58,7 @@ class Change:
     ``what``: it is created; replaced by another query while readers see the one before; altered; recreated, which drops
     it first; refused, since its definition is wrong; untried, since it needs what is refused; or an orphan, which the
     project does not define.  ``why``: what differs, or is wrong.  ``effect``: what readers see, and what goes along
-    with it.  ``rows``: about how many updates are read for it; ``seconds``: about how long that takes; None: that is
-    not known.
+    with it.  ``rows``: about how many updates are read for it; ``seconds``: how long that takes; None: unknown.
     """
 
     what: What
