@@ -64,7 +64,10 @@ def test_a_replica_that_did_not_hear_of_it_is_fenced() -> None:
 
 
 def test_without_the_fence_it_would_write(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Damage: the test above would pass whatever is written."""
+    """Damage: the test above would pass whatever is written.
+
+    It is a planted bug: of the histories of the world `altered`, too few show it.
+    """
     opened = Dataflows._open
 
     async def unfenced(self, stage, shard, epoch, *rest):

@@ -8,8 +8,6 @@ from __future__ import annotations
 from typing import Final
 
 from planted.bugs import Bug, registrar
-from strandline.controller.location.items import View
-from strandline.controller.writing import Writing
 from strandline.errors import ConfigError
 from strandline.instance.commands import Collection
 from strandline.instance.instance import Instance
@@ -34,8 +32,3 @@ async def read_as_before(self: Instance, collection: Collection) -> ReadHandle:
             raise ConfigError(f"it waits for collection {collection.name!r}, which could not be opened yet")
         self._readers[collection.shard] = reader
     return self._readers[collection.shard]
-
-
-@bug("a replica that has not heard of a view's new query may bring the view on by the one before", (Writing, "_fence"))
-async def before_goes_on(self: Writing, view: View) -> None:
-    """Leave the shard as it is."""
