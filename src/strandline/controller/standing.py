@@ -71,12 +71,12 @@ def standing(
     ``notices``: a materialization that has one waits as its schedule says, and has said so.
     """
     found = {}
+    late = {name for name in catalog.items if frontiers.get(name, MINIMUM) <= time}
     awaited = _awaited(catalog, {name: since for name, since in going_on.items() if name not in problems})
     for name, item in catalog.items.items():
         if name in problems or isinstance(item, Timeless) or _scheduled(name, item, notices):
             continue
-        frontier = frontiers.get(name, MINIMUM)
-        if not frontier <= time:
+        if name not in late:
             continue
         if name in awaited:
             if (since := going_on[awaited[name]]) is not None:
@@ -87,8 +87,7 @@ def standing(
         elif isinstance(item, Materialization):
             found[name] = COLLECTIONS.said()
         else:
-            behind = [each for each in _read(item) if each in problems or frontiers.get(each, MINIMUM) <= time]
-            found[name] = ANOTHER.said(item=behind[0]) if behind else _why(item, problems) or UNEXPLAINED.said()
+            found[name] = _why(item, problems, late) or UNEXPLAINED.said()
     return found
 
 
@@ -124,21 +123,18 @@ def _awaited(catalog: Catalog, going_on: Mapping[str, int | None]) -> dict[str, 
     return found
 
 
-def _read(item: Item) -> Sequence[str]:
-    """Return the names of the collections that an item is computed of."""
-    return [name.lower() for name in item.imports] if isinstance(item, View) else []
-
-
 def _begun(since_ms: int) -> str:
     return BEGUN.said(since=utc_text(since_ms))
 
 
-def _why(item: Collected, problems: Mapping[str, str]) -> str:
-    """Return what else has the problem for which it stands still; empty: nothing that is known."""
+def _why(item: Collected, problems: Mapping[str, str], late: Container[str]) -> str:
+    """Return what else has the problem for which it stands still, or is ``late`` too; empty: nothing that is known."""
     if isinstance(item, Table) and (sealed := problems.get(TRANSACTIONS)):
         return UNSEALED.said(why=sealed)
     if isinstance(item, SourceTable) and item.source in problems:
         return ITS_SOURCE.said(item=item.source)
+    if isinstance(item, View):
+        return next((ANOTHER.said(item=each) for each in item.imports if each in problems or each in late), "")
     return ""
 
 

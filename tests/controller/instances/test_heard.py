@@ -120,12 +120,12 @@ def test_a_replica_that_does_not_listen_is_called_ever_more_seldom() -> None:
     async def body() -> None:
         clock, tries = HandClock(), list[int]()
 
-        async def nobody(address: str) -> NoReturn:
+        async def unreachable(address: str) -> NoReturn:
             tries.append(clock.now)
             raise Unavailable(f"{address} does not answer")
 
         known = link.Link(
-            "a:1", nobody, partial(RunningTask, clock), clock, tuple, lambda *_: None, reported=lambda: None
+            "a:1", unreachable, partial(RunningTask, clock), clock, tuple, lambda *_: None, reported=lambda: None
         )
         while len(tries) < 8:
             clock.now += 10

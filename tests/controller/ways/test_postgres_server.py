@@ -46,7 +46,7 @@ class Bank:
 
 
 def ran(*statements: str) -> Do:
-    """Return what runs statements in the database; ``WHO`` is who reads."""
+    """Return what runs statements in the database; ``WHO`` is the role that reads."""
     return lambda site: site.upstream.database.run(*(each.replace("WHO", site.upstream.role) for each in statements))
 
 

@@ -43,9 +43,7 @@ class PacedWorld(World):
         self.clock.now += ms
         now, (orders, _) = self.clock.now, self.lists
         orders.write(now - 1, (row(now, 0.5, f"at {now}"), 1))
-        self.upper = now
-        for feed in self.lists:
-            feed.seal(Frontier(now))
+        self.seal(now)
 
     def check_at(self, time: int) -> None:
         """Check law M2 by the collections themselves."""

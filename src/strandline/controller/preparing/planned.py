@@ -46,7 +46,7 @@ from strandline.plane.asked import one_by_one
 What = Literal["create", "replace", "alter", "recreate", "refused", "untried", "orphan"]
 ALL: Final = "all"
 """Instead of names: drop all that the project defines otherwise, or no longer."""
-UNTRIED: Final = "it needs what is refused here, or what no file defines that can be read"
+UNTRIED: Final = "it needs a definition that is refused here, or that may stand in a file that cannot be read"
 RATED_ROWS_MIN: Final = 1_000
 """A step that read fewer rows says nothing of how many it could read in a second."""
 

@@ -49,7 +49,7 @@ def partitions(cores: int, inputs: int) -> int:
     >>> [partitions(*each) for each in ((2, 2), (8, 2), (8, 3), (64, 3), (2, 9))]
     [1, 2, 2, 4, 1]
     """
-    return next(parts for parts in range(cores, 0, -1) if parts == 1 or parts**inputs <= cores)
+    return max(parts for parts in range(1, cores + 1) if parts**inputs <= cores)
 
 
 class Loops:

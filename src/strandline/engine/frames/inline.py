@@ -34,7 +34,7 @@ SCHEMAS_REMEMBERED: Final = 1_000
 """Of how many schemas it is remembered what their updates look like; those that were asked for last."""
 COMPARED_BYTES_MAX: Final = 4_096
 """Bytes of a value, beyond which its column has no statistics and no dictionary: both compare and copy whole values.
-Arrow stores no bound that is longer, whatever it compares."""
+Arrow compares all values, and stores no bound that is longer."""
 COPIES_MAX: Final = 100_000
 """How many rows `copied` should give: more of them are Spark's to give."""
 NEGATIVE: Final = "a row has the negative count"

@@ -1,7 +1,7 @@
 """Why an endpoint does not go on, whatever system it is: the problems that several drivers have.
 
 What is wrong with one table is in `materialize/driver.py`.  A connection knows the system and not the materialization,
-so no way out here has a command.
+so the ways out of its problems have no command.
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ IRREDUCIBLE: Final = Problem(
     "the documents with the key ({key}): {why}",
     Stopped.ENDPOINT,
     (
-        Way("remove from the collection what does not fit, and fill again", "strandline backfill {item:shell} --apply"),
+        Way("remove from the collection what does not fit, and fill again", REFILL_ALL.command),
         OTHER_OPTIONS,
     ),
 )
@@ -117,7 +117,7 @@ REDUCED_WENT: Final = Problem(
     "reduced-row-went",
     "a row with the key ({key}) was removed or changed, and only rows of an append-only collection can be reduced",
     Stopped.ENDPOINT,
-    (Way("begin anew with the rows that are left", "strandline backfill {item:shell} --apply"),),
+    (Way("begin anew with the rows that are left", REFILL_ALL.command),),
 )
 PARTED: Final = Problem(
     "key-range-parted",

@@ -104,7 +104,7 @@ class OtherFiles:
     def _before(self) -> str:
         """Say what rows of before lack if the source has got columns since; empty: it has not."""
         anew = shlex.join(["strandline", "anew", self.source.name, "--apply"])
-        lack = "what was read before it got a column has no value there; to read all of its files again"
+        lack = "rows that were read before it got a column have no value in it; to read all of its files again"
         return f" ({lack}: {anew})" if self.source.grown else ""
 
     def _untold(self, why: str) -> InvalidUsage:

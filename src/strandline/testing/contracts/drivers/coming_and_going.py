@@ -35,13 +35,12 @@ class ComingAndGoing(World):
         super().__init__(endpoint, THREE)
         self.empties = empties
         self.kept: dict[str, list[str]] = {}
-        self._every: list[Any] = self.feeds
         self._counter = 0
         self.bind((ORDERS,))
 
     def bind(self, bound: Iterable[Binding], emptied: Iterable[Binding] = ()) -> None:
         """Have these be bound, and have the tables of others be emptied."""
-        of = {feed.name: feed for feed in self._every}
+        of = {feed.name: feed for _, feed in self.collections}
         last = [*emptied]
         self.spec = MaterializationSpec(THREE.name, (*bound, *last))
         feeds: list[Any] = [of[each.collection] for each in self.spec.bindings[: len(self.spec.bindings) - len(last)]]
@@ -72,12 +71,6 @@ class ComingAndGoing(World):
         gone = [each for each, feed in zip(self.spec.bindings, self.feeds, strict=True) if isinstance(feed, NoRows)]
         self.bind(each for each in self.spec.bindings if each not in gone)
         self.kept |= {each.resource: [] for each in gone}
-
-    def write_round(self) -> None:
-        """Change all collections, whether they are bound or not."""
-        now, self.spec, self.feeds = (self.spec, self.feeds), THREE, self._every
-        super().write_round()
-        self.spec, self.feeds = now
 
     def truth(self, index: int, time: int) -> list[str]:
         """See `World.truth`: a table that is emptied has no rows."""

@@ -35,7 +35,7 @@ from strandline.materialize.protocol.fsm import QUIET_TIMES_MAX
 from strandline.materialize.protocol.spec import canonical, contents
 from strandline.materialize.protocol.task import Binding, Checkpoint, MaterializationSpec
 from strandline.testing.contracts.drivers.driver_contract import crash_once, empty_once, zombie_once
-from strandline.testing.contracts.drivers.world import KEYED, KEYED_TYPES, World, advance_through, row
+from strandline.testing.contracts.drivers.world import KEYED, World, advance_through, row
 from strandline.testing.feed import ListFeed
 from strandline.testing.simulation.crashes import Crash, CrashPlan
 
@@ -44,8 +44,8 @@ CHANGES = Binding("changes", "changes", (), KEYED, delta=True, diffs=True)
 TIMED = Binding("timed", "timed", ("k",), KEYED, delta=True, times=True, diffs=True)
 ADDED = Binding("added", "added", (), KEYED, delta=True)
 FOUR = MaterializationSpec("m", (LATEST, CHANGES, TIMED, ADDED))
-COMERS = (LATEST.resource, ADDED.resource)
-"""The views that come and go; see `ComingAndGoing`."""
+COMERS = (LATEST, ADDED)
+"""The views that come and go; see `PushedComingAndGoing`."""
 
 Row: TypeAlias = dict[str, Any]
 MakePushed: TypeAlias = "Callable[[], PushEndpointUnderTest]"
@@ -92,15 +92,14 @@ class PushWorld(World):
 
     def __init__(self, endpoint: PushEndpointUnderTest) -> None:
         self.pushing = endpoint
-        super().__init__(_Rowless(endpoint), FOUR)
         # A key's rows lie in two batches, and yet there are few of them: each is a point to crash at.
-        self.feeds = [ListFeed(each.collection, KEYED, KEYED_TYPES, batch_rows=3) for each in FOUR.bindings]
+        super().__init__(_Rowless(endpoint), FOUR, batch_rows=3)
 
     def write_round(self) -> None:
         """Insert, change, delete or leave each of a few keys; of what is only added, a row comes or two."""
         self._rounds += 1
         draw = Random(self._rounds)
-        for binding, feed in zip(self.spec.bindings, self.feeds, strict=True):
+        for binding, feed in self.collections:
             if binding.resource == ADDED.resource:
                 self._add(draw.randint(0, 2))
                 continue
@@ -116,7 +115,7 @@ class PushWorld(World):
     def write_over(self) -> None:
         """Give the one row of each collection another value; of what is only added, a row comes."""
         self._rounds += 1
-        for binding, feed in zip(self.spec.bindings, self.feeds, strict=True):
+        for binding, feed in self.collections:
             if binding.resource == ADDED.resource:
                 self._add(1)
                 continue
@@ -127,13 +126,16 @@ class PushWorld(World):
 
     def _add(self, times: int) -> None:
         if times:
-            self.feeds[FOUR.bindings.index(ADDED)].write(self.upper, (row(self._rounds % 3, 0.5, "added"), times))
+            self._feed(ADDED).write(self.upper, (row(self._rounds % 3, 0.5, "added"), times))
 
     def rows_before(self, binding: Binding, time: int) -> list[Row]:
         """Return the rows of a collection, which has one per ``k``."""
         keyed = Binding(binding.collection, binding.resource, ("k",), binding.schema)
-        (feed,) = (feed for feed in self.feeds if feed.name == binding.collection)
-        return list(contents(keyed, feed.before(time)).values())
+        return list(contents(keyed, self._feed(binding).before(time)).values())
+
+    def _feed(self, binding: Binding) -> ListFeed:
+        (found,) = (feed for _, feed in self.collections if feed.name == binding.collection)
+        return found
 
     def records(self, binding: Binding) -> list[Pushed]:
         """Return the records that come to a collection's changes."""
@@ -158,7 +160,7 @@ class PushWorld(World):
             self.check(checkpoint.time(self.spec.state_keys))
 
 
-class ComingAndGoing(PushWorld):
+class PushedComingAndGoing(PushWorld):
     """Four collections of which one is pushed at a time of those that come and go (`COMERS`), and the others always.
 
     ``empties``: what a view left in its resource is gone once one comes back to it; else its rows come there anew.
@@ -166,12 +168,9 @@ class ComingAndGoing(PushWorld):
 
     def __init__(self, endpoint: PushEndpointUnderTest, *, empties: bool) -> None:
         super().__init__(endpoint)
-        self._every = self.feeds
         self._empties = empties
-        self._skipped: dict[str, int] = {}
-        self._left: int | None = 0
         self._counter = count(1)
-        self.here = LATEST.resource
+        self.here, self.away = COMERS
         self.swap()
 
     def swap(self, *, cut_off: bool = False) -> None:
@@ -179,43 +178,29 @@ class ComingAndGoing(PushWorld):
 
         ``cut_off``: a transaction may be committed that is not at the endpoint yet, and its records still come there.
         """
-        records = {each.resource: len(distinct(self.pushing, each)) for each in FOUR.bindings}
-        left, self.here = self.here, COMERS[1 - COMERS.index(self.here)]
-        self._skipped = {self.here: 0 if self._empties else records[self.here]}
-        self._left = None if cut_off else records[left]
-        came = {each.resource: each for each in FOUR.bindings if each.resource not in COMERS}
-        (new,) = (each for each in FOUR.bindings if each.resource == self.here)
-        bound = (*came.values(), replace(new, backfill=next(self._counter)))
-        self.spec = replace(FOUR, bindings=bound)
-        of = {feed.name: feed for feed in self._every}
-        self.feeds = [of[each.collection] for each in bound]
+        self.here, self.away = self.away, self.here
+        self._skipped = 0 if self._empties else self._pushed(self.here)
+        self._left = None if cut_off else self._pushed(self.away)
+        stay = (each for each in FOUR.bindings if each not in COMERS)
+        self.spec = replace(FOUR, bindings=(*stay, replace(self.here, backfill=next(self._counter))))
+        self.feeds = [self._feed(each) for each in self.spec.bindings]
 
-    def write_round(self) -> None:
-        """Change all collections, whether they are pushed or not."""
-        now, self.spec, self.feeds = (self.spec, self.feeds), FOUR, self._every
-        super().write_round()
-        self.spec, self.feeds = now
-
-    def seal(self, upper: int) -> None:
-        """See `World.seal`: of all collections."""
-        now, self.feeds = self.feeds, self._every
-        super().seal(upper)
-        self.feeds = now
+    def _pushed(self, binding: Binding) -> int:
+        return len(distinct(self.pushing, binding))
 
     def records(self, binding: Binding) -> list[Pushed]:
-        """See `PushWorld.records`: those since its view has come."""
-        return super().records(binding)[self._skipped.get(binding.resource, 0) :]
+        """See `PushWorld.records`: of the view that has come, those since then."""
+        return super().records(binding)[self._skipped if binding.resource == self.here.resource else 0 :]
 
     def check(self, time: int) -> None:
-        """See `PushWorld.check`; what was dropped has its records, and no others."""
+        """See `PushWorld.check`; the view that was dropped has its records, and no others."""
         super().check(time)
-        (left,) = (each for each in FOUR.bindings if each.resource in COMERS and each.resource != self.here)
-        records = len(distinct(self.pushing, left))
-        self._left = records if self._left is None else self._left
-        assert records == self._left, f"{left.resource!r} is pushed on"
+        pushed = self._pushed(self.away)
+        self._left = pushed if self._left is None else self._left
+        assert pushed == self._left, f"{self.away.resource!r} is pushed on"
 
     def check_committed(self) -> None:
-        """See `PushWorld.check_committed`; what has come is judged once it was pushed."""
+        """See `PushWorld.check_committed`; the view that has come is judged once it was pushed."""
         checkpoint = self.pushing.checkpoint(self.spec.name)
         if checkpoint is not None and checkpoint.of(self.spec.bindings[-1].state_key) is not None:
             super().check_committed()
@@ -478,7 +463,7 @@ async def come_and_go(endpoint: PushEndpointUnderTest) -> None:
     Its successor finds the same views, or the other one back, while what the crash has cut off is still to be finished.
     """
     verdicts = await endpoint.driver().validate(FOUR)
-    world = ComingAndGoing(endpoint, empties=all(each.empties for each in verdicts))
+    world = PushedComingAndGoing(endpoint, empties=all(each.empties for each in verdicts))
     points = count(1, endpoint.stride)
     alive = True
     while alive:
@@ -489,7 +474,7 @@ async def come_and_go(endpoint: PushEndpointUnderTest) -> None:
     assert next(points) > 1 + 2 * endpoint.stride
 
 
-async def _come_and_go_once(world: ComingAndGoing, plan: CrashPlan, *, again: bool) -> bool:
+async def _come_and_go_once(world: PushedComingAndGoing, plan: CrashPlan, *, again: bool) -> bool:
     world.write_round()
     with suppress(Crash):
         await world.runtime(plan).advance()

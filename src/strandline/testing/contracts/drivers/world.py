@@ -82,19 +82,24 @@ class Prompt:
 
 
 class World:
-    """Collections (two, unless told), their materialization, and all durable data; runtimes start and crash."""
+    """Collections (two, unless told), their materialization, and all durable data; runtimes start and crash.
+
+    ``collections`` change, each as its binding has it; ``feeds`` are those of them that runtimes read.
+    """
 
     def __init__(
         self,
         endpoint: EndpointUnderTest,
         spec: MaterializationSpec = TWO,
         types: Mapping[str, pa.DataType] = KEYED_TYPES,
+        batch_rows: int = 1,
     ) -> None:
         self.endpoint = endpoint
         self.spec = spec
         self._versions: dict[str, list[Versioned]] = {}
         self.consensus = MemoryConsensus(self._versions)
-        self.feeds = [ListFeed(binding.collection, binding.schema, types) for binding in spec.bindings]
+        self.feeds = [ListFeed(each.collection, each.schema, types, batch_rows) for each in spec.bindings]
+        self.collections = list(zip(spec.bindings, self.feeds, strict=True))
         self.clock = HandClock()
         self.upper = 0
         self._rounds = 0
@@ -138,14 +143,14 @@ class World:
     def seal(self, upper: int) -> None:
         """Move the upper of every collection."""
         self.upper = upper
-        for feed in self.feeds:
+        for _, feed in self.collections:
             feed.seal(Frontier(upper))
 
     def write_round(self) -> None:
         """Insert, change, delete or leave each of a few keys, and seal; values are few: changes undo each other."""
         self._rounds += 1
         draw = Random(self._rounds)
-        for binding, feed in zip(self.spec.bindings, self.feeds, strict=True):
+        for binding, feed in self.collections:
             present = {each["k"]: each for each in contents(binding, feed.before(self.upper)).values()}
             for k in (None, 1, 2, 3):
                 old, new = present.get(k), draw.choice((None, "p", "q"))
@@ -158,7 +163,7 @@ class World:
     def write_over(self) -> None:
         """Give the one row of each collection another value, and seal: stored late, it replaces what is there."""
         self._rounds += 1
-        for binding, feed in zip(self.spec.bindings, self.feeds, strict=True):
+        for binding, feed in self.collections:
             for old in contents(binding, feed.before(self.upper)).values():
                 feed.write(self.upper, (old, -1))
             feed.write(self.upper, (row(9, 1.5, f"round {self._rounds}"), 1))
