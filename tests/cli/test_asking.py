@@ -99,6 +99,6 @@ def test_what_a_dropped_view_leaves_is_said_with_what_removes_it(tmp_path: Path)
     told = shown(env)
     env.close()
     text = "the rows of 'b' stay in 'b' of sqlite; ALTER MATERIALIZATION m DROP VIEW b REMOVE ROWS takes them out\n"
-    assert printed.getvalue() == "ALTER VIEWS: done\n"
+    assert printed.getvalue() == "ALTER MATERIALIZATION VIEWS: done\n"
     assert noted.getvalue() == text
     assert f"m: {text}" in told
