@@ -199,6 +199,7 @@ class SimDriver(MemoryDriver):
 
         async def fit(_: object) -> Applied:
             for binding in spec.bindings:
+                self.fits(binding)
                 if self._place.owners.get(binding.resource) != binding.state_key:
                     self._place.tables.pop(binding.resource, None)
                     self._place.owners[binding.resource] = binding.state_key
@@ -207,6 +208,9 @@ class SimDriver(MemoryDriver):
         if self._kind == CheckpointSession.kind:
             return Applied()
         return await asked(f"{self._kind}.apply", fit, (spec.name,), AT_ONCE)
+
+    def fits(self, binding: Binding) -> None:
+        """Raise if ``binding`` cannot have its table, at the moment when it would get it."""
 
     def checkpoint(self, task: str) -> Checkpoint | None:
         """Return the checkpoint that the endpoint keeps, if it does."""

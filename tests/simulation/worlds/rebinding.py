@@ -13,15 +13,14 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from enum import Enum
-from typing import Any, Final
+from typing import Final
 
 from laws.broken import require
 from strandline.errors import AsOfError, InvalidUsage
 from strandline.frontier.antichain import Frontier, join
-from strandline.materialize.driver import Applied
 from strandline.materialize.feed import Changes, Feed, NoRows
 from strandline.materialize.protocol.spec import canonical
-from strandline.materialize.protocol.task import Binding, Checkpoint, MaterializationSpec
+from strandline.materialize.protocol.task import Binding, Checkpoint
 from strandline.materialize.runtime import Task
 from strandline.materialize.splits.task import Splits
 from strandline.store.unreliable import Choose
@@ -68,12 +67,10 @@ class RebindingPlace(WatchedPlace):
 class RebindingDriver(Driver):
     """A driver that knows a later binding of a resource, as all do."""
 
-    async def apply(self, spec: MaterializationSpec, state: Any) -> Applied:
-        """See `Driver.apply`."""
-        for binding in spec.bindings:
-            held = self._place.owners.get(binding.resource)
-            binding.require_newest([] if held is None else [held])
-        return await super().apply(spec, state)
+    def fits(self, binding: Binding) -> None:
+        """See `SimDriver.fits`."""
+        held = self._place.owners.get(binding.resource)
+        binding.require_newest([] if held is None else [held])
 
 
 class GoingOn(SimFeed):
