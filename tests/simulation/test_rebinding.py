@@ -7,7 +7,7 @@ from functools import partial
 
 import pytest
 
-from planted.rebinding import BUGS, SPLIT_BUGS, Bug
+from planted.rebinding import BUGS, Bug
 from worlds.campaign import ASKED_FOR, deal, mixed
 from worlds.histories import made, must_break
 from worlds.rebinding import Is, play_rebinding, play_rebinding_splits
@@ -70,9 +70,3 @@ def test_every_law_holds_in_many_more_histories(record_property) -> None:
 def test_a_planted_bug_breaks_a_law(bug: Bug, record_property) -> None:
     """Damage: the simulation is blind to a mistake that an engineer will make."""
     must_break(bug, "rebinding", play_rebinding, LAWS, SEEDS_MAX, record_property)
-
-
-@pytest.mark.parametrize("bug", SPLIT_BUGS, ids=lambda bug: bug.name)
-def test_a_planted_bug_of_splits_breaks_a_law(bug: Bug, record_property) -> None:
-    """Damage: the simulation is blind to what one split does while another one begins anew."""
-    must_break(bug, "rebinding-splits", play_rebinding_splits, LAWS, SEEDS_MAX, record_property)

@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import asyncio
 from functools import partial
-from typing import Any
 from unittest import mock
 
 import pyarrow as pa
 import pytest
 
 from strandline.algebra.schema import Column, Schema
-from strandline.errors import FencedError, Unavailable
+from strandline.errors import Unavailable
 from strandline.frontier.antichain import Frontier
 from strandline.materialize.protocol.task import Binding, divided
 from strandline.materialize.splits.sharing import Part, Shared
 from strandline.testing.contracts.drivers.splits_contract import SplitsContract, SplitsUnderFaultsContract, SplitWorld
 from strandline.testing.contracts.drivers.world import MakeEndpoint
-from strandline.testing.endpoints import KeyValueSession, MemoryDriver, MemoryEndpoint, StagingSession
+from strandline.testing.endpoints import KeyValueSession, MemoryEndpoint, StagingSession
 from strandline.testing.feed import ListFeed
 from strandline.testing.simulation.kernel import run_sync
 
@@ -67,40 +66,3 @@ async def brought_on(endpoint: MemoryEndpoint) -> None:
     await runtime.advance()
     world.check(world.upper)
     await runtime.close()
-
-
-def test_no_split_of_an_older_runtime_commits_once_a_newer_one_applies_its_spec() -> None:
-    """Damage: rows of a binding that was are stored in a table that was emptied for the next one, and stay there."""
-    asyncio.run(fenced_as_a_whole(MemoryEndpoint(StagingSession)))
-
-
-async def fenced_as_a_whole(endpoint: MemoryEndpoint) -> None:
-    """Let an older runtime go on at the moment when a newer one applies its spec for the first of its splits."""
-    world = SplitWorld(endpoint)
-    world.splits = 3
-    older = world.runtime()
-    world.write_round()
-    await older.advance()
-    world.write_round()
-    went_on: list[bool] = []
-    apply, before = MemoryDriver.apply, held(world)
-
-    async def meanwhile(self: MemoryDriver, *arguments: Any) -> Any:
-        if not went_on:
-            went_on.append(True)
-            with pytest.raises(FencedError):
-                await older.advance()
-        return await apply(self, *arguments)
-
-    with mock.patch.object(MemoryDriver, "apply", meanwhile):
-        await (newer := world.runtime(epoch=2)).open()
-    assert went_on
-    assert held(world) == before, "a split of the older runtime has committed"
-    await newer.advance()
-    world.check(world.upper)
-    await newer.close()
-
-
-def held(world: SplitWorld) -> list[list[dict[str, Any]]]:
-    """Return the rows of each table."""
-    return [world.endpoint.rows(each.resource) for each in world.spec.bindings]

@@ -5,21 +5,15 @@ Trap: as in `planted.bugs`, these know private names on purpose.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any, Final
 
 from planted.bugs import Bug, registrar
-from strandline.materialize.log import Record, Share, peek
 from strandline.materialize.protocol import states
 from strandline.materialize.protocol.task import Checkpoint, Progress
-from strandline.materialize.splits.task import Splits
 from worlds.rebinding import RebindingWorld
 
 BUGS: Final[list[Bug]] = []
 bug = registrar(BUGS)
-SPLIT_BUGS: Final[list[Bug]] = []
-"""Those that only runtimes with splits can show."""
-split_bug = registrar(SPLIT_BUGS)
 
 
 @bug("a binding that has come since takes part in the replay of a transaction", (states.Machine, "taking_part"))
@@ -38,9 +32,3 @@ def begins_anew(self: Checkpoint, state_keys: Any, upper: int) -> Checkpoint:
 @bug("a view comes back under the counter that its table had", (RebindingWorld, "bump"))
 def same_counter(self: RebindingWorld, place: int) -> None:
     """Leave it."""
-
-
-@split_bug("each split is taken over when it applies the spec, and not all of them before", (Splits, "_fence"))
-async def one_by_one(self: Splits, layout: Sequence[Share], epoch: int) -> list[Record]:
-    """Look at the logs, and leave them to their runtimes."""
-    return [await peek(self._logs(share.log, epoch)._register) for share in layout]

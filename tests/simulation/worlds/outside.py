@@ -328,6 +328,12 @@ class StagedSession(SimSession, StagingSession):
         applies = isinstance(message, Acknowledge) and self.state.get("staged") is not None
         return applies or isinstance(message, Load | StartCommit)
 
+    def apply_staged(self, name: str) -> None:
+        """Store the rows that were staged, but those of a table that holds another binding's by now."""
+        for binding, rows in self.place.staged[name]:
+            if self.place.owners.get(binding.resource, binding.state_key) == binding.state_key:
+                self.place.store(binding, rows.to_pylist())
+
 
 class DirectSession(SimSession, KeyValueSession):
     """Pattern 2: rows are written as they come, one by one; a crash leaves some of them."""

@@ -30,7 +30,7 @@ from typing import TypeAlias
 from strandline.errors import FencedError
 from strandline.materialize.driver import Driver, JoinsStates
 from strandline.materialize.feed import Feed, complete
-from strandline.materialize.log import FIRST_OPENED, Record, RecoveryLog, Share
+from strandline.materialize.log import FIRST_OPENED, RecoveryLog, Share
 from strandline.materialize.protocol.greatest import joined
 from strandline.materialize.protocol.task import (
     NOTHING,
@@ -200,7 +200,6 @@ class Splits:
         except HasSplitsError:
             layout, epoch = self._log.record.layout, self._log.record.opened
             if tuple(share.range for share in layout) == divided(self._spec.splits):
-                await self._fence(layout, epoch)
                 await self._parts(self._spec, layout, epoch)
             if WHOLE in self._tasks or not self._begun():
                 await self._join(layout, epoch)
@@ -208,7 +207,7 @@ class Splits:
 
     async def _join(self, layout: Sequence[Share], epoch: int) -> None:
         """Settle all splits, and let the task go on whole."""
-        records = await self._fence(layout, epoch)
+        records = [await self._logs(share.log, epoch).open() for share in layout]
         checkpoints = [record.progress.checkpoint for record in records]
         begun = tuple(b for b in self._spec.bindings if all(each.of(b.state_key) is not None for each in checkpoints))
         # If all begin anew, the sessions do nothing but finish what was staged and is not applied.
@@ -227,14 +226,6 @@ class Splits:
             (), Progress(checkpoint, checkpoint), state, joined([record.greatest for record in settled])
         )
         await self._whole().open()
-
-    async def _fence(self, layout: Sequence[Share], epoch: int) -> list[Record]:
-        """Take over the logs of all splits; return their records.
-
-        Before any of them applies the spec, which may empty a table: what a split of an older runtime commits after
-        that, by the binding that was, would stay there.
-        """
-        return [await self._logs(share.log, epoch).open() for share in layout]
 
     async def _divide(self, whole: Task) -> None:
         """Settle the task, and let its splits go on."""
