@@ -7,9 +7,9 @@ A query may keep the columns of the one before, so that history, indexes and end
 what reads the view follows at the same time.  What waits to be put in place is taken back now and then.
 
 The laws are those of views, said of each query for the times that are its own.  K2: what goes on is, at each time, what
-one of its queries says, and no later time is of an earlier query.  Y1: a tick that has put a query in place ends at a
-time that is of it, and that has come if all is well.  Y2: once all is well, nothing waits to be put in place, and each
-view is of its last query.
+one of its queries says, and no later time is of an earlier query.  Y1: a query is put in place once it has come as far
+as the one before, and the tick that does so ends at a time that is of it.  Y2: once all is well, nothing waits to be
+put in place, and each view is of its last query.
 """
 
 from __future__ import annotations
@@ -63,11 +63,20 @@ class Remembering(Observer):
     def __init__(self, *given: Any) -> None:
         super().__init__(*given)
         self._was: dict[str, list[Wanted]] = defaultdict(list)
+        self._placed: dict[str, str] = {}
+        self.stood: dict[int, dict[str, int]] = defaultdict(dict)
+        """By the epoch of a controller: how far the views had come that its tick may put other queries in place of."""
 
     def told(self, key: str) -> None:
         """Take note of a catalog that is durable."""
         if key == KEY:
-            for view in run_sync(self.catalog()).of_kind(View):
+            catalog = run_sync(self.catalog())
+            for view in catalog.of_kind(View):
+                if self._placed.get(view.name, view.shard) != view.shard:
+                    now, least = run_sync(self.collected(view)), self.stood[catalog.epoch].get(view.name.lower(), 0)
+                    come = 0 if now is None else now.upper
+                    require("Y1", come >= least, f"{view.name} is in place at {come}, and was at {least} before")
+                self._placed[view.name] = view.shard
                 wanted, known = meant(view.name, view.sql), self._was[view.shard]
                 if known[-1:] != [wanted]:
                     known.append(wanted)
@@ -242,8 +251,10 @@ class Replacing(Controller):
     async def _ticked(self, core: Core, tick: Coroutine[Any, Any, T]) -> T:
         """See `Instance._ticked`.  Y1."""
         world, before = self.world, {view.name: view for view in core.catalog.of_kind(View)}
-        stood = {each.replaces: await self._stands(core, each.replaces) for each in successors(core.catalog)}
-        last = core.health.time  # of the tick before; what had not come as far may be late again
+        if core.health.time is not None:
+            stood = {each.replaces: await self._stands(core, each.replaces) for each in successors(core.catalog)}
+            last = core.health.time + 1
+            world.observer.stood[core.require_writing().epoch] = {name: min(to, last) for name, to in stood.items()}
         found = await super()._ticked(core, tick)
         catalog = await world.observer.catalog()
         if catalog.epoch != core.require_writing().epoch:
@@ -253,12 +264,6 @@ class Replacing(Controller):
             if was is None or (was.sql, was.shard) == (view.sql, view.shard):
                 continue
             world.marks["replaced: goes on" if was.shard == view.shard else "replaced: anew"] += 1
-            if was.shard != view.shard and not core.health.problems():
-                now = await world.observer.collected(view)
-                upper = stood.get(view.name.lower(), 0)
-                least = found + 1 if last is not None and upper > last else min(found + 1, upper)
-                there = now is not None and least <= now.upper
-                require("Y1", there, f"{view.name} is in place at {found}, and has not come to {least}")
             world.marks["replaced: read at once"] += await world.observer.newest("Y1", view, found)
         return found
 
