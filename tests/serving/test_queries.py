@@ -207,10 +207,15 @@ def compiled(spark: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[S
 @pytest.mark.slow
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("shape", SHAPES)
-def test_the_processor_is_free_soon_after_a_query_is_ended(compiled: Serving, spark: Any, shape: str, way: str) -> None:
+def test_the_processor_is_free_soon_after_a_query_is_ended(
+    compiled: Serving, spark: Any, shape: str, way: str, record_property
+) -> None:
     """Damage: a shape of query that cannot be interrupted."""
     RESTED.clear()
     WAYS[way](compiled, spark, SHAPES[shape])
+    record_property(
+        "FIGURE", f"queries.free.{shape}.{way} {max(RESTED):.1f} <5 {'pass' if max(RESTED) < 5 else 'miss'}"
+    )
     assert max(RESTED) < 5
     (jvm,) = [each for each in psutil.Process().children(recursive=True) if "java" in each.name()]
 
@@ -228,7 +233,7 @@ def test_ctrl_c_ends_a_command_within_two_seconds(served: Serving, spark: Any) -
     with command(served, "query", ENDLESS) as process, asked(served, spark, process.wait):
         begun = monotonic()
         process.send_signal(signal.SIGINT)
-        assert process.wait(60) == 1
+        assert process.wait(60) == 128 + signal.SIGINT
         assert monotonic() - begun < 2
 
 
