@@ -30,7 +30,7 @@ SHAPES: Final = {
     "one-sided join": "SELECT count(b.id) n FROM range(1000000) a LEFT JOIN range(1000000) b ON hash(a.id, b.id) = 7",
     "full join": "SELECT count(*) AS n FROM range(300000) a FULL JOIN range(300000) b ON a.id * b.id = 7",
     "join by few keys": "SELECT count(*) AS n FROM range(3000000) a JOIN range(3000000) b ON a.id % 3 = b.id % 3",
-    "NOT IN": "SELECT count(*) AS n FROM range(900000) WHERE id + 0.5 NOT IN (SELECT id FROM range(900000))",
+    "NOT IN": "SELECT count(*) n FROM range(900000) WHERE (id + 0.5, id / 3) NOT IN (SELECT id, id FROM range(900000))",
     "EXISTS": "SELECT count(*) n FROM range(900000) a WHERE EXISTS (SELECT 1 FROM range(900000) b WHERE a.id < -b.id)",
     "regex": "SELECT count(*) AS n FROM range(1000000000) WHERE repeat(CAST(id AS STRING), 9) RLIKE '(1+2+3*)+4$'",
     "long expression": f"SELECT sum({' + '.join(f'hash(id, {n}) % 7' for n in range(60))}) AS n FROM range(9999999999)",  # noqa: S608 - constants

@@ -50,6 +50,7 @@ class Leaves:
         self._array = context._gateway.new_array  # noqa: SLF001
         self._sessions = jvm.org.apache.spark.sql.classic.SparkSession
         self._json = jvm.com.fasterxml.jackson.databind.ObjectMapper()
+        self._file = jvm.java.io.File
         self._rdd = jvm.org.apache.spark.api.java.JavaRDD
         self._read = jvm.PythonRDD.readRDDFromFile
         spark = jvm.org.apache.spark
@@ -139,8 +140,11 @@ class Leaves:
         )
         self._tasks.setTaskContext(task)
         try:
-            # One call for all of it: each look into a list of the JVM is a call.
-            found = json.loads(self._json.writeValueAsString(self._as_java(whole.iterator(partition, task))))
+            # One call for all of it: each look into a list of the JVM is a call.  A file, because an answer of Py4J is
+            # copied and searched several times on either side: of a long text that takes seconds.
+            with tempfile.NamedTemporaryFile(prefix="strandline-", suffix=".json") as file:
+                self._json.writeValue(self._file(file.name), self._as_java(whole.iterator(partition, task)))
+                found = json.load(file)
         finally:
             task.markTaskCompleted(self._none())
             memory.cleanUpAllAllocatedMemory()
