@@ -37,9 +37,14 @@ class Place:
         self.write(FILES)
         assembly = list_assembly(HandClock(1_000), CountingIds(), MemoryBlob(), MemoryConsensus())
         self.core = run_sync(Core.open(assembly, Config(), Mode.FULL))
-        project = load(root)
-        self.apply(project)
-        self._following = Following(project, self._say)
+        self.follow()
+
+    def follow(self) -> Applied:
+        """Apply the project as it is now, as far as that can be, and follow it from then on."""
+        project = load(self.root)
+        applied = self.apply(project, whole=False)
+        self._following = Following(project, self._say, applied)
+        return applied
 
     def write(self, files: Mapping[str, str]) -> None:
         """Write files of the project."""
@@ -113,6 +118,16 @@ def test_of_a_definition_that_was_refused_nothing_is_said_when_it_goes(place: Pl
     assert event == "not applied"
     (place.root / "views/bad.sql").unlink()
     assert place.looked() == []
+
+
+def test_what_was_refused_at_the_start_is_not_said_again_until_its_file_changes(place: Place) -> None:
+    """Damage: the log of a promotion says each refusal twice, as if it were two; or of a correction nothing."""
+    place.write({"views/bad.sql": "CREATE MATERIALIZED VIEW bad AS SELECT k FROM nothing"})
+    (refused,) = place.follow().refused
+    assert place.looked() == []
+    place.write({"views/bad.sql": "CREATE MATERIALIZED VIEW bad AS SELECT  k FROM nothing"})
+    ((event, what),) = place.looked()
+    assert (event, what.partition(" (at")[0]) == ("not applied", refused.partition(" (at")[0])
 
 
 def test_what_reads_a_definition_that_goes_is_named(place: Place) -> None:

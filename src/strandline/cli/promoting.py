@@ -97,6 +97,7 @@ def promote(opener: Opener, root: Path, *, force: bool, timeout: float, output: 
     output.result(document, f"promoted in {seconds:.1f} s: generation {generation} writes now")
 
 
+REFUSED: Final = "strandline: nothing has changed: correct what is refused above, and apply again"
 _SIGNS: Final = {
     "create": "+",
     "replace": "~",
@@ -124,7 +125,7 @@ def plan(opener: Opener, root: Path, *, drop: Sequence[str], output: Output) -> 
     with env, noted(f"planning {len(project.definitions)} definitions", output, far=_far(env, root, apply=False)):
         found = env.deploy(root.absolute(), drop=drop)
     output.result(found, "\n".join(_planned(found, drop)))
-    return Exit.FAILED if any(each["what"] == "refused" for each in found["changes"]) else Exit.OK
+    return Exit.FAILED if _is_refused(found) else Exit.OK
 
 
 def apply(
@@ -137,15 +138,17 @@ def apply(
     with noted("opening the location", output):
         opened = opener.changing(opener.place(root), whole=False)
     with opened as env:
-        with noted("planning", output, far=_far(env, root, apply=False)):
-            found = env.deploy(root.absolute(), drop=drop)
         if not output.json:
+            with noted("planning", output, far=_far(env, root, apply=False)):
+                found = env.deploy(root.absolute(), drop=drop)
             output.result(found, "\n".join(_planned(found, drop)))
-        named = ", ".join(f"{each['kind']} {each['name']}" for each in found["drops"])
-        wrong = any(each["what"] == "refused" for each in found["changes"])
-        if named and not drop and not wrong and ask is not None and ask(f"drop {named}, and all that they hold?"):
-            drop = [each["name"] for each in found["drops"]]
-        with noted(f"applying {len(found['changes'])} changes", output, far=_far(env, root, apply=True)):
+            if _is_refused(found):  # each reason stands there already
+                output.note(REFUSED)
+                return Exit.FAILED
+            named = ", ".join(f"{each['kind']} {each['name']}" for each in found["drops"])
+            if named and not drop and ask is not None and ask(f"drop {named}, and all that they hold?"):
+                drop = [each["name"] for each in found["drops"]]
+        with noted("applying the project", output, far=_far(env, root, apply=True)):
             done = env.deploy(root.absolute(), apply=True, drop=drop)
     changed = [*(f"created {name}" for name in done["created"]), *(f"replacing {name}" for name in done["replaced"])]
     changed += [f"later, once views are replaced: {name}" for name in done["later"]]
@@ -154,6 +157,11 @@ def apply(
     for why in done["refused"]:
         output.note(f"strandline: {why}")
     return Exit.FAILED if done["refused"] else Exit.OK
+
+
+def _is_refused(found: Mapping[str, Any]) -> bool:
+    """Return whether anything in a plan is wrong: then none of it is applied."""
+    return any(each["what"] == "refused" for each in found["changes"])
 
 
 def _planned(found: Mapping[str, Any], drop: Sequence[str]) -> Iterator[str]:

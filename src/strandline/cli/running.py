@@ -110,7 +110,7 @@ def going_on(
         report.applied(applied.created, applied.replaced)
         for why in applied.refused:
             report.say("not applied", what=why)
-        following = Following(project, report.say, applied.later)
+        following = Following(project, report.say, applied)
         report.follow, report.waits = partial(following.look, env), partial(following.waits, env)
         if wanted.once:
             return _ticks(env, wanted, stop, report, lambda _: None)

@@ -8,7 +8,7 @@ be applied is logged once for each change, with what to do: a definition that di
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from collections.abc import Set as AbstractSet
 from pathlib import Path
 from typing import Final, Protocol, TypeAlias
@@ -38,14 +38,15 @@ class Applying(Protocol):
 
 
 class Following:
-    """The files of a project that was applied as ``project``; ``say`` logs an event with its facts.
+    """The files of a project that was ``applied`` as ``project``; ``say`` logs an event with its facts.
 
-    The first looks find what has changed since the project was read, which is before Spark was started.  ``later``:
-    what waits for views to be replaced; the look that finds them in place applies the project again.
+    The first looks find what has changed since the project was read, which is before Spark was started; what was
+    refused then was said then.  The look that finds views in place which `Applied.later` waits for applies it again.
     """
 
-    def __init__(self, project: Project, say: Callable[..., object], later: Sequence[str] = ()) -> None:
-        self._later = later
+    def __init__(self, project: Project, say: Callable[..., object], applied: Applied) -> None:
+        self._later = applied.later
+        self._refused = applied.refused
         self._project = project
         self._say = say
         self._applied: Files = ()
@@ -74,8 +75,10 @@ class Following:
             self._say("applied", created=",".join(applied.created))
         if applied.replaced:
             self._say("replacing", views=",".join(applied.replaced))
-        for why in (*applied.refused, *_left(self._project, project, self._lacks)):
+        refused = [why for why in applied.refused if why not in self._refused]
+        for why in (*refused, *_left(self._project, project, self._lacks)):
             self._say("not applied", what=why)
+        self._refused = ()  # of a file that is changed again and is still wrong, that is said again
         self._project = project
         made = {name.lower() for name in (*applied.created, *applied.kept, *applied.replaced, *applied.later)}
         self._lacks = frozenset(each.statement.name.lower() for each in project.definitions) - made
