@@ -22,6 +22,7 @@ from strandline.cli.terminal.exits import Exit
 from strandline.cli.terminal.lasting import lasting, noted
 from strandline.cli.terminal.output import Output
 from strandline.cli.terminal.reporting import Report
+from strandline.controller.location.catalog import Catalog
 from strandline.errors import (
     ConfigError,
     CorruptionError,
@@ -55,7 +56,6 @@ class Ticking:
             "notices": {},
             "waiting": {},
             "replaced": {},
-            "evolved": {},
         }
 
 
@@ -85,7 +85,9 @@ class Opening:
     def __init__(self, phase: str, *, signalled: bool) -> None:
         self._phase, self._signalled = phase, signalled
         apply, tick = partial(self._met, "apply"), partial(self._met, "tick")
-        self._env = SimpleNamespace(watch=print, overdue=print, beginnings=tuple, apply=apply, tick=tick, config=None)
+        self._env = SimpleNamespace(
+            watch=print, overdue=print, beginnings=tuple, apply=apply, tick=tick, catalog=Catalog(), config=None
+        )
 
     @contextmanager
     def writing(self, *_: object, **__: object) -> Iterator[SimpleNamespace]:
@@ -136,7 +138,9 @@ def test_after_a_promotion_what_cannot_be_applied_is_said_and_the_rest_goes_on(
     def tick(**_: object) -> int:
         raise FencedError("enough of it")
 
-    env = SimpleNamespace(watch=print, overdue=print, beginnings=tuple, apply=apply, tick=tick, written_by=str)
+    env = SimpleNamespace(
+        watch=print, overdue=print, beginnings=tuple, apply=apply, tick=tick, catalog=Catalog(), written_by=str
+    )
     wanted = Wanted(once=True, until=None, take_over=False, tick_ms=1)
     project = cast("Any", SimpleNamespace(root=tmp_path, resolved=None, location="data", definitions=()))
     for promoted in (0.0, None):
@@ -148,14 +152,15 @@ def test_after_a_promotion_what_cannot_be_applied_is_said_and_the_rest_goes_on(
     assert "m.yml: 'b' has no key" in capsys.readouterr().err
 
 
-def test_columns_that_came_by_themselves_are_said_once(capsys: pytest.CaptureFixture[str]) -> None:
-    """Damage: a source gets columns without a word, or each tick says so again."""
-    report = Report(Output(json=False))
-    quiet = Ticking(ConfigError("")).progress()
-    for columns in (["a int"], ["a int"], ["a int", "b string"]):
-        report.looked({**quiet, "evolved": {"s": columns}})
-    said = [line.partition("event=")[2] for line in capsys.readouterr().err.splitlines()]
-    assert said == ['evolved of=s columns="a int"', 'evolved of=s columns="b string"']
+def test_each_tick_says_what_was_adopted_meanwhile() -> None:
+    """Damage: `run --once` ends without a word of the columns that its only tick has added."""
+    said: list[str] = []
+    report, env = Report(Output(json=True)), Ticking(Unavailable("not raised"))
+    env.errors.clear()
+    report.adopted = lambda: said.append("adopted")
+    wanted = Wanted(once=True, until=None, take_over=False, tick_ms=1)
+    assert _ticks(cast("Any", env), wanted, Stop(), report, lambda _: None) is Exit.OK
+    assert said == ["adopted"]
 
 
 def test_what_a_stop_interrupted_is_no_failure_of_run_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -247,7 +252,7 @@ def test_what_several_items_lack_is_one_line(capsys: pytest.CaptureFixture[str])
             lines.append((event, facts))
 
     report = Heard(Output(json=False))
-    quiet: dict[str, Any] = {"steps": {}, "sources": {}, "notices": {}, "waiting": {}, "replaced": {}, "evolved": {}}
+    quiet: dict[str, Any] = {"steps": {}, "sources": {}, "notices": {}, "waiting": {}, "replaced": {}}
     lacking = "the configuration refers to the environment variable 'SHOP_PASSWORD', which is not set"
     problems = dict.fromkeys(["shop", "reports", "archive"], lacking)
     waits = "it waits for its source 'shop', which has a problem"
@@ -273,7 +278,7 @@ def test_a_problem_a_wait_and_a_notice_are_said_once_and_by_their_words() -> Non
             lines.append((event, facts))
 
     report = Heard(Output(json=False))
-    quiet: dict[str, Any] = {"steps": {}, "sources": {}, "replaced": {}, "evolved": {}, "problems": {}}
+    quiet: dict[str, Any] = {"steps": {}, "sources": {}, "replaced": {}, "problems": {}}
     column = "upstream has columns that are not read: `x` INT"
     looked = {**quiet, "notices": {"shop": [column]}, "waiting": {"v": "it waits for what was begun for it at noon"}}
     report.looked(looked)

@@ -37,6 +37,7 @@ from strandline.cli.terminal.reporting import Report, reporting
 from strandline.client import Environment
 from strandline.controller.defining.project.files import resolved
 from strandline.controller.defining.project.settings import Project
+from strandline.controller.observing.adopted import adopted
 from strandline.engine.session.start import spark_is_gone
 from strandline.errors import ExecutorsGone, FencedError, StoreError, Unavailable
 from strandline.serving import Door
@@ -106,12 +107,13 @@ def going_on(
     report.beginnings = env.beginnings
     try:
         with report.starting(f"the {len(project.definitions)} definitions of the project"):
+            before = env.catalog
             applied = env.apply(project, whole=promoted is None)  # if this process ended now, none would write
-        report.applied(applied.created, applied.replaced)
+        following = Following(env, project, report.say, applied)
+        report.applied(applied.created, adopted(before, env.catalog))
         for why in applied.refused:
             report.say("not applied", what=why)
-        following = Following(project, report.say, applied)
-        report.follow, report.waits = partial(following.look, env), partial(following.waits, env)
+        report.follow, report.waits, report.adopted = following.look, following.waits, following.say_adopted
         if wanted.once:
             return _ticks(env, wanted, stop, report, lambda _: None)
         return _served(env, project, wanted, stop, report)
