@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from strandline.cli.running import Stop, Wanted, going_on, until_stopped
 from strandline.cli.terminal.exits import Exit
-from strandline.cli.terminal.lasting import noted, stage
+from strandline.cli.terminal.lasting import changing, noted, stage
 from strandline.cli.terminal.opening import Asked, Opener
 from strandline.cli.terminal.output import Output
 from strandline.cli.terminal.reporting import reporting
@@ -135,9 +135,7 @@ def apply(
 
     ``drop``: what may be dropped, by name, or ``all``.  ``ask``: asks a person whether to; None: there is no terminal.
     """
-    with noted("opening the location", output):
-        opened = opener.changing(opener.place(root), whole=False)
-    with opened as env:
+    with changing(opener, opener.place(root), output, whole=False) as env:
         if not output.json:
             with noted("planning", output, far=_far(env, root, apply=False)):
                 found = env.deploy(root.absolute(), drop=drop)

@@ -563,8 +563,8 @@ class Environment:
         return self._run(housekeeping.release(self._core))
 
     def written_by(self) -> str | None:
-        """Return the holder that writes the location, unless it is known to be dead; None if there is none."""
-        return self._run(housekeeping.written_by(self._core))
+        """Return the holder that writes the location, unless it is known to be dead.  It waits for no other call."""
+        return self._access.wait(housekeeping.written_by(self._core))
 
     # ---- inside ------------------------------------------------------------------------------------------------------
 

@@ -49,8 +49,8 @@ def adopted(before: Catalog, after: Catalog) -> Iterator[Adopted]:
     if after is before:
         return
     was, now = _items(before), _items(after)
-    moved = {name: now[to].name for name in was.keys() - now.keys() if (to := _renamed(was[name], was, now))}
-    anew = {name for name in was.keys() & now.keys() if _is_another(was[name], now[name], before)}
+    moved = {name: now[to].name for name in sorted(was.keys() - now.keys()) if (to := _renamed(was[name], was, now))}
+    anew = {name for name in sorted(was.keys() & now.keys()) if _is_another(was[name], now[name], before)}
     if dropped := [item.name for name, item in was.items() if (name not in now or name in anew) and name not in moved]:
         yield Adopted("applied", {"dropped": ",".join(dropped)})
     come = [item.name for name, item in now.items() if name not in was or name in anew]
@@ -77,7 +77,7 @@ def _renamed(item: Item, was: Mapping[str, Item], now: Mapping[str, Item]) -> st
     """Return the name, in lower case, that a table has now which is no longer called as before; empty: it is gone."""
     if not isinstance(item, Table):
         return ""
-    return next((name for name in now.keys() - was.keys() if getattr(now[name], "shard", "") == item.shard), "")
+    return next((name for name in sorted(now.keys() - was.keys()) if getattr(now[name], "shard", "") == item.shard), "")
 
 
 def _is_another(before: Item, after: Item, catalog: Catalog) -> bool:
