@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Final
 
@@ -33,7 +34,9 @@ def prepare(opener: Opener, project: Project, wanted: Wanted, output: Output) ->
 
 
 def _prepare(opener: Opener, project: Project, wanted: Wanted, output: Output, stop: Stop) -> Exit:
-    with opener.preparing(project, tick_ms=wanted.tick_ms) as version:
+    with ExitStack() as opened:
+        with noted("opening the location", output), stop.giving_up():
+            version = opened.enter_context(opener.preparing(project, tick_ms=wanted.tick_ms))
         env, begun = None, 0.0
         while env is None:  # a promotion may be withdrawn before it is begun
             try:
