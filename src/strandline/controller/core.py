@@ -261,7 +261,7 @@ class Core:
         await self.acknowledged.read()
         if self.writing is not None:
             return self.parted(self.health.problems(), self.writing.running.report().notices)
-        return self.parted(await self.health.published(), await self.health.noticed())
+        return self.parted(await self.health.published(), await self.health.last_notices())
 
     def parted(self, problems: Mapping[str, str], notices: Mapping[str, Sequence[str]]) -> words.States:
         """Part what was met, from memory alone, as `words.states` does; what is acknowledged is left out."""
