@@ -7,6 +7,7 @@
     ├── InvalidUsage            the calling code is wrong: fix the call
     ├── ConfigError             the machine or the configuration is wrong: the operator must act
     │   ├── NothingStored       the location or its consensus is not there yet
+    │   ├── Held                another process writes the location, or is about to: wait for it, or stop it
     │   └── ExecutorsGone       Spark has no executor and gets none: start the process again, or mend the cluster
     ├── DefinitionError         the SQL of a definition is wrong: its author must fix it (has a position if known)
     │   └── RepeatedColumn      two of its columns have one name
@@ -67,6 +68,10 @@ class ExecutorsGone(ConfigError):
 
 class NothingStored(ConfigError):
     """The store that must exist does not exist; the open created nothing."""
+
+
+class Held(ConfigError):
+    """A living process of this machine holds the location, or opens it; the message names the process."""
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ import pytest
 from deployed import Deployed
 
 from strandline.cli import main
+from strandline.cli.promoting import REFUSED
 from strandline.cli.terminal.exits import Exit
 from strandline.cli.terminal.opening import Opener
 
@@ -55,10 +56,23 @@ def test_a_plan_with_mistakes_says_them_all_and_ends_with_status_1(
     said = capsys.readouterr().out
     assert "did you mean 'header'? (at line 2, column 42)" in said
     assert "views/many.sql: expected a query, found 'SELEKT' (at line 1, column 34)" in said
-    assert main(["apply", *command[1:], "--drop", "all"]) == Exit.FAILED
+
+
+def test_apply_says_each_refusal_once(deployed: Deployed, capsys: pytest.CaptureFixture[str]) -> None:
+    """Damage: its reader looks for the difference between two long sentences that are the same."""
+    deployed.edit("sources/s.sql", "header", "headr")
+    deployed.edit("views/many.sql", "SELECT", "SELEKT")
+    command = ["apply", "--project", str(deployed.root), "--drop", "all"]
+    assert main(command) == Exit.FAILED
     told = capsys.readouterr()
-    assert "nothing has changed" in told.out
-    assert "strandline: sources/s.sql: " in told.err
+    for reason in ("did you mean 'header'? (at line 2, column 42)", "views/many.sql: expected a query, found 'SELEKT'"):
+        assert (told.out + told.err).count(reason) == 1
+    assert told.err == f"{REFUSED}\n"
+    assert main([*command, "--json"]) == Exit.FAILED
+    told = capsys.readouterr()
+    (document,) = map(msgspec.json.decode, told.out.splitlines())
+    assert document["created"] == []
+    assert told.err.count("views/many.sql: ") == 1
 
 
 def test_names_of_what_is_dropped_are_given_one_by_one(deployed: Deployed, capsys: pytest.CaptureFixture[str]) -> None:

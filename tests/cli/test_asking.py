@@ -43,7 +43,7 @@ class Opened:
         """There is no project, but for the place of one."""
         return SimpleNamespace(root=root)
 
-    def reading(self, *_: object) -> Any:
+    def reading(self, *_: object, **__: object) -> Any:
         """Return it, and leave it open."""
         return nullcontext(self.env)
 

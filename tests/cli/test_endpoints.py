@@ -52,11 +52,7 @@ class Openers:
     def project(self, root: Path) -> Path:
         return root
 
-    def writing(self, project: Path) -> Openers:
-        self.opened.append("writing")
-        return self
-
-    def changing(self, project: Path) -> Openers:
+    def changing(self, project: Path, note: object, *, whole: bool) -> Openers:
         self.opened.append("changing")
         return self
 
@@ -110,7 +106,7 @@ class Syncing(Openers):
         return 7
 
 
-@pytest.mark.parametrize(("writer", "opened"), [("host-1", ["reading"]), (None, ["reading", "writing"])])
+@pytest.mark.parametrize(("writer", "opened"), [("host-1", ["reading"]), (None, ["reading", "changing"])])
 def test_a_sync_is_done_by_the_process_that_writes_or_else_here(
     writer: str | None, opened: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -17,11 +17,12 @@ from lost_bridge import refused_by_the_jvm
 
 from strandline import console
 from strandline.cli import running
-from strandline.cli.running import FINISHING, Stop, Wanted, _ticks, run, until_stopped
+from strandline.cli.running import Stop, Wanted, _ticks, run, until_stopped
 from strandline.cli.terminal.exits import Exit
 from strandline.cli.terminal.lasting import lasting, noted
 from strandline.cli.terminal.output import Output
 from strandline.cli.terminal.reporting import Report
+from strandline.controller.location.catalog import Catalog
 from strandline.errors import (
     ConfigError,
     CorruptionError,
@@ -32,6 +33,8 @@ from strandline.errors import (
     StrandlineError,
     Unavailable,
 )
+
+PATIENCE_S = 120.0
 
 
 class Ticking:
@@ -55,7 +58,6 @@ class Ticking:
             "notices": {},
             "waiting": {},
             "replaced": {},
-            "evolved": {},
         }
 
 
@@ -85,7 +87,9 @@ class Opening:
     def __init__(self, phase: str, *, signalled: bool) -> None:
         self._phase, self._signalled = phase, signalled
         apply, tick = partial(self._met, "apply"), partial(self._met, "tick")
-        self._env = SimpleNamespace(watch=print, overdue=print, beginnings=tuple, apply=apply, tick=tick, config=None)
+        self._env = SimpleNamespace(
+            watch=print, overdue=print, beginnings=tuple, apply=apply, tick=tick, catalog=Catalog(), config=None
+        )
 
     @contextmanager
     def writing(self, *_: object, **__: object) -> Iterator[SimpleNamespace]:
@@ -136,7 +140,9 @@ def test_after_a_promotion_what_cannot_be_applied_is_said_and_the_rest_goes_on(
     def tick(**_: object) -> int:
         raise FencedError("enough of it")
 
-    env = SimpleNamespace(watch=print, overdue=print, beginnings=tuple, apply=apply, tick=tick, written_by=str)
+    env = SimpleNamespace(
+        watch=print, overdue=print, beginnings=tuple, apply=apply, tick=tick, catalog=Catalog(), written_by=str
+    )
     wanted = Wanted(once=True, until=None, take_over=False, tick_ms=1)
     project = cast("Any", SimpleNamespace(root=tmp_path, resolved=None, location="data", definitions=()))
     for promoted in (0.0, None):
@@ -148,14 +154,15 @@ def test_after_a_promotion_what_cannot_be_applied_is_said_and_the_rest_goes_on(
     assert "m.yml: 'b' has no key" in capsys.readouterr().err
 
 
-def test_columns_that_came_by_themselves_are_said_once(capsys: pytest.CaptureFixture[str]) -> None:
-    """Damage: a source gets columns without a word, or each tick says so again."""
-    report = Report(Output(json=False))
-    quiet = Ticking(ConfigError("")).progress()
-    for columns in (["a int"], ["a int"], ["a int", "b string"]):
-        report.looked({**quiet, "evolved": {"s": columns}})
-    said = [line.partition("event=")[2] for line in capsys.readouterr().err.splitlines()]
-    assert said == ['evolved of=s columns="a int"', 'evolved of=s columns="b string"']
+def test_each_tick_says_what_was_adopted_meanwhile() -> None:
+    """Damage: `run --once` ends without a word of the columns that its only tick has added."""
+    said: list[str] = []
+    report, env = Report(Output(json=True)), Ticking(Unavailable("not raised"))
+    env.errors.clear()
+    report.adopted = lambda: said.append("adopted")
+    wanted = Wanted(once=True, until=None, take_over=False, tick_ms=1)
+    assert _ticks(cast("Any", env), wanted, Stop(), report, lambda _: None) is Exit.OK
+    assert said == ["adopted"]
 
 
 def test_what_a_stop_interrupted_is_no_failure_of_run_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -172,33 +179,94 @@ def test_what_a_stop_interrupted_is_no_failure_of_run_once(monkeypatch: pytest.M
     assert _ticks(cast("Any", env), wanted, stop, Report(Output(json=True)), lambda _: None) is Exit.OK
 
 
-def test_the_first_ctrl_c_says_what_a_second_one_does() -> None:
+@pytest.mark.parametrize(
+    ("number", "line"),
+    [
+        (signal.SIGINT, "strandline: SIGINT: finishing; press again to stop now"),
+        (signal.SIGTERM, "strandline: SIGTERM: finishing"),
+    ],
+)
+def test_a_signal_is_acknowledged_while_whatever_is_done_goes_on(
+    number: signal.Signals, line: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Damage: who presses it again, as nothing seems to happen, ends the process without a word."""
     said: list[str] = []
+    again = threading.Event()
+
+    def note(text: str) -> None:
+        said.append(text)
+        if len(said) == 2:
+            again.set()
 
     def interrupted(stop: Stop) -> Exit:
-        signal.raise_signal(signal.SIGINT)
+        signal.raise_signal(number)
         assert stop.asked
-        assert signal.getsignal(signal.SIGINT) is signal.SIG_DFL, "the second one ends it at once"
+        assert signal.getsignal(number) is signal.SIG_DFL, "the second one ends it at once"
+        assert again.wait(PATIENCE_S), "it says how long it takes"
         return Exit.OK
 
-    before = signal.getsignal(signal.SIGINT)
-    assert until_stopped(interrupted, said.append) is Exit.OK
-    assert said == [FINISHING]
-    assert "press again to stop now" in FINISHING
-    assert signal.getsignal(signal.SIGINT) is before
+    monkeypatch.setattr(running, "SAYS_S", 0.01)
+    before = signal.getsignal(number)
+    assert until_stopped(interrupted, note) is Exit.OK
+    assert said[0] == line
+    assert said[1].endswith(": finishing: 0 s so far")
+    assert signal.getsignal(number) is before
 
 
-def test_a_supervisor_gets_no_line_about_keys() -> None:
-    """Damage: a log says at each deployment what to press."""
+def test_a_signal_that_comes_while_a_line_is_written_is_acknowledged_after_it() -> None:
+    """Damage: of two lines at once Python writes one, and Ctrl-C seems not to be heard."""
     said: list[str] = []
+    writing = threading.Lock()
 
-    def terminated(stop: Stop) -> Exit:
+    def note(text: str) -> None:
+        with writing:
+            said.append(text)
+
+    def interrupted(stop: Stop) -> Exit:
+        with writing:
+            signal.raise_signal(signal.SIGINT)
+        return Exit.OK
+
+    assert until_stopped(interrupted, note) is Exit.OK
+    assert said == ["strandline: SIGINT: finishing; press again to stop now"]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_what_is_only_being_opened_is_given_up(number: signal.Signals) -> None:
+    """Damage: Ctrl-C in the first minute waits until Spark has started and the whole project is applied."""
+    closed: list[str] = []
+
+    def opening(stop: Stop) -> Exit:
+        threading.Timer(0.05, os.kill, (os.getpid(), number)).start()
+        try:
+            with stop.giving_up():
+                raise AssertionError(f"it was not given up: {threading.Event().wait(PATIENCE_S)}")
+        finally:
+            closed.append("closed")
+
+    assert until_stopped(opening, print) is Exit.OK
+    assert closed == ["closed"]
+
+
+def test_what_is_to_be_opened_after_a_signal_is_not() -> None:
+    """Damage: a process that was told to end starts Spark first."""
+
+    def asked(stop: Stop) -> Exit:
         signal.raise_signal(signal.SIGTERM)
-        return Exit.OK if stop.asked else Exit.FAILED
+        with stop.giving_up():
+            raise AssertionError("it is opened")
 
-    assert until_stopped(terminated, said.append) is Exit.OK
-    assert said == []
+    assert until_stopped(asked, print) is Exit.OK
+
+
+def test_an_interrupt_that_no_signal_sent_is_raised() -> None:
+    """Damage: a fault that looks like Ctrl-C ends a service as if all was well."""
+
+    def fails(_: Stop) -> Exit:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        until_stopped(fails, print)
 
 
 @pytest.mark.parametrize("asked", [True, False])
@@ -247,7 +315,7 @@ def test_what_several_items_lack_is_one_line(capsys: pytest.CaptureFixture[str])
             lines.append((event, facts))
 
     report = Heard(Output(json=False))
-    quiet: dict[str, Any] = {"steps": {}, "sources": {}, "notices": {}, "waiting": {}, "replaced": {}, "evolved": {}}
+    quiet: dict[str, Any] = {"steps": {}, "sources": {}, "notices": {}, "waiting": {}, "replaced": {}}
     lacking = "the configuration refers to the environment variable 'SHOP_PASSWORD', which is not set"
     problems = dict.fromkeys(["shop", "reports", "archive"], lacking)
     waits = "it waits for its source 'shop', which has a problem"
@@ -273,7 +341,7 @@ def test_a_problem_a_wait_and_a_notice_are_said_once_and_by_their_words() -> Non
             lines.append((event, facts))
 
     report = Heard(Output(json=False))
-    quiet: dict[str, Any] = {"steps": {}, "sources": {}, "replaced": {}, "evolved": {}, "problems": {}}
+    quiet: dict[str, Any] = {"steps": {}, "sources": {}, "replaced": {}, "problems": {}}
     column = "upstream has columns that are not read: `x` INT"
     looked = {**quiet, "notices": {"shop": [column]}, "waiting": {"v": "it waits for what was begun for it at noon"}}
     report.looked(looked)

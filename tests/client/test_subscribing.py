@@ -325,6 +325,22 @@ def test_an_environment_that_holds_nothing_cannot_subscribe_and_one_that_reads_t
     asyncio.run(body())
 
 
+def test_a_name_that_nothing_has_is_refused_with_candidates_in_each_process() -> None:
+    """Damage: a mistyped name is taken for a query, and the answer says where queries can be subscribed to."""
+
+    async def body() -> None:
+        async with site() as (core, place):
+            await tick(core, place, 0)
+            reading = await Core.open(core.assembly, Config(), Mode.READ)
+            await reading.look()
+            for each in (core, reading):
+                with pytest.raises(DefinitionError, match="^there is no collection 'total'; did you mean 'totals'"):
+                    await Subscription.open(each, "total", None, None)
+            await reading.close()
+
+    asyncio.run(body())
+
+
 def taken(events: Any, count: int) -> Sequence[Event]:
     """Return the next events."""
     return [next(events) for _ in range(count)]

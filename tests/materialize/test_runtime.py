@@ -344,6 +344,33 @@ def test_apply_is_repeated_until_it_has_no_state(rounds: int, monkeypatch: pytes
     asyncio.run(body())
 
 
+def test_what_was_done_to_tables_is_said_until_they_are_filled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Damage: of a table that was filled long ago `status` says for ever that it is filled from the start."""
+    world = world_of()
+
+    async def apply(self: MemoryDriver, spec: Any, state: Any) -> Applied:
+        return Applied("table 't' is filled from the start")
+
+    monkeypatch.setattr(MemoryDriver, "apply", apply)
+
+    async def body() -> None:
+        runtime = world.runtime()
+        await runtime.open()
+        said = runtime.status.applied
+        assert said == ("table 't' is filled from the start",)
+        world.seal(2)
+        assert runtime.status.applied == said
+        while runtime.status.position < 2:
+            await runtime.advance()
+        await runtime.settle()
+        assert runtime.status.applied == ()
+        again = world.runtime(epoch=2)  # nothing is filled by opening it anew, so nothing is over
+        await again.open()
+        assert again.status.applied == said
+
+    asyncio.run(body())
+
+
 def test_a_driver_that_breaks_the_protocol_is_stopped() -> None:
     """Damage: unrequested rows count as an answer."""
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -19,7 +20,7 @@ from strandline.cli import benching
 from strandline.cli.terminal.ending import ended_by_interrupts
 from strandline.cli.terminal.exits import TRACEBACK_VARIABLE, Exit, exit_of, sentence, wants_traceback
 from strandline.cli.terminal.moments import moment_option
-from strandline.cli.terminal.opening import Opener
+from strandline.cli.terminal.opening import WAIT_S, Opener
 from strandline.cli.terminal.output import Output, printable
 
 if TYPE_CHECKING:
@@ -77,9 +78,8 @@ def main(arguments: Sequence[str] | None = None, *, spark: SparkSession | None =
         sys.stderr.write(f"strandline: {printable(sentence(error))}\n")
         return exit_of(error)
     finally:
-        if before is None:
-            os.environ.pop(TRACEBACK_VARIABLE, None)
-        else:
+        os.environ.pop(TRACEBACK_VARIABLE, None)
+        if before is not None:
             os.environ[TRACEBACK_VARIABLE] = before
     return Exit.OK
 
@@ -94,10 +94,12 @@ def with_debug(
         bool, typer.Option("--version", help="Show which Strandline, Python, PySpark and Java are here.")
     ] = False,
     json: Annotated[bool, typer.Option("--json", help="With --version: print it as a JSON document.")] = False,
+    wait: Annotated[float, typer.Option(metavar="S", min=0, help="How long a change waits for a writer.")] = WAIT_S,
 ) -> None:
     """Keep SQL views exactly right on Spark, and push them exactly once into the systems people read from."""
     if debug:
         os.environ[TRACEBACK_VARIABLE] = "1"
+    context.obj = replace(_opener(context), wait_s=wait)
     if version:
         from strandline.cli.doctor import versions
 

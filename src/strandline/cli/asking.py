@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import closing, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from strandline.algebra.readable import readable
 from strandline.cli.terminal import watching
 from strandline.cli.terminal.exits import Exit
+from strandline.cli.terminal.lasting import changing, noted
 from strandline.cli.terminal.opening import Asked, Opener
 from strandline.cli.terminal.output import Output, outcome, rows_document, rows_table, table
 from strandline.cli.terminal.standing import left, left_out, parts, stands_still, waiting, written_by
@@ -62,7 +63,7 @@ def query(
 
 def queries(opener: Opener, root: Path, output: Output) -> None:
     """Print the queries that the process that writes the location answers now."""
-    with _serving(opener, root) as env:
+    with _serving(opener, root, output.note) as env:
         found = env.queries()
     if not found and not output.json:
         output.note("no query is answered now")
@@ -83,7 +84,7 @@ def queries(opener: Opener, root: Path, output: Output) -> None:
 
 def cancel(opener: Opener, root: Path, number: int, output: Output) -> None:
     """Cancel a query of the process that writes the location.  Raises `InvalidUsage` if none has this number."""
-    with _serving(opener, root) as env:
+    with _serving(opener, root, output.note) as env:
         if not env.cancel_query(number):
             raise InvalidUsage(
                 f"no query has the number {number} now: `strandline queries` lists those that are answered"
@@ -106,10 +107,10 @@ def acknowledge(opener: Opener, root: Path, name: str | None, output: Output, *,
     output.result(found, "\n".join(f"acknowledged: {each}" for each in said) or none)
 
 
-def _serving(opener: Opener, root: Path) -> RemoteEnvironment:
+def _serving(opener: Opener, root: Path, note: Callable[[str], object]) -> RemoteEnvironment:
     """Connect to the process that writes the location.  Raises `ConfigError` if none serves there."""
     project = opener.place(root)
-    found = opener.living(project)
+    found = opener.awaited(lambda: opener.living(project), note)
     if found is None:
         raise ConfigError(
             f"no process serves {project.location}, so no query is answered there: start `strandline run`"
@@ -172,7 +173,7 @@ def script(opener: Opener, root: Path, file: Path, output: Output) -> None:
     if not parsed:
         output.note(f"there is no statement in {str(file)!r}")
         return
-    with opener.changing(project) if writes else opener.reading(project, output.note) as env:
+    with changing(opener, project, output) if writes else opener.reading(project, output.note) as env:
         transaction: Transaction | RemoteTransaction | None = None
         for each, statement in parsed:
             match statement:
@@ -189,7 +190,8 @@ def script(opener: Opener, root: Path, file: Path, output: Output) -> None:
                 case _ if transaction is not None:
                     transaction.execute(statement)
                 case _:
-                    time = env.execute(each) if isinstance(env, RemoteEnvironment) else env.execute(statement)
+                    with noted(_short(each), output):
+                        time = env.execute(each) if isinstance(env, RemoteEnvironment) else env.execute(statement)
                     replaces = isinstance(statement, statements.CreateView) and statement.replaces
                     _said(type(statement).__name__, time, output, replaces=replaces)
                     if isinstance(statement, AlterMaterializationViews):

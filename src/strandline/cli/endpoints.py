@@ -13,6 +13,7 @@ from typing import Any, Final
 
 import msgspec
 
+from strandline.cli.terminal.lasting import changing
 from strandline.cli.terminal.opening import Opener
 from strandline.cli.terminal.output import Output
 from strandline.errors import ConfigError, InvalidUsage
@@ -31,7 +32,7 @@ NUMBER: Final = "{n}"
 def backfill(opener: Opener, root: Path, name: str, collection: str | None, output: Output, *, apply: bool) -> None:
     """Print what refilling tables would do; with ``apply`` do it."""
     project = opener.project(root)
-    with opener.changing(project) if apply else opener.looking(project) as env:
+    with changing(opener, project, output) if apply else opener.looking(project) as env:
         done = env.backfill(name, collection, apply=apply)
     lines = [
         f"{each['table']}: filled again from the start of {each['collection']} (backfill {each['backfill']})"
@@ -49,7 +50,7 @@ def sync(opener: Opener, root: Path, name: str, timeout: float, output: Output) 
         position = env.sync_now(name, timeout) if env.written_by() is not None else None
     if position is None:
         output.note("no process is running this environment: the endpoint is brought there by this one")
-        with opener.writing(project) as env:
+        with changing(opener, project, output) as env:
             position = env.sync_now(name, timeout)
     output.result({"name": name, "position": position}, f"{name}: all before {position} is there")
 

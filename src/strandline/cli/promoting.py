@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Final
 
 from strandline.cli.running import Stop, Wanted, going_on, until_stopped
 from strandline.cli.terminal.exits import Exit
-from strandline.cli.terminal.lasting import noted, stage
+from strandline.cli.terminal.lasting import changing, noted, stage
 from strandline.cli.terminal.opening import Asked, Opener
 from strandline.cli.terminal.output import Output
 from strandline.cli.terminal.reporting import reporting
@@ -33,7 +34,9 @@ def prepare(opener: Opener, project: Project, wanted: Wanted, output: Output) ->
 
 
 def _prepare(opener: Opener, project: Project, wanted: Wanted, output: Output, stop: Stop) -> Exit:
-    with opener.preparing(project, tick_ms=wanted.tick_ms) as version:
+    with ExitStack() as opened:
+        with noted("opening the location", output), stop.giving_up():
+            version = opened.enter_context(opener.preparing(project, tick_ms=wanted.tick_ms))
         env, begun = None, 0.0
         while env is None:  # a promotion may be withdrawn before it is begun
             try:
@@ -97,6 +100,7 @@ def promote(opener: Opener, root: Path, *, force: bool, timeout: float, output: 
     output.result(document, f"promoted in {seconds:.1f} s: generation {generation} writes now")
 
 
+REFUSED: Final = "strandline: nothing has changed: correct what is refused above, and apply again"
 _SIGNS: Final = {
     "create": "+",
     "replace": "~",
@@ -124,7 +128,7 @@ def plan(opener: Opener, root: Path, *, drop: Sequence[str], output: Output) -> 
     with env, noted(f"planning {len(project.definitions)} definitions", output, far=_far(env, root, apply=False)):
         found = env.deploy(root.absolute(), drop=drop)
     output.result(found, "\n".join(_planned(found, drop)))
-    return Exit.FAILED if any(each["what"] == "refused" for each in found["changes"]) else Exit.OK
+    return Exit.FAILED if _is_refused(found) else Exit.OK
 
 
 def apply(
@@ -134,18 +138,18 @@ def apply(
 
     ``drop``: what may be dropped, by name, or ``all``.  ``ask``: asks a person whether to; None: there is no terminal.
     """
-    with noted("opening the location", output):
-        opened = opener.changing(opener.place(root), whole=False)
-    with opened as env:
-        with noted("planning", output, far=_far(env, root, apply=False)):
-            found = env.deploy(root.absolute(), drop=drop)
+    with changing(opener, opener.place(root), output, whole=False) as env:
         if not output.json:
+            with noted("planning", output, far=_far(env, root, apply=False)):
+                found = env.deploy(root.absolute(), drop=drop)
             output.result(found, "\n".join(_planned(found, drop)))
-        named = ", ".join(f"{each['kind']} {each['name']}" for each in found["drops"])
-        wrong = any(each["what"] == "refused" for each in found["changes"])
-        if named and not drop and not wrong and ask is not None and ask(f"drop {named}, and all that they hold?"):
-            drop = [each["name"] for each in found["drops"]]
-        with noted(f"applying {len(found['changes'])} changes", output, far=_far(env, root, apply=True)):
+            if _is_refused(found):  # each reason stands there already
+                output.note(REFUSED)
+                return Exit.FAILED
+            named = ", ".join(f"{each['kind']} {each['name']}" for each in found["drops"])
+            if named and not drop and ask is not None and ask(f"drop {named}, and all that they hold?"):
+                drop = [each["name"] for each in found["drops"]]
+        with noted("applying the project", output, far=_far(env, root, apply=True)):
             done = env.deploy(root.absolute(), apply=True, drop=drop)
     changed = [*(f"created {name}" for name in done["created"]), *(f"replacing {name}" for name in done["replaced"])]
     changed += [f"later, once views are replaced: {name}" for name in done["later"]]
@@ -154,6 +158,11 @@ def apply(
     for why in done["refused"]:
         output.note(f"strandline: {why}")
     return Exit.FAILED if done["refused"] else Exit.OK
+
+
+def _is_refused(found: Mapping[str, Any]) -> bool:
+    """Return whether anything in a plan is wrong: then none of it is applied."""
+    return any(each["what"] == "refused" for each in found["changes"])
 
 
 def _planned(found: Mapping[str, Any], drop: Sequence[str]) -> Iterator[str]:

@@ -5,8 +5,9 @@ snapshot, an endpoint that is silent.  These go on beside the ticks, and everyth
 nothing is new, one tick in five is made.  What is reported is the time at which everything is complete that has no
 problem; what takes very long has one, which says so.
 
-After SIGTERM or SIGINT the current tick finishes, then the environment is closed: status 0.  A supervisor may send the
-signal to Spark's JVM too.  Then the tick cannot finish and is given up: status 0 as well, whichever of the two ends
+SIGTERM or SIGINT is acknowledged at once, in a line.  The current tick finishes, then the environment is closed: status
+0.  What is only being opened is given up: nothing was changed there.  A supervisor may send the signal to Spark's JVM
+too.  Then the tick cannot finish and is given up: status 0 as well, whichever of the two ends
 first.  A second signal ends the process at once, which is as safe as a SIGKILL: the next `run` continues from the
 durable state.  If another environment takes over, this one names it and ends with status 4.
 
@@ -26,25 +27,31 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
+from queue import SimpleQueue
 from types import FrameType
 from typing import Final
 
 from strandline.cli.terminal.exits import Exit
 from strandline.cli.terminal.following import Following
+from strandline.cli.terminal.lasting import SAYS_S
 from strandline.cli.terminal.opening import Opener
 from strandline.cli.terminal.output import Output
 from strandline.cli.terminal.reporting import Report, reporting
 from strandline.client import Environment
 from strandline.controller.defining.project.files import resolved
 from strandline.controller.defining.project.settings import Project
+from strandline.controller.observing.adopted import adopted
 from strandline.engine.session.start import spark_is_gone
 from strandline.errors import ExecutorsGone, FencedError, StoreError, Unavailable
+from strandline.instance.carriers.exchange import start_thread
 from strandline.serving import Door
 from strandline.serving import serve as served
 
 IDLE_TICKS_MAX: Final = 4
 """So many ticks are left out in a row where nothing is new: the next says that all is complete as it was."""
-FINISHING: Final = "strandline: finishing; press again to stop now"
+FINISHING: Final = "strandline: {signal}: finishing"
+AGAIN: Final = "; press again to stop now"
+"""For a person at a terminal."""
 SIGNAL_SECONDS_MAX: Final = 5.0
 """How much later than Spark's JVM this process may get the signal that ended it."""
 
@@ -70,12 +77,16 @@ def run(opener: Opener, project: Project, wanted: Wanted, output: Output) -> Exi
 def until_stopped(call: Callable[[Stop], Exit], note: Callable[[str], object]) -> Exit:
     """Make a call that ends when a signal says stop, and return its status; also if the signal ended Spark first.
 
-    ``note`` tells a person at a terminal, who has pressed Ctrl-C, that this takes a moment.
+    ``note`` is told that the signal was heard, and how long it takes to end.
     """
     stop = Stop(note)
     with stop.listening():
         try:
             return call(stop)
+        except KeyboardInterrupt:
+            if not stop.asked:
+                raise
+            return Exit.OK  # it was being opened
         except ExecutorsGone:
             if not stop.asked:
                 raise
@@ -91,7 +102,7 @@ def until_stopped(call: Callable[[Stop], Exit], note: Callable[[str], object]) -
 
 def _run(opener: Opener, project: Project, wanted: Wanted, output: Output, stop: Stop) -> Exit:
     with reporting(project, output) as report, ExitStack() as opened:
-        with report.starting(f"Spark, and the location {project.location}"):
+        with report.starting(f"Spark, and the location {project.location}"), stop.giving_up():
             env = opened.enter_context(opener.writing(project, take_over=wanted.take_over, tick_ms=wanted.tick_ms))
         return going_on(env, project, wanted, report, stop)
 
@@ -106,12 +117,13 @@ def going_on(
     report.beginnings = env.beginnings
     try:
         with report.starting(f"the {len(project.definitions)} definitions of the project"):
+            before = env.catalog
             applied = env.apply(project, whole=promoted is None)  # if this process ended now, none would write
-        report.applied(applied.created, applied.replaced)
+        following = Following(env, project, report.say, applied)
+        report.applied(applied.created, adopted(before, env.catalog))
         for why in applied.refused:
             report.say("not applied", what=why)
-        following = Following(project, report.say, applied.later)
-        report.follow, report.waits = partial(following.look, env), partial(following.waits, env)
+        report.follow, report.waits, report.adopted = following.look, following.waits, following.say_adopted
         if wanted.once:
             return _ticks(env, wanted, stop, report, lambda _: None)
         return _served(env, project, wanted, stop, report)
@@ -142,7 +154,9 @@ def serve(opener: Opener, project: Project, listen: str, output: Output) -> Exit
     """
 
     def listening(stop: Stop) -> Exit:
-        with opener.replicating(project, listen) as replica:
+        with ExitStack() as opened:
+            with stop.giving_up():
+                replica = opened.enter_context(opener.replicating(project, listen))
             output.log("listening", at=replica.address)
             while not stop.asked:
                 replica.require_running()
@@ -202,6 +216,8 @@ class Stop:
         self._event = threading.Event()
         self._awake = threading.Event()
         self._note = note
+        self._heard = SimpleQueue[int]()
+        self._gives_up = False
 
     @property
     def asked(self) -> bool:
@@ -222,22 +238,52 @@ class Stop:
         self._awake.set()
 
     @contextmanager
+    def giving_up(self) -> Iterator[None]:
+        """Break off what is done inside as soon as a stop is requested.  Raises KeyboardInterrupt then."""
+        self._gives_up = True
+        try:
+            self._refuse()
+            yield
+        finally:
+            self._gives_up = False
+        self._refuse()  # Python drops what a handler raises in a finalizer
+
+    def _refuse(self) -> None:
+        if self.asked:
+            raise KeyboardInterrupt
+
+    @contextmanager
     def listening(self) -> Iterator[None]:
         """Handle SIGTERM and SIGINT."""
         if threading.current_thread() is not threading.main_thread():
             yield  # only the main thread may handle signals; in another thread, the caller handles them
             return
+        over = threading.Event()
+        acknowledged = start_thread(partial(self._acknowledge, over), "stopping")
         before = {each: signal.signal(each, self._ask) for each in (signal.SIGTERM, signal.SIGINT)}
         try:
             yield
         finally:
             for each, handler in before.items():
                 signal.signal(each, handler)
+            over.set()
+            self._heard.put(0)
+            acknowledged.wait(SAYS_S)
 
     def _ask(self, number: int, frame: FrameType | None) -> None:
         self._event.set()
         self._awake.set()
+        self._heard.put(number)  # a line may be under way in this thread, which could not begin another one
         signal.signal(number, signal.SIG_DFL)
-        if number == signal.SIGINT:
-            with suppress(RuntimeError, OSError):  # the signal came while a line was written, or the terminal is gone
-                self._note(FINISHING)
+        if self._gives_up:
+            raise KeyboardInterrupt
+
+    def _acknowledge(self, over: threading.Event) -> None:
+        """Say that a signal was heard, and again while the process has not ended."""
+        if (number := self._heard.get()) == 0:
+            return
+        said, begun = FINISHING.format(signal=signal.Signals(number).name), time.monotonic()
+        with suppress(OSError, ValueError):  # the terminal is gone
+            self._note(said + (AGAIN if number == signal.SIGINT else ""))
+            while not over.wait(SAYS_S):
+                self._note(f"{said}: {time.monotonic() - begun:.0f} s so far")

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from strandline.cli.terminal.exits import Exit
+from strandline.cli.terminal.lasting import changing
 from strandline.cli.terminal.opening import Opener
 from strandline.cli.terminal.output import Output
 from strandline.instance.error_half import described
@@ -16,7 +17,7 @@ from strandline.instance.error_half import described
 def skip(opener: Opener, root: Path, name: str, as_of: int | None, output: Output, *, apply: bool) -> None:
     """Print the undecodable records of a source; with ``apply`` dismiss them."""
     project = opener.place(root)
-    with opener.changing(project) if apply else opener.reading(project, output.note) as env:
+    with changing(opener, project, output) if apply else opener.reading(project, output.note) as env:
         found = env.skip(name, as_of, apply=apply)
     output.result(found, "\n".join(_lines(found)))
 
@@ -26,7 +27,7 @@ def skip_files(
 ) -> None:
     """Say what it is that a source goes on without files; with ``apply`` have it do so."""
     project = opener.place(root)
-    with opener.changing(project) if apply else opener.reading(project, output.note) as env:
+    with changing(opener, project, output) if apply else opener.reading(project, output.note) as env:
         if withdraw:
             done = [env.withdraw(name, files, apply=apply)]
         else:
@@ -47,7 +48,7 @@ def skip_files(
 def anew(opener: Opener, root: Path, name: str, output: Output, *, apply: bool) -> None:
     """Print the statements that define an item again, with all that reads it; with ``apply`` do them."""
     project = opener.place(root)
-    with opener.changing(project) if apply else opener.reading(project, output.note) as env:
+    with changing(opener, project, output) if apply else opener.reading(project, output.note) as env:
         found = env.anew(name, apply=apply)
     script = "".join(f"{each};\n" for each in found["statements"])
     if apply:
@@ -58,7 +59,7 @@ def anew(opener: Opener, root: Path, name: str, output: Output, *, apply: bool) 
 
 def retry(opener: Opener, root: Path, name: str, output: Output) -> Exit:
     """Open a source anew, and print how it stands after that."""
-    with opener.changing(opener.place(root)) as env:
+    with changing(opener, opener.place(root), output) as env:
         found = env.retry(name)
     source, problem = found["source"], found["problem"]
     said = f"{source} goes on" if problem is None else f"{source} was opened anew, and still has a problem: {problem}"

@@ -41,9 +41,9 @@ from strandline.controller.holding import Hold
 from strandline.controller.language import arguments, statements
 from strandline.controller.language.altering import Alter
 from strandline.controller.language.showing import Show, Subscribe
+from strandline.controller.location.catalog import Catalog
 from strandline.controller.location.config import Config
 from strandline.controller.location.items import Collected, Item, Materialization, View, kind_of
-from strandline.controller.location.version import successors
 from strandline.controller.observing import figures
 from strandline.controller.observing.acknowledging import acknowledge
 from strandline.controller.preparing.deploying import deploy, deployment, foreseen
@@ -93,9 +93,9 @@ class Environment:
         return self._core.config
 
     @property
-    def replacing(self) -> bool:
-        """Whether a view is to be replaced by a query that has not caught up yet."""
-        return bool(successors(self._core.catalog))
+    def catalog(self) -> Catalog:
+        """What is defined at its location, as this process knows it."""
+        return self._core.catalog
 
     @property
     def directory(self) -> Path | None:
@@ -563,8 +563,8 @@ class Environment:
         return self._run(housekeeping.release(self._core))
 
     def written_by(self) -> str | None:
-        """Return the holder that writes the location, unless it is known to be dead; None if there is none."""
-        return self._run(housekeeping.written_by(self._core))
+        """Return the holder that writes the location, unless it is known to be dead.  It waits for no other call."""
+        return self._access.wait(housekeeping.written_by(self._core))
 
     # ---- inside ------------------------------------------------------------------------------------------------------
 

@@ -12,8 +12,10 @@ process dies before, when the location is opened for writing again.
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import AsyncGenerator, Iterator
 from contextlib import AsyncExitStack, aclosing, suppress
+from typing import Final
 
 from msgspec.structs import replace
 
@@ -30,6 +32,9 @@ from strandline.errors import AsOfError, InvalidUsage
 from strandline.frontier.antichain import Frontier, as_time, meet
 from strandline.persist.handles.contents import Contents
 from strandline.persist.handles.read import ReadHandle
+
+_NAME: Final = re.compile(r"[^\s()]+")
+"""What is a name and no query, which has a blank or a parenthesis."""
 
 
 class Subscription:
@@ -60,6 +65,8 @@ class Subscription:
             raise InvalidUsage("a subscription holds what it is to read, and this environment holds nothing")
         if core.catalog.find(what) is None:
             naming.refuse(what, "a subscription cannot follow")
+            if _NAME.fullmatch(what.strip()):
+                core.catalog.collection(what)  # which is not there: this says what may have been meant
         async with AsyncExitStack() as held:
             name = what if core.catalog.find(what) is not None else await _view(core, what, as_of, held)
             reader = await core.readers.lasting(name, held)

@@ -39,8 +39,8 @@ class Care(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Way:
-    """A way to bring a stage on.
+class Strategy:
+    """A strategy by which a stage is brought on.
 
     By its inputs' changes in the whole window; or ``narrow``: in its first time of change alone, everything read added
     up before anything is evaluated; or ``anew``: from its inputs' contents at that time.
@@ -56,24 +56,24 @@ class Way:
         return not (self.narrow or self.anew)
 
 
-_ANEW: Final = tuple(Way(care, anew=True) for care in Care)
+_ANEW: Final = tuple(Strategy(care, anew=True) for care in Care)
 _ON: Final = {
-    Care.PLAIN: (Way(Care.PLAIN), Way(Care.PLAIN, narrow=True), Way(Care.ROWS, narrow=True), *_ANEW[2:]),
-    Care.ROWS: (Way(Care.ROWS, narrow=True), *_ANEW[2:]),
+    Care.PLAIN: (Strategy(Care.PLAIN), Strategy(Care.PLAIN, narrow=True), Strategy(Care.ROWS, narrow=True), *_ANEW[2:]),
+    Care.ROWS: (Strategy(Care.ROWS, narrow=True), *_ANEW[2:]),
     Care.WHOLE: _ANEW,
 }
 _REBUILT: Final = {Care.PLAIN: _ANEW, Care.ROWS: _ANEW[1:], Care.WHOLE: _ANEW}
 
 
-def ways(care: Care, *, rebuild: bool = False, anew: bool = False) -> tuple[Way, ...]:
-    """Return the ways to bring on a stage in ``care``, each for when those before it fail; the last cannot.
+def strategies(care: Care, *, rebuild: bool = False, anew: bool = False) -> tuple[Strategy, ...]:
+    """Return the strategies to bring on a stage in ``care``, each for when those before it fail; the last cannot.
 
     ``rebuild``: it is computed anew in any case.  ``anew``: to compute it anew is
     cheaper, so this comes first (in plain care).
 
-    >>> [way.care.name for way in ways(Care.PLAIN)]
+    >>> [each.care.name for each in strategies(Care.PLAIN)]
     ['PLAIN', 'PLAIN', 'ROWS', 'WHOLE']
-    >>> [way.anew for way in ways(Care.ROWS)]
+    >>> [each.anew for each in strategies(Care.ROWS)]
     [False, True]
     """
     return (_ANEW[:1] if anew else ()) + (_REBUILT if rebuild else _ON)[care]

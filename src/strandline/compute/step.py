@@ -25,7 +25,7 @@ from typing import Final, TypeAlias
 
 from msgspec.structs import replace
 
-from strandline.compute.care import Care, Way, care_of, ways, whole_error
+from strandline.compute.care import Care, Strategy, care_of, strategies, whole_error
 from strandline.compute.costs import Costs
 from strandline.compute.lookups import Access
 from strandline.compute.rules.phase import Phase, Window, frame, source
@@ -62,7 +62,7 @@ class Draft:
 
     writing: Writing
     rows_read: int
-    way: Way
+    way: Strategy
     delta: Rows | None = None
     follows: tuple[Draft, ...] = ()
 
@@ -252,7 +252,7 @@ class StageRun:
             begin = await self._begin(meet((upper, self.known())))
             if begin is None or begin.rebuild or await self._care() is not Care.PLAIN:
                 return None
-            way, lower, end = ways(Care.PLAIN)[0], begin.time, begin.end
+            way, lower, end = strategies(Care.PLAIN)[0], begin.time, begin.end
             if not (await self._seen(lower, end)).small or await self._prefers_anew(lower, end):
                 return None
             delta, rows_read = await self._changed(way, lower, end)
@@ -296,7 +296,7 @@ class StageRun:
         follows = tuple(read.values())
         rows_read = sum(draft.rows_read for draft in follows)
         self._how = Done(rows_read, "small")
-        return None if writing is None else Draft(writing, rows_read, ways(Care.PLAIN)[0], follows=follows)
+        return None if writing is None else Draft(writing, rows_read, strategies(Care.PLAIN)[0], follows=follows)
 
     def _may_follow(self, upper: Frontier, read: Mapping[str, Draft]) -> bool:
         """Return whether the stage stands where ``read`` begin, and these are all that changes up to ``upper``."""
@@ -332,7 +332,7 @@ class StageRun:
             raise
 
     async def _bring(self, known: Frontier, drafted: tuple[Draft, Staged | BaseException | None] | None) -> Done | None:
-        failed: set[Way] = set()
+        failed: set[Strategy] = set()
         done: Done | None = None
         how: Done | None = None
         if drafted is not None:
@@ -342,7 +342,7 @@ class StageRun:
         while (begin := await self._begin(known)) is not None:
             care = await self._care()
             anew = care is Care.PLAIN and not begin.rebuild and await self._prefers_anew(begin.time, begin.end)
-            possible = ways(care, rebuild=begin.rebuild, anew=anew)
+            possible = strategies(care, rebuild=begin.rebuild, anew=anew)
             way = next((way for way in possible if way not in failed), possible[-1])
             if failed or care is not Care.PLAIN:
                 self._failed = begin.end
@@ -447,7 +447,7 @@ class StageRun:
         for reader in self._inputs.values():
             reader.require(max(0, time))
 
-    async def _go(self, way: Way, begin: _Begin) -> int:
+    async def _go(self, way: Strategy, begin: _Begin) -> int:
         """Bring the shard on, to the window's end or less; return how many input updates were read."""
         if begin.rebuild:
             return await self._anew(way.care, begin.time)
@@ -489,13 +489,13 @@ class StageRun:
         read = {name: await self._engine.read(replace(wanted[source(name)[0]], net=net)) for name in plans.frames}
         return await self._evaluated(plans, read, time, inherited)
 
-    async def _change(self, way: Way, lower: int, upper: int) -> int:
+    async def _change(self, way: Strategy, lower: int, upper: int) -> int:
         """Append what the inputs' changes in the window come to."""
         delta, rows_read = await self._changed(way, lower, upper)
         await self._advance(delta, upper, small=rows_read <= SMALL_ROWS_MAX)
         return rows_read
 
-    async def _changed(self, way: Way, lower: int, upper: int) -> tuple[Updates, int]:
+    async def _changed(self, way: Strategy, lower: int, upper: int) -> tuple[Updates, int]:
         """Return what the inputs' changes in the window come to, and how many these are."""
         seen = await self._seen(lower, upper)
         changed = frozenset(name for name, counts in seen.counts.items() if counts)

@@ -32,7 +32,7 @@ from strandline.controller.location.catalog import KEY, Catalog, CatalogStore, H
 from strandline.controller.location.config import Config, Mode
 from strandline.controller.location.items import Collected, Item, Materialization, SourceTable, Table, View, kind_of
 from strandline.controller.location.oracle import Oracle
-from strandline.controller.location.tenure import Claim, abandon, admit
+from strandline.controller.location.tenure import OPENING, Claim, Opening, abandon, admit
 from strandline.controller.location.version import Versions
 from strandline.controller.readers import Readers
 from strandline.controller.retention import RELEASING, Retention
@@ -93,6 +93,7 @@ class Core:
         self.versions = Versions(assembly.clock, assembly.ids, client.consensus, catalogs)
         self._syncs = Syncs(assembly.clock, assembly.ids, client.consensus)
         self.acknowledged = Acknowledged(assembly.clock, assembly.ids, client.consensus)
+        self.opening = Opening(assembly.clock, assembly.ids, client.consensus, assembly.processes)
         self._answers = Register(ANSWERS, assembly.clock, assembly.ids, client.consensus)
         self._claimed: tuple[int, Holder] | None = None  # the generation that the catalog may say is this environment's
 
@@ -121,8 +122,10 @@ class Core:
         catalogs = CatalogStore(Register(KEY, assembly.clock, assembly.ids, consensus), seen)
         core = cls(assembly, client, catalogs, config, mode)
         if mode is not Mode.FULL:
-            if not (await catalogs.read()).epoch and not {*await consensus.list_keys()} - {LOCATION}:
-                raise NothingStored("nothing was stored at this location yet; open it for writing to make one")
+            if not (await catalogs.read()).epoch and not {*await consensus.list_keys()} - {LOCATION, OPENING}:
+                opens = await core.opening.process()
+                how = "open it for writing to make one" if opens is None else f"{opens} starts, and makes one"
+                raise NothingStored(f"nothing was stored at this location yet; {how}")
             return core
         await recall(core._answers, assembly.answers)
         with suppress(StoreError, Unavailable):
@@ -258,7 +261,7 @@ class Core:
         await self.acknowledged.read()
         if self.writing is not None:
             return self.parted(self.health.problems(), self.writing.running.report().notices)
-        return self.parted(await self.health.published(), await self.health.noticed())
+        return self.parted(await self.health.published(), await self.health.last_notices())
 
     def parted(self, problems: Mapping[str, str], notices: Mapping[str, Sequence[str]]) -> words.States:
         """Part what was met, from memory alone, as `words.states` does; what is acknowledged is left out."""

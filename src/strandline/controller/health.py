@@ -81,7 +81,7 @@ class Health:
         cases = await self.published_cases.read()
         return {n: known_by(said, cases.get(n, ())) for n, said in (await self.published_problems.read()).items()}
 
-    async def noticed(self) -> dict[str, list[str]]:
+    async def last_notices(self) -> dict[str, list[str]]:
         """Return the notices that were published last, by item."""
         cases = await self.published_notice_cases.read()
         return {

@@ -111,6 +111,7 @@ class Task:
         self._sent = Counts()
         self._committed = Counts()
         self._applied: tuple[str, ...] = ()
+        self._before = 0  # how many transactions were committed before the spec was applied
 
     @property
     def status(self) -> Status:
@@ -235,7 +236,7 @@ class Task:
         verdicts = await self._driver.validate(self._spec)
         require_all(self._spec, verdicts)
         self._holds = tuple(verdict.holds for verdict in verdicts)
-        self._applied = await self._apply()
+        self._applied, self._before = await self._apply(), self._committed.transactions
         self._line = Line(await self._driver.open(), self._beside, self._kept)
         await self._step(states.Start(record.progress, self._log.record.restart))
         while not self._machine.rests:
@@ -323,6 +324,8 @@ class Task:
                 return
         keys = self._spec.state_keys
         self._position, self._checkpoint = position.time(keys), progress.checkpoint.time(keys)
+        if self._committed.transactions > self._before and all(progress.checkpoint.of(key) is not None for key in keys):
+            self._applied = ()  # each table has been filled since: what was done to it is over
 
     async def _answered(self, seconds: float | None = None) -> None:
         """Go on with the driver's next answer, if it comes within ``seconds``."""

@@ -42,7 +42,8 @@ class Status:
 
     ``checkpoint``: the time before which everything is in the endpoint, as the endpoint or the log says
     it.  ``position``: the same or later; nothing changed in between, so the endpoint is right up to
-    here.  ``committed``: by this runtime.  ``moving``: in the transaction under way, or that failed.
+    here.  ``committed``: by this runtime.  ``moving``: in the transaction under way, or that failed.  ``applied``: what
+    was done to the endpoint's tables since it was opened, until a transaction has filled them.
     """
 
     name: str

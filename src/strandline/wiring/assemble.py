@@ -23,11 +23,12 @@ from typing import TYPE_CHECKING, Final
 from strandline.controller.asking.housekeeping import sweep_scratch
 from strandline.controller.assembly import Assembly
 from strandline.controller.location.config import Config, Mode
-from strandline.controller.location.tenure import SystemProcesses, require_free
-from strandline.errors import StoreError
+from strandline.controller.location.tenure import Opening, SystemProcesses
+from strandline.errors import StoreError, Unavailable
 from strandline.store.blob import Blob
 from strandline.store.blob_kinds.cache import CachedBlob, FileCache
 from strandline.store.blob_kinds.reading import ReadingBlob
+from strandline.store.consensus import Consensus
 from strandline.store.system import SystemClock, SystemIds
 from strandline.wiring.consensuses import consensus_of
 from strandline.wiring.locations import Location, location_of
@@ -66,7 +67,7 @@ def assemble(
     """Return the assembly of ``location``.
 
     ``claims``: it will be written to at once.  So a holder that lives is met here, before Spark is started, and not
-    only by the environment.
+    only by the environment; and other processes learn that this one opens it.
 
     ``waits``: Spark is started when a call first needs it (`wiring/planes.py`), which then raises what is said of Java.
 
@@ -82,7 +83,7 @@ def assemble(
         blob, parts = where.open(mode, opened)
         store = agreed(place, where, blob, mode, opened)
         if claims:
-            at_once(require_free(SystemClock(), SystemIds(), store, config, SystemProcesses()))
+            _announce(store, config, opened)
         blob = _cached(blob, where, config, opened)
         if mode is Mode.INDEPENDENT:
             blob = ReadingBlob(blob)
@@ -119,6 +120,18 @@ def assemble(
             trigger,
             aside,
         )
+
+
+def _announce(store: Consensus, config: Config, opened: ExitStack) -> None:
+    """Let other processes know that this one opens the location, until it is closed; raises as `Opening.announce`."""
+    opening = Opening(SystemClock(), SystemIds(), store, SystemProcesses())
+    ours = at_once(opening.announce(config))
+
+    def withdraw() -> None:
+        with suppress(StoreError, Unavailable):  # it is over once this process is
+            at_once(opening.withdraw(ours))
+
+    opened.callback(withdraw)
 
 
 def _cached(blob: Blob, where: Location, config: Config, opened: ExitStack) -> Blob:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
@@ -64,6 +64,7 @@ class Place:
         self.said: list[str] = []
         self.waits = 0
         self.back_at: int | None = None
+        self.begins: int | None = None
         project = SimpleNamespace(location="file:///data", root=Path())
         self.connection = Connection(cast("Any", self), cast("Any", project), self.said.append, self.wait)
 
@@ -85,12 +86,14 @@ class Place:
         """As `Opener.beside`."""
         return Here(writes=False)
 
-    def project(self, _: Path) -> None:
-        """As `Opener.project`."""
+    def awaited(self, connect: Callable[[], Far | None], _: object) -> Far | None:
+        """As `Opener.awaited`, of a process that answers at once."""
+        return connect()
 
-    def writing(self, _: object) -> Here:
-        """As `Opener.writing`."""
-        return Here(writes=True)
+    def changing(self, project: object, _: object) -> Far | Here:
+        """As `Opener.changing`; a process may begin while this one opens the location."""
+        self.process = self.process if self.begins is None else self.begins
+        return self.living(project) or Here(writes=True)
 
 
 @pytest.fixture(params=[7])
@@ -168,6 +171,16 @@ def test_it_writes_only_once_something_is_changed_and_says_so(place: Place) -> N
     assert "`strandline run` cannot start meanwhile" in place.said[0]
     place.connection.ready(changes=True)
     assert len(place.said) == 1
+
+
+@no_writer
+def test_it_joins_a_process_that_began_when_it_was_about_to_write(place: Place) -> None:
+    """Damage: the first change of a shell takes the location from the `strandline run` that has just been started."""
+    place.connection.open()
+    place.begins = 6
+    assert isinstance(place.connection.ready(changes=True), Far)
+    assert not place.connection.writes
+    assert place.said[-1] == "a process writes the location now: connected to it (process 6)"
 
 
 def interrupt_soon() -> None:

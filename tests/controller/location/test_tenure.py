@@ -8,9 +8,14 @@ import msgspec
 import psutil
 import pytest
 
-from strandline.controller.location.catalog import Catalog, Holder
-from strandline.controller.location.tenure import Claim, SystemProcesses, admit, lives, released
-from strandline.errors import ConfigError
+from strandline.controller.location.catalog import KEY, Catalog, CatalogStore, Holder
+from strandline.controller.location.config import Config
+from strandline.controller.location.tenure import Claim, Opening, SystemProcesses, admit, lives, released
+from strandline.errors import ConfigError, Held
+from strandline.persist.handles.register import Register
+from strandline.store.memory import MemoryConsensus
+from strandline.testing.doubles import CountingIds, HandClock
+from strandline.testing.simulation.kernel import run_sync
 
 HERE, ELSEWHERE, BOOT = "here", "elsewhere", "first"
 OURS = 100
@@ -21,6 +26,7 @@ class Host:
     """Processes of a host, by id and start time."""
 
     running: dict[int, int] = field(default_factory=lambda: {OURS: 5000})
+    own_id: int = OURS
 
     def host(self) -> str:
         """This host."""
@@ -32,7 +38,7 @@ class Host:
 
     def own(self) -> int:
         """This process."""
-        return OURS
+        return self.own_id
 
     def started_ms(self, pid: int, boot: str) -> int | None:
         """When a process started."""
@@ -62,6 +68,54 @@ def test_a_living_holder_is_not_succeeded_and_is_named() -> None:
 def test_a_dead_holder_of_the_same_deployment_is_succeeded_without_an_operator() -> None:
     """Damage: after a crash at night nothing goes on until an operator comes."""
     assert admit(_held(), _claim(), Host()).pid == OURS
+
+
+class Place:
+    """A location, and what each process of the host knows of who opens it."""
+
+    def __init__(self) -> None:
+        self.consensus = MemoryConsensus()
+        self.running = {OURS: 5000, 7: 1000}
+
+    def opening(self, own: int) -> Opening:
+        """As process ``own`` has it."""
+        return Opening(HandClock(9), CountingIds(f"p{own}"), self.consensus, Host(self.running, own))
+
+    def told(self) -> int | None:
+        """Which process opens it, as another one learns."""
+        found = run_sync(self.opening(8).process())
+        return None if found is None else found.pid
+
+
+def test_a_process_that_opens_a_location_is_known_until_it_has_opened_it_or_ends() -> None:
+    """Damage: while Spark starts, `status` says that no process writes, and a change opens the location besides."""
+    place = Place()
+    assert place.told() is None
+    ours = run_sync(place.opening(7).announce(Config()))
+    assert (ours.pid, place.told()) == (7, 7)
+    with pytest.raises(Held, match="is being opened by deployment .*, process 7 on host 'here', which starts; wait"):
+        run_sync(place.opening(OURS).announce(Config()))
+    run_sync(place.opening(OURS).withdraw(msgspec.structs.replace(ours, pid=OURS)))
+    assert place.told() == 7, "only the process itself withdraws"
+    run_sync(place.opening(7).withdraw(ours))
+    assert place.told() is None
+    run_sync(place.opening(7).announce(Config()))
+    del place.running[7]  # it was killed
+    assert place.told() is None
+    assert run_sync(place.opening(OURS).announce(Config())).pid == OURS
+
+
+def test_a_process_may_take_over_from_one_that_opens_and_one_that_holds_is_said_to_open_no_longer() -> None:
+    """Damage: the operator cannot get past a process that hangs; or `status` names each writer twice."""
+    place = Place()
+    run_sync(place.opening(7).announce(Config()))
+    ours = run_sync(place.opening(OURS).announce(Config(take_over=True)))
+    assert place.told() == OURS
+    catalogs = CatalogStore(Register(KEY, HandClock(9), CountingIds(), place.consensus))
+    run_sync(catalogs.succeed(lambda _: ours))
+    assert place.told() is None
+    with pytest.raises(Held, match="is being written by"):
+        run_sync(place.opening(7).announce(Config()))
 
 
 def test_another_process_that_got_the_same_id_is_not_the_holder() -> None:

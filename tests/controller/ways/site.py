@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import nullcontext
 from copy import deepcopy
 from dataclasses import dataclass, field
 from functools import partial
@@ -16,6 +16,7 @@ import pytest
 from typer.testing import CliRunner
 
 from strandline.cli import app as cli
+from strandline.cli.terminal.opening import Opener
 from strandline.client import Environment
 from strandline.client.access import Access
 from strandline.controller.asking import reads
@@ -210,26 +211,24 @@ def follow(env: Environment, text: str, monkeypatch: pytest.MonkeyPatch) -> None
             env.execute(each)
         return
 
-    class Opener:
+    class Here(Opener):
         """The environment, for the command line."""
 
-        def place(self, root: Path) -> Path:
+        def place(self, root: Path) -> Any:
             """Return what `changing` is given."""
             return root
 
-        project = place
+        def project(self, root: Path, **_: object) -> Any:
+            """Return what `changing` is given."""
+            return root
 
-        @contextmanager
-        def changing(self, _: object) -> Any:
+        def changing(self, *_: object, **__: object) -> Any:
             """Give the environment."""
-            yield env
+            return nullcontext(env)
 
-        @contextmanager
-        def reading(self, _: object, __: object) -> Any:
-            """Give the environment."""
-            yield env
+        reading = changing
 
-    monkeypatch.setattr(cli, "_opener", lambda _: Opener())
+    monkeypatch.setattr(cli, "_opener", lambda _: Here())
     done = CliRunner().invoke(cli.app, shlex.split(text)[1:])
     assert done.exit_code == 0, (text, done.output, done.exception)
     if printed := re.search(r"nothing is changed; `(strandline .+)` dismisses them", done.output):

@@ -177,7 +177,7 @@ def test_status_tells_the_ways_out_of_notices_as_data(tmp_path: Path) -> None:
     assert (len(found["notices"]), told["name"]) == (1, COLUMNS_UNREAD.name)
     assert [way["command"] for way in told["ways"]] == [found["notices"][0].partition("from now on: ")[2]]
     assert site.env.figures()["items"][NAME]["notice_cases"] == found["notice_cases"]
-    published = site._loop.run(site.core.health.noticed())
+    published = site._loop.run(site.core.health.last_notices())
     assert [cases_of(each) for each in published[NAME.lower()]] == [
         cases_of(each) for each in site.core.writing.running.report().notices[NAME.lower()]
     ]

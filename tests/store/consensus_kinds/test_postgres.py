@@ -89,16 +89,16 @@ def test_many_handles_may_make_the_table_at_once(open_consensus: Callable[..., P
     assert [asyncio.run(handle.list_keys()) for handle in handles] == [[]] * 8
 
 
-def test_a_table_of_just_now_whose_comment_is_not_seen_yet_is_ours(
-    open_consensus: Callable[..., PostgresConsensus], monkeypatch: pytest.MonkeyPatch
+def test_a_table_of_just_now_is_seen_with_its_comment_or_not_at_all(
+    postgres_server: PostgresServer, open_consensus: Callable[..., PostgresConsensus]
 ) -> None:
     """Damage: a process that starts beside another one ends, since the table seems to be of another application."""
-    open_consensus()
-    comment, seen = PostgresConsensus._comment, iter([(None, True)])
-    monkeypatch.setattr(
-        PostgresConsensus, "_comment", lambda self, connection: next(seen, None) or comment(self, connection)
-    )
-    assert asyncio.run(open_consensus().list_keys()) == []
+    with psycopg.connect(postgres_server.url) as before, psycopg.connect(postgres_server.url) as after:
+        before.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
+        before.execute("SELECT 1 FROM pg_class LIMIT 1")  # what it sees is as it is now
+        made = open_consensus()
+        assert not made._is_ours(before)
+        assert made._is_ours(after)
 
 
 def test_a_successor_is_never_born_without_its_witness(

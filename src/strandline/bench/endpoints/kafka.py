@@ -19,7 +19,7 @@ from pyspark.sql import functions as F  # noqa: N812 - the name all of Spark's d
 
 from strandline.bench.endpoints import prepared as rows_of
 from strandline.bench.endpoints.prepared import COLLECTION, SCHEMA, Prepared, Total
-from strandline.bench.endpoints.turns import Way, measured, pushed
+from strandline.bench.endpoints.turns import Route, measured, pushed
 from strandline.materialize.drivers.kafka.kind import KIND
 from strandline.materialize.protocol.task import Binding
 from strandline.options import understood
@@ -47,7 +47,7 @@ def measure_kafka(
 
 def _rounds(
     session: SparkSession, directory: Path, servers: str, prepared: Prepared, frame: DataFrame, rounds: int
-) -> Iterator[Mapping[str, Way]]:
+) -> Iterator[Mapping[str, Route]]:
     client, run = topics.admin(servers), time.time_ns()  # noqa: TID251 - a name of our own
     settings = {"servers": servers, "checkpoints": f"strandline-bench-{run}-checkpoints"}
     for number in range(rounds):
@@ -58,11 +58,11 @@ def _rounds(
         binding = Binding(COLLECTION, ours, ("id",), SCHEMA, delta=True)
         try:
             yield {
-                "ours": Way(
+                "ours": Route(
                     partial(pushed, driver, binding, prepared, directory / f"{number}"),
                     partial(_total, session, servers, ours),
                 ),
-                "plain": Way(partial(_written, frame, servers, plain), partial(_total, session, servers, plain)),
+                "plain": Route(partial(_written, frame, servers, plain), partial(_total, session, servers, plain)),
             }
         finally:
             for topic in (ours, plain):

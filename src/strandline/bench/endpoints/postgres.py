@@ -20,7 +20,7 @@ from pyarrow import csv
 
 from strandline.bench.endpoints import prepared as rows_of
 from strandline.bench.endpoints.prepared import Prepared, Total
-from strandline.bench.endpoints.turns import Way, delta_binding, measured, pushed, table_binding
+from strandline.bench.endpoints.turns import Route, delta_binding, measured, pushed, table_binding
 from strandline.materialize.drivers.postgres.kind import KIND
 from strandline.options import understood
 from strandline.store.system import SystemClock
@@ -65,7 +65,7 @@ def measure_postgres(
 
 def _rounds(
     directory: Path, options: Mapping[str, str], prepared: Prepared, rounds: int, splits: int, *, keyed: bool
-) -> Iterator[Mapping[str, Way]]:
+) -> Iterator[Mapping[str, Route]]:
     binding = table_binding if keyed else delta_binding
     texts = [_csv_of(each.rows) for each in prepared.transactions]
     for number in range(rounds):
@@ -74,11 +74,11 @@ def _rounds(
             ours = partial(pushed, driver, binding(OURS), prepared, directory / f"{number}")
             split = partial(pushed, driver, binding(SPLIT), prepared, directory / f"{number}-{splits}", splits)
             plain = partial(_copied, options, texts, keyed=keyed)
-            ways = {
-                "ours": Way(ours, partial(total, options, OURS)),
-                "plain": Way(plain, partial(total, options, PLAIN)),
+            routes = {
+                "ours": Route(ours, partial(total, options, OURS)),
+                "plain": Route(plain, partial(total, options, PLAIN)),
             }
-            yield ways | ({f"{splits} splits": Way(split, partial(total, options, SPLIT))} if splits > 1 else {})
+            yield routes | ({f"{splits} splits": Route(split, partial(total, options, SPLIT))} if splits > 1 else {})
 
 
 def _copied(options: Mapping[str, str], texts: Sequence[memoryview], *, keyed: bool) -> float:

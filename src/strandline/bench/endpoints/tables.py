@@ -19,7 +19,7 @@ from deltalake import DeltaTable, write_deltalake
 
 from strandline.bench.endpoints import prepared as rows_of
 from strandline.bench.endpoints.prepared import Prepared, Total, total_of
-from strandline.bench.endpoints.turns import Way, delta_binding, measured, pushed, table_binding
+from strandline.bench.endpoints.turns import Route, delta_binding, measured, pushed, table_binding
 from strandline.materialize.driver import DriverKind
 from strandline.materialize.drivers.delta import kind as delta
 from strandline.materialize.drivers.duckdb import kind as duckdb_file
@@ -55,7 +55,7 @@ def _measured(
 ) -> dict[str, Any]:
     every = {"upserts": rows_of.upserts(rows, transactions), "appends": rows_of.appends(rows, transactions)}
 
-    def turns(place: Path, prepared: Prepared, *, keyed: bool) -> Iterator[Mapping[str, Way]]:
+    def turns(place: Path, prepared: Prepared, *, keyed: bool) -> Iterator[Mapping[str, Route]]:
         binding = table_binding(TABLE) if keyed else delta_binding(TABLE)
         for _ in range(rounds):
             shutil.rmtree(place, ignore_errors=True)
@@ -63,10 +63,10 @@ def _measured(
             (place / "plain").mkdir()
             driver = kind.open(understood("it", kind.options, {"path": str(place / "ours" / "at")}), SystemClock())
             yield {
-                "ours": Way(
+                "ours": Route(
                     partial(pushed, driver, binding, prepared, place / "log"), partial(total, place / "ours" / "at")
                 ),
-                "plain": Way(
+                "plain": Route(
                     partial(plain, place / "plain" / "at", prepared, keyed), partial(total, place / "plain" / "at")
                 ),
             }

@@ -29,8 +29,8 @@ from strandline.wiring.loop import RunningTask
 
 
 @dataclass(frozen=True, slots=True)
-class Way:
-    """One way into a resource of its own.
+class Route:
+    """One route into a resource of its own.
 
     ``write`` writes everything, and returns the seconds that it took; ``total``: what the resource then has.
     """
@@ -71,18 +71,18 @@ async def _pushed(driver: Driver, binding: Binding, prepared: Prepared, director
         consensus.close()
 
 
-def measured(prepared: Prepared, rounds: Iterable[Mapping[str, Way]]) -> dict[str, Any]:
-    """Let each way have its turn in each round, ``ours`` among them; return the figures.
+def measured(prepared: Prepared, rounds: Iterable[Mapping[str, Route]]) -> dict[str, Any]:
+    """Let each route have its turn in each round, ``ours`` among them; return the figures.
 
-    ``rows_per_s``: the median of the rounds, of each way; ``ratios``: ours ÷ each other one, of the medians, and
+    ``rows_per_s``: the median of the rounds, of each route; ``ratios``: ours ÷ each other one, of the medians, and
     ``ratios_of_rounds``; ``wrong``: by how much the totals of all differ from what they should be.
     """
     rates, wrong, right = dict[str, list[float]](), 0, prepared.total
-    for number, ways in enumerate(rounds):
-        names = list(ways)
+    for number, routes in enumerate(rounds):
+        names = list(routes)
         for name in (*names[number % len(names) :], *names[: number % len(names)]):  # each is the first one in turn
-            rates.setdefault(name, []).append(prepared.rows / ways[name].write())
-            found = ways[name].total()
+            rates.setdefault(name, []).append(prepared.rows / routes[name].write())
+            found = routes[name].total()
             wrong += abs(found.rows - right.rows) + abs(found.ids - right.ids) + abs(found.cents - right.cents)
     ours, middle = rates["ours"], {name: statistics.median(each) for name, each in rates.items()}
     others = [name for name in rates if name != "ours"]

@@ -18,6 +18,7 @@ from strandline.serving import RemoteEnvironment, writer
 BACK_S: Final = 60.0
 """For so long the shell waits for a process that ended to come back."""
 LOOK_S: Final = 0.25
+_CONNECTED: Final = "a process writes the location now: connected to it"
 
 Wait = Callable[[float], object]
 """Waits for so many seconds; Ctrl-C ends it."""
@@ -67,8 +68,8 @@ class Connection:
             return self.env
         if self._env is None:
             self.come_back()
-        elif not self.writes and (found := self._living(needed=changes)) is not None:
-            self._join(found, "a process writes the location now: connected to it")
+        elif not self.writes and (found := self._needed() if changes else self._living()) is not None:
+            self._join(found, _CONNECTED)
         elif not self.writes and changes:
             self._become_writer()
         return self.env
@@ -102,17 +103,16 @@ class Connection:
             waited += LOOK_S
         self._join(found, "it is back: connected")
 
-    def _living(self, *, needed: bool = False) -> RemoteEnvironment | None:
-        """Return the process that writes, if there is one that answers.
-
-        Raises `Silent` if one does not answer that is ``needed``.
-        """
+    def _living(self) -> RemoteEnvironment | None:
+        """Return the process that writes, if there is one that answers."""
         try:
             return self._opener.living(self.project)
         except Silent:
-            if needed:
-                raise
             return None
+
+    def _needed(self) -> RemoteEnvironment | None:
+        """Return the process that writes, if there is one, once it answers.  Raises as `Opener.awaited`."""
+        return self._opener.awaited(lambda: self._opener.living(self.project), self._say)
 
     def close(self) -> None:
         """End the connection, or close what was opened."""
@@ -136,10 +136,14 @@ class Connection:
             "no process writes the location, so this shell does until it ends: `strandline run` cannot start meanwhile"
         )
         try:
-            self._env = self._opener.writing(self._opener.project(self.project.root))
+            found = self._opener.changing(self.project, self._say)
         except StrandlineError:
             self._env = self._opener.beside(self.project, self._say)
             raise
+        if isinstance(found, RemoteEnvironment):  # one has begun meanwhile
+            self._join(found, _CONNECTED)
+        else:
+            self._env = found
 
     def _writer(self) -> int | None:
         return writer(self.project.location)

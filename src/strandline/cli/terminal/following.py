@@ -1,5 +1,6 @@
-"""Following: while `strandline run` lives, the project's files may change; it applies what needs no drop.
+"""Following: while `strandline run` lives, definitions change; it applies what the project's files say without a drop.
 
+What was applied is logged by name, whether the files said it, another process, or an upstream that got a column.
 The files are looked at between ticks, by their names, sizes and times: no file is read that did not change.  A change
 is applied once two looks in a row find the same, so that no file is read that an editor has not finished.  What cannot
 be applied is logged once for each change, with what to do: a definition that differs, a file that is gone, a setting.
@@ -8,7 +9,7 @@ be applied is logged once for each change, with what to do: a definition that di
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from collections.abc import Set as AbstractSet
 from pathlib import Path
 from typing import Final, Protocol, TypeAlias
@@ -17,6 +18,9 @@ from strandline.controller.defining.apply import Applied
 from strandline.controller.defining.changing.order import read_by
 from strandline.controller.defining.project.files import DIRECTORIES, load
 from strandline.controller.defining.project.settings import SETTINGS_FILE, Project
+from strandline.controller.location.catalog import Catalog
+from strandline.controller.location.version import successors
+from strandline.controller.observing.adopted import adopted
 from strandline.errors import ConfigError, DefinitionError, StoreError, Unavailable
 
 Files: TypeAlias = tuple[tuple[str, int, int], ...]
@@ -32,20 +36,23 @@ class Applying(Protocol):
         ...
 
     @property
-    def replacing(self) -> bool:
-        """See `Environment.replacing`."""
+    def catalog(self) -> Catalog:
+        """See `Environment.catalog`."""
         ...
 
 
 class Following:
-    """The files of a project that was applied as ``project``; ``say`` logs an event with its facts.
+    """The files of a project that was ``applied`` to ``env`` as ``project``; ``say`` logs an event with its facts.
 
-    The first looks find what has changed since the project was read, which is before Spark was started.  ``later``:
-    what waits for views to be replaced; the look that finds them in place applies the project again.
+    The first looks find what has changed since the project was read, which is before Spark was started; what was
+    refused then was said then.  The look that finds views in place which `Applied.later` waits for applies it again.
     """
 
-    def __init__(self, project: Project, say: Callable[..., object], later: Sequence[str] = ()) -> None:
-        self._later = later
+    def __init__(self, env: Applying, project: Project, say: Callable[..., object], applied: Applied) -> None:
+        self._env = env
+        self._catalog = env.catalog
+        self._later = applied.later
+        self._refused = applied.refused
         self._project = project
         self._say = say
         self._applied: Files = ()
@@ -53,15 +60,15 @@ class Following:
         self._lacks: frozenset[str] = frozenset()
         """The names, in lower case, of what the project defines and the environment does not have."""
 
-    def look(self, env: Applying) -> None:
+    def look(self) -> None:
         """Look at the files, and apply what has changed.  Raises `FencedError`."""
         before, self._seen = self._seen, found(self._project.root)
-        if not self.waits(env) and (self._seen != before or self._seen == self._applied):
+        if not self.waits() and (self._seen != before or self._seen == self._applied):
             return
         self._applied = self._seen
         try:
             project = load(self._project.root)
-            applied = env.apply(project, whole=False)
+            applied = self._env.apply(project, whole=False)
         except (DefinitionError, ConfigError) as error:
             self._say("not applied", what=str(error))
             return
@@ -70,19 +77,24 @@ class Following:
             self._applied = ()
             return
         self._later = applied.later
-        if applied.created:
-            self._say("applied", created=",".join(applied.created))
-        if applied.replaced:
-            self._say("replacing", views=",".join(applied.replaced))
-        for why in (*applied.refused, *_left(self._project, project, self._lacks)):
+        self.say_adopted()
+        refused = [why for why in applied.refused if why not in self._refused]
+        for why in (*refused, *_left(self._project, project, self._lacks)):
             self._say("not applied", what=why)
+        self._refused = ()  # of a file that is changed again and is still wrong, that is said again
         self._project = project
         made = {name.lower() for name in (*applied.created, *applied.kept, *applied.replaced, *applied.later)}
         self._lacks = frozenset(each.statement.name.lower() for each in project.definitions) - made
 
-    def waits(self, env: Applying) -> bool:
+    def waits(self) -> bool:
         """Return whether something waited for views that are in place now."""
-        return bool(self._later) and not env.replacing
+        return bool(self._later) and not successors(self._env.catalog)
+
+    def say_adopted(self) -> None:
+        """Say what is defined otherwise than it was when this was called last."""
+        before, self._catalog = self._catalog, self._env.catalog
+        for each in adopted(before, self._catalog):
+            self._say(each.event, **each.facts)
 
 
 def found(root: Path) -> Files:

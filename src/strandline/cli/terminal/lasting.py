@@ -8,8 +8,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Final
 
-from strandline.cli.terminal.opening import Asked
+from strandline.cli.terminal.opening import Asked, Opener
 from strandline.cli.terminal.output import Output
+from strandline.controller.defining.project.settings import Project
 from strandline.errors import StrandlineError
 from strandline.instance.carriers.exchange import start_thread
 
@@ -57,3 +58,15 @@ def noted(what: str, output: Output, every_s: float = SAYS_S, far: Callable[[], 
 
     with lasting(say, every_s):
         yield
+
+
+@contextmanager
+def changing(opener: Opener, project: Project, output: Output, *, whole: bool = True) -> Iterator[Asked]:
+    """Yield the environment of a project to change it, and note what the command waits for until it has one.
+
+    Raises as `Opener.changing`.
+    """
+    with noted("opening the location", output):
+        opened = opener.changing(project, output.note, whole=whole)
+    with opened as env:
+        yield env

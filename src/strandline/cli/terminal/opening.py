@@ -11,17 +11,19 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, TextIO, TypeAlias
+from typing import TYPE_CHECKING, Final, TextIO, TypeAlias, TypeVar
 
 import strandline
 from strandline import client, serving
 from strandline.cli.terminal.exits import wants_traceback
 from strandline.controller.defining.project.settings import Project, settings
 from strandline.controller.location.config import Mode
-from strandline.errors import ConfigError, Determinate, Silent, Unavailable
+from strandline.errors import ConfigError, Determinate, Held, Silent, Unavailable
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -35,13 +37,21 @@ STANDARD_OUTPUT: Final = 1
 STANDARD_ERROR: Final = 2
 ANSWER_S: Final = 2.0
 """How long the process that writes may take to answer that it is there."""
+WAIT_S: Final = 60.0
+"""How long a change waits for a process that holds the location, or opens it, and does not answer."""
+LOOK_S: Final = 0.25
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
 class Opener:
-    """Opens environments for commands.  ``spark``: a session to share; None: each environment builds its own."""
+    """Opens environments for commands.
+
+    ``spark``: a session to share; None: each environment builds its own.  ``wait_s``: see `WAIT_S`.
+    """
 
     spark: SparkSession | None = None
+    wait_s: float = WAIT_S
 
     def project(self, root: Path, *, whole: bool = True) -> Project:
         """Return the project in ``root``; see `strandline.controller.defining.project.files.load`."""
@@ -82,14 +92,31 @@ class Opener:
             note(f"strandline: {error}; reading without holding what is read")
             return self.looking(project)
 
-    def changing(self, project: Project, *, whole: bool = True) -> Asked:
+    def changing(self, project: Project, note: Callable[[str], object], *, whole: bool = True) -> Asked:
         """Connect to the process that writes the project's location; if none serves there, open it for writing.
 
-        Only then it matters what the project's files define.  ``whole``: all of them must be understood.
-
-        Raises `Silent` if a process serves there and does not answer.
+        Only then it matters what the project's files define.  ``whole``: all of them must be understood.  It waits for
+        a process as `awaited` does, and raises as that.
         """
-        return self.living(project) or self.writing(self.project(project.root, whole=whole))
+        return self.awaited(lambda: self.living(project) or self.writing(self.project(project.root, whole=whole)), note)
+
+    def awaited(self, connect: Callable[[], T], note: Callable[[str], object]) -> T:
+        """Return what ``connect`` returns, once the process that holds the location answers, or has ended.
+
+        ``note`` reports the wait.  Raises `Silent` or `Held` once that has taken `wait_s` seconds.
+        """
+        begun, waits = time.monotonic(), False
+        while True:
+            try:
+                return connect()
+            except (Silent, Held) as error:
+                left = self.wait_s - (time.monotonic() - begun)
+                if left <= 0:
+                    raise
+                if not waits:
+                    note(f"strandline: {error}; waiting for it, for {left:.0f} s at most")
+                waits = True
+            threading.Event().wait(min(left, LOOK_S))
 
     def living(self, project: Project) -> RemoteEnvironment | None:
         """Connect to the process that writes the project's location; None: none serves there.

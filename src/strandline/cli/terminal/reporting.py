@@ -6,7 +6,7 @@ A line is said when something has changed, never again because time has passed.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Final
 
@@ -18,6 +18,7 @@ from strandline.cli.terminal.living import Living
 from strandline.cli.terminal.moving import Pace, Pacer
 from strandline.cli.terminal.output import Output, printable
 from strandline.controller.defining.project.settings import Project
+from strandline.controller.observing.adopted import Adopted
 from strandline.instance.beginnings import Beginning
 from strandline.materialize.status import Status
 
@@ -42,7 +43,6 @@ class Report:
         self._overdue: dict[str, str] = {}
         self._begun: dict[str, Beginning] = {}
         self._replaced: dict[str, int] = {}
-        self._evolved: dict[str, int] = {}  # how many columns were said to be added
         self.quiet = False
         """Whether the last tick found nothing new."""
         self.promoted: float | None = None
@@ -51,6 +51,8 @@ class Report:
         """Looks whether the project's files have changed."""
         self.waits: Callable[[], bool] = bool
         """Says whether a part of the project can be applied that could not before the last tick."""
+        self.adopted: Callable[[], object] = tuple
+        """Says which definitions have changed, whoever changed them."""
         self.beginnings: Callable[[], Sequence[Beginning]] = tuple
         """What is read or computed for the first time; any thread may ask."""
 
@@ -61,11 +63,12 @@ class Report:
         with lasting(lambda seconds: self.say("starting", what=what, seconds=seconds)):
             yield
 
-    def applied(self, created: Sequence[str], replaced: Sequence[str] = ()) -> None:
-        """The project was applied; views are computed anew beside those that they replace."""
+    def applied(self, created: Sequence[str], changes: Iterable[Adopted]) -> None:
+        """The project was applied; ``changes``: what became otherwise by that."""
         self.say("running", **({"created": ",".join(created)} if created else {}))
-        if replaced:
-            self.say("replacing", views=",".join(replaced))
+        for each in changes:
+            if "created" not in each.facts:
+                self.say(each.event, **each.facts)
 
     def serves(self, flight_sql: Sequence[str], http: str | None) -> None:
         """Clients are served from now on, at these places; ``http``: people, too."""
@@ -97,6 +100,7 @@ class Report:
 
     def looked(self, progress: dict[str, Any]) -> None:
         """A tick has ended, whatever is complete by now."""
+        self.adopted()
         self._say_begun()
         problems = progress["problems"]
         fresh = {name: why for name, why in sorted(problems.items()) if self._problems.get(name) != why}
@@ -116,10 +120,6 @@ class Report:
             if self._replaced.get(name) != last:
                 self.say("replaced", of=name, after=last)
         self._replaced = dict(progress["replaced"])
-        for name, columns in progress["evolved"].items():
-            if fresh := columns[self._evolved.get(name, 0) :]:
-                self.say("evolved", of=name, columns=", ".join(fresh))
-            self._evolved[name] = len(columns)
 
     def _say_waiting(self, waiting: dict[str, str]) -> None:
         fresh = {name: why for name, why in sorted(waiting.items()) if self._shown.get(name) != why}

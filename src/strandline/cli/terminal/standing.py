@@ -221,6 +221,7 @@ def _begun(first: Mapping[str, Any]) -> str:
 
 
 def written_by(found: Mapping[str, Any]) -> str:
-    """Return the line of who writes, or wrote until it ended without a word."""
+    """Return the line of who writes, or wrote until it ended without a word, and who is about to."""
     ended = ", which has ended" if found["holder_lives"] is False else ""
-    return f"generation {found['epoch']}, written by {found['holder'] or 'no process now'}{ended}"
+    starts = f"; {opening} starts" if (opening := found.get("opening")) is not None else ""
+    return f"generation {found['epoch']}, written by {found['holder'] or 'no process now'}{ended}{starts}"

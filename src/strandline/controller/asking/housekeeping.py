@@ -154,7 +154,7 @@ async def release(core: Core) -> str | None:
 
 async def written_by(core: Core) -> str | None:
     """Return the holder that writes the location, unless it is known to be dead; None if there is none."""
-    holder = (await core.catalogs.read()).holder
+    holder = (await core.catalogs.newest()).holder
     dead = holder is None or lives(holder, core.assembly.processes) is False
     return None if dead else str(holder)
 

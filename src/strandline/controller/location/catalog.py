@@ -85,6 +85,10 @@ class Holder(msgspec.Struct, frozen=True):
     def __str__(self) -> str:
         return f"deployment {self.deployment!r}, process {self.pid} on host {self.host!r}"
 
+    def is_process(self, other: Holder) -> bool:
+        """Return whether both are environments of one process."""
+        return (self.host, self.pid, self.boot) == (other.host, other.pid, other.boot)
+
 
 class Left(msgspec.Struct, frozen=True):
     """A source that was dropped, and for which upstream may still keep something.

@@ -4,6 +4,9 @@ The same deployment takes over re-entrantly once its former process is dead: a c
 A living holder, or another deployment, is refused by name, unless the operator says ``take over``; then the older
 environment is fenced at every shard.
 
+Opening takes as long as Spark takes to start.  So a process says before that it opens the location (`announce`), and
+who asks meanwhile learns of it; what counts is the catalog, whose holder is changed at the end.
+
 Whether a holder lives is asked of the operating system when it was on this host: process id and start, counted from
 the start of the machine, because a clock that is set moves all other start times.  No process can find out whether a
 holder on another host lives; only its own deployment may succeed it.
@@ -24,12 +27,14 @@ import msgspec
 
 from strandline.controller.location.catalog import KEY, Catalog, CatalogStore, Holder
 from strandline.controller.location.config import Config
-from strandline.errors import ConfigError
+from strandline.errors import ConfigError, Held
 from strandline.persist.handles.register import Register
 from strandline.store.clock import Clock, Ids
 from strandline.store.consensus import Consensus
 
 PROC: Final = Path("/proc")
+OPENING: Final = "opening"
+"""The register of the process that opens the location for writing."""
 TAKE_OVER: Final = "`strandline run --take-over`"
 STARTED: Final = 19
 """Where the start time stands in ``/proc/PID/stat``, behind the program's name (the 22nd field of proc(5))."""
@@ -113,14 +118,16 @@ class Claim:
 def admit(catalog: Catalog, claim: Claim, processes: Processes) -> Holder:
     """Return the new holder, or refuse.
 
-    Raises `ConfigError` naming the present holder and what the operator may do.
+    Raises `ConfigError` naming the present holder and what the operator may do; `Held` if that is another process,
+    which lives.
     """
     present = catalog.holder
     if present is not None and not claim.take_over:
         refusal = _refusal(present, claim, processes)
         if refusal:
             written = "was last" if lives(present, processes) is False else "is being"
-            raise ConfigError(f"this location {written} written by {present}, {refusal} with {TAKE_OVER}")
+            kind = Held if _is_another(present, processes) else ConfigError
+            raise kind(f"this location {written} written by {present}, {refusal} with {TAKE_OVER}")
     pid, boot = processes.own(), processes.boot()
     started = processes.started_ms(pid, boot)
     assert started is not None, "this process is alive"
@@ -129,13 +136,47 @@ def admit(catalog: Catalog, claim: Claim, processes: Processes) -> Holder:
     return holder
 
 
-async def require_free(clock: Clock, ids: Ids, consensus: Consensus, config: Config, processes: Processes) -> None:
-    """Return if an environment with ``config`` would be admitted now; it is asked again when it takes the location.
+class Opening:
+    """The register in which a process that opens a location for writing says so, until it has opened it."""
 
-    Raises `ConfigError` as `admit`.
-    """
-    catalog = await CatalogStore(Register(KEY, clock, ids, consensus)).read()
-    admit(catalog, Claim(config.deployment, config.reentrant, config.take_over, clock.now_ms()), processes)
+    def __init__(self, clock: Clock, ids: Ids, consensus: Consensus, processes: Processes) -> None:
+        self._clock = clock
+        self._catalogs = CatalogStore(Register(KEY, clock, ids, consensus))
+        self._register = Register(OPENING, clock, ids, consensus)
+        self._processes = processes
+
+    async def announce(self, config: Config) -> Holder:
+        """Say that this process opens the location; return what `withdraw` takes.
+
+        The catalog is asked again when the process takes the location.
+
+        Raises `ConfigError` as `admit`, and `Held` if another process of this machine opens it already.
+        """
+        claim = Claim(config.deployment, config.reentrant, config.take_over, self._clock.now_ms())
+        ours = admit(await self._catalogs.read(), claim, self._processes)
+
+        def step(body: bytes | None) -> bytes:
+            other = _decode(body)
+            if other is not None and not config.take_over and _is_another(other, self._processes):
+                raise Held(f"this location is being opened by {other}, which starts; wait for it, or stop it")
+            return msgspec.json.encode(ours)
+
+        await self._register.update(step)
+        return ours
+
+    async def withdraw(self, ours: Holder) -> None:
+        """Say no longer that this process opens the location.  Raises what a store raises."""
+        await self._register.update(lambda body: msgspec.json.encode(None) if _decode(body) == ours else None)
+
+    async def process(self) -> Holder | None:
+        """Return the process of this machine that opens the location now; None: none does, or it has opened it."""
+        found, holder = _decode(await self._register.read()), (await self._catalogs.read()).holder
+        opens = found is not None and lives(found, self._processes) and (holder is None or not found.is_process(holder))
+        return found if opens else None
+
+
+def _decode(body: bytes | None) -> Holder | None:
+    return None if body is None else msgspec.json.decode(body, type=Holder | None)
 
 
 def released(catalog: Catalog, processes: Processes) -> Catalog:
@@ -158,6 +199,11 @@ def lives(holder: Holder, processes: Processes) -> bool | None:
     started = processes.started_ms(holder.pid, holder.boot)
     # Where it comes from the clock it may differ by rounding; another process of the same id never starts that close.
     return started is not None and abs(started - holder.process_started_ms) < 1000
+
+
+def _is_another(holder: Holder, processes: Processes) -> bool:
+    """Return whether a holder is known to be another process, which lives."""
+    return holder.pid != processes.own() and lives(holder, processes) is True
 
 
 def _refusal(present: Holder, claim: Claim, processes: Processes) -> str:

@@ -1,3 +1,3 @@
-"""How the items of a running environment are, from memory alone: what its console and its metrics show."""
+"""How the items of a running environment are, from memory alone: what its console, its metrics and its log show."""
 
-__all__ = ["acknowledging", "figures"]
+__all__ = ["acknowledging", "adopted", "figures"]

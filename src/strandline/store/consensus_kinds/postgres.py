@@ -93,7 +93,13 @@ _DURABLE: Final = """
     SELECT set_config('synchronous_commit', 'on', false) WHERE current_setting('synchronous_commit') = 'off'
 """
 """Makes acknowledged commits durable, whatever the server's default."""
-_COMMENT: Final = "SELECT obj_description(to_regclass(%s), 'pg_class'), to_regclass(%s) IS NOT NULL"
+_COMMENT: Final = """
+    SELECT said.description FROM pg_catalog.pg_class AS found
+    JOIN pg_catalog.pg_namespace AS place ON place.oid = found.relnamespace
+    LEFT JOIN pg_catalog.pg_description AS said
+        ON said.objoid = found.oid AND said.classoid = 'pg_catalog.pg_class'::regclass AND said.objsubid = 0
+    WHERE place.nspname = %s AND found.relname = %s"""
+"""The comment of a table, by the statement's snapshot alone: ``to_regclass`` finds a table that came after it."""
 _HEAD: Final = "SELECT seqno, data FROM {table} WHERE key = %s ORDER BY seqno DESC LIMIT 1"
 _SUCCEED: Final = """
     WITH wanted AS (
@@ -157,7 +163,7 @@ class PostgresConsensus:
         self._conninfo = conninfo if isinstance(conninfo, Secret) else Secret(conninfo)
         self._seconds_max = seconds_max
         host = _parameters(self._conninfo, seconds_max).get("host", "the local socket")
-        self._name = f"{schema}.{table}"
+        self._names, self._name = (schema, table), f"{schema}.{table}"
         self._place = f"PostgreSQL ({host}, {self._name})"
         self._schema, self._table = sql.Identifier(schema), sql.Identifier(schema, table)
         self._statement_ms = max(1, round(seconds_max * 1000))
@@ -338,21 +344,12 @@ class PostgresConsensus:
 
     def _is_ours(self, connection: Connection) -> bool:
         """Return whether the table exists; raise `ConfigError` if another application made it."""
-        comment, exists = self._comment(connection)
-        if exists and comment is None:  # a table of just now: PostgreSQL finds its name at once, and its comment next
-            comment, exists = self._comment(connection)
-        if exists and comment != f"{_MARK}{FORMAT}":
+        found = connection.execute(_COMMENT, self._names).fetchone()
+        if found is not None and found[0] != f"{_MARK}{FORMAT}":
             raise ConfigError(
-                f"{self._place} is not a table of this version of Strandline: {comment or 'no comment'!r}"
+                f"{self._place} is not a table of this version of Strandline: {found[0] or 'no comment'!r}"
             )
-        return exists
-
-    def _comment(self, connection: Connection) -> tuple[str | None, bool]:
-        """Return the comment of the table, and whether there is one."""
-        name = self._table.as_string(connection)
-        found = connection.execute(_COMMENT, (name, name)).fetchone()
-        assert found is not None
-        return found[0], bool(found[1])
+        return found is not None
 
     def _initialize(self, connection: Connection) -> None:
         connection.execute(_LOCK, ([_number(self._name, "")],))
