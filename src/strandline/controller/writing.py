@@ -18,7 +18,7 @@ from typing import Final
 
 import msgspec
 
-from strandline.algebra.schema import SUCCESSOR, Column
+from strandline.algebra.schema import Column
 from strandline.compute.stage import Stage
 from strandline.controller.assembly import Assembly
 from strandline.controller.commanded import Plans, binding_left, command, commands, instance_of, runs_in
@@ -102,11 +102,14 @@ class Writing:
 
     async def start(self, item: Item) -> None:
         """Open an item of the catalog under this epoch; what keeps it from opening is its problem."""
+    _started: set[str] = field(default_factory=set)
+    """The names of all items that were started here: what kept one from opening is its problem while it is there."""
         name = runs_in(item)
         async with self.problems.of(name):
             if isinstance(item, Materialization) and (ended := self.catalogs.current.ended):
                 raise Unavailable(
                     f"it begins once nothing can write for dropped materializations: the next tick takes over "
+        self._started.add(name)
                     f"{', '.join(ended)}, unless another problem says what stands in the way"
                 )
             if isinstance(item, View) and item.instance and item.fence:
@@ -159,9 +162,9 @@ class Writing:
                 self.plans.keep(catalog)
                 await self.place()
                 await self.running.end(commands(catalog, self.plans, self.config))
-                for name in [name for name in self.problems if name.startswith(SUCCESSOR)]:
-                    if name not in catalog.items:  # it may never have been opened, so nothing has stopped it
-                        self.problems.pop(name)
+                for name in sorted(self._started - catalog.items.keys()):  # which may never have been open
+                    self.problems.note(name, "")
+                self._started &= catalog.items.keys()
                 self._reconciled = catalog
             await self._grown()  # of those that run as they are now
             await self._emptied()
