@@ -5,9 +5,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping, Sequence
 
+import pytest
+
 from strandline.controller.introspection.acknowledged import Acknowledged, Notice
 from strandline.controller.location.catalog import Catalog
 from strandline.controller.location.items import Source
+from strandline.errors import ConfigError, CorruptionError
 from strandline.problem import Problem, Stopped
 from strandline.store.memory import MemoryConsensus
 from strandline.testing.doubles import CountingIds, HandClock
@@ -119,3 +122,22 @@ async def _refused() -> bytes | None:
     from strandline.errors import Unavailable
 
     raise Unavailable("the store is away")
+
+
+@pytest.mark.parametrize(
+    "body",
+    [b'{"format": 2, "notices": {}}', b'{"format": 1, "notices": [1]}', b"no JSON"],
+    ids=["of a newer version", "of another shape", "broken"],
+)
+def test_what_cannot_be_read_acknowledges_nothing_and_stops_nothing(body: bytes) -> None:
+    """Damage: a location does not open, and no tick ends, for a list of what a person does not want to hear."""
+    place = Place()
+    said = SLOW.said(messages=10, topic="t")
+    place.acknowledge(said)
+    assert place.tick(said) == []
+    asyncio.run(place.there._register.update(lambda _: body))
+    asyncio.run(place.here.read())
+    assert place.tick(said) == [said]
+    assert place.tick() == []
+    with pytest.raises((ConfigError, CorruptionError), match="what is acknowledged"):
+        place.acknowledge(said)

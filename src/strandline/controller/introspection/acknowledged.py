@@ -22,7 +22,7 @@ import msgspec
 from strandline.controller.introspection import words
 from strandline.controller.location.catalog import Catalog
 from strandline.controller.location.items import Item, Kept
-from strandline.errors import StoreError, Unavailable
+from strandline.errors import ConfigError, CorruptionError, StoreError, Unavailable
 from strandline.persist.handles.register import Register, decode_json
 from strandline.problem import cases_of
 from strandline.store.clock import Clock, Ids
@@ -68,8 +68,11 @@ class Acknowledged:
         self._over: set[tuple[str, Notice]] = set()  # what is over, and still kept
 
     async def read(self) -> None:
-        """Read what is durable."""
-        self._known = _decode(await self._register.read())
+        """Read what is durable; what this version cannot read acknowledges nothing.  Raises what a store raises."""
+        try:
+            self._known = _decode(await self._register.read())
+        except (ConfigError, CorruptionError):
+            self._known = {}
 
     def seen(self, item: Item | None, said: str) -> bool:
         """Return whether a notice of ``item`` is acknowledged, as far as this process has read."""
@@ -80,7 +83,8 @@ class Acknowledged:
     async def add(self, catalog: Catalog, notices: Mapping[str, Sequence[str]]) -> None:
         """Acknowledge ``notices``, by the item's name; forget those of items that are not in ``catalog``.
 
-        Raises what a store raises.
+        Raises what a store raises; `ConfigError` if a newer version has written them, and `CorruptionError` if they are
+        damaged: they stay as they are.
         """
         new = {_id(catalog.find(name)): {Notice.of(each) for each in said} for name, said in notices.items()}
         there = {_id(item) for item in catalog.items.values()}
@@ -103,7 +107,8 @@ class Acknowledged:
     async def follow(self, catalog: Catalog, notices: Mapping[str, Sequence[str]], stopped: AbstractSet[str]) -> None:
         """Learn at a tick what others have acknowledged, and forget what is over; ``stopped``: what has a problem.
 
-        No store is asked while there is no notice.  If it does not answer, the next tick asks again.
+        No store is asked while there is no notice.  If it does not answer, or what it has cannot be
+        read, the next tick asks again.
         """
         said = {
             name: (item, frozenset(Notice.of(each).kind for each in told))
@@ -116,7 +121,7 @@ class Acknowledged:
             if name not in stopped and catalog.find(name) == item
         }
         self._said = said
-        with suppress(StoreError, Unavailable):
+        with suppress(StoreError, Unavailable, ConfigError, CorruptionError):
             if said or self._over or any(gone.values()):
                 await self.read()
                 self._over |= {

@@ -135,7 +135,7 @@ def decode_json(what: str, body: bytes, decoder: msgspec.json.Decoder[F], known:
     """
     try:
         found = decoder.decode(body)
-    except msgspec.ValidationError as error:
+    except msgspec.DecodeError as error:
         refuse_future_json(f"{what} is kept", body, known)
         raise CorruptionError(f"{what} cannot be read by this version of strandline: {error}") from error
     refuse_future(f"{what} is kept", found.format, known)
