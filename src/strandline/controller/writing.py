@@ -45,10 +45,12 @@ from strandline.controller.retention import Retention
 from strandline.errors import StoreError, Unavailable
 from strandline.frontier.antichain import Frontier, as_time, join, meet
 from strandline.instance import error_half
+from strandline.instance.commands import Advance
 from strandline.instance.instance import Instance
 from strandline.instance.problems import Problems
 from strandline.instance.tasks import records
 from strandline.persist.client import PersistClient
+from strandline.persist.shard.patience import Deadline
 from strandline.persist.together.transactions import Transactions
 from strandline.problem import Problem, Stopped, Way
 
@@ -63,6 +65,8 @@ FAILING: Final = Problem(
     ),
     "Readers see the present query.",
 )
+OPENS_S: Final = 30.0
+"""How long a replica may take to open what comes in the place of something else."""
 CATALOG = "catalog"
 """What problems of knowing the catalog, and of closing what it dropped, are noted under."""
 
@@ -178,7 +182,7 @@ class Writing:
     async def begin(self, names: Iterable[str]) -> dict[str, str]:
         """Open items that have come in the places of others, before what those leave is brought to its end.
 
-        Return, by name, what keeps one from opening.
+        Return, by name, what keeps one from opening, here or in every replica that is to run it.
         """
         async with self.problems.of(CATALOG):
             await self.place()
@@ -186,7 +190,14 @@ class Writing:
         found = {name: self.catalogs.current.items[name] for name in names}
         for item in found.values():
             await self.start(item)
-        return {name: self.problems[runs_in(item)] for name, item in found.items() if runs_in(item) in self.problems}
+        told: dict[str, str] = {}
+            if why := self.problems.get(runs_in(item)):  # looked up now: a replica may still tell of the one before
+                told[runs_in(item)] = why
+        asked = sorted(name for name in {*map(runs_in, found.values())} - told.keys() if self.running.elsewhere(name))
+        if asked:
+            deadline = Deadline(self.assembly.clock, OPENS_S)
+            told |= await self.running.unopened(asked, Advance(self.oracle.next()), deadline)
+        return {name: told[runs_in(item)] for name, item in found.items() if runs_in(item) in told}
 
     async def succeed(self) -> bool:
         """Put successors in the places of the views that they replace, once they have come as far; return whether any.

@@ -288,6 +288,31 @@ class Replicas:
             await waited[looked % len(waited)].hear(LOOK_S if left_s is None else min(LOOK_S, left_s))
             looked += 1
 
+    async def unopened(self, name: str, deadline: Deadline) -> str:
+        """Return why no replica is known to have opened ``name``, which was commanded before the last `aim`.
+
+        Empty: one has opened it.  Until the deadline, replicas that obey, or connect, are waited for.
+        """
+        if why := self._unsaid.get(name):
+            return why
+        connecting = Deadline(self._clock, CONNECTING_S)
+        exports = {*self._runs[name].exports}
+        looked = 0
+        while True:
+            done = self._done  # what others say may be of what had this name before
+            running = [link for link in self.obeying if self._runs_in(name, link)]
+            for link in running:
+                if not link.heard.problem(name) and (link in done or exports <= link.heard.writes.keys()):
+                    return ""
+            settling = [link for link in self.trusted.values() if link.settling and connecting.left_s() > 0]
+            waited = [link for link in running if link not in done] or settling
+            if not waited or (left_s := deadline.left_s()) <= 0:
+                told = (link.heard.problem(name) for link in running if link in done)
+                said = next(told, "") or ("" if running else self.problems().get(name, ""))
+                return said or f"no replica of instance {self.name!r} has opened it yet"
+            await waited[looked % len(waited)].hear(min(LOOK_S, left_s))
+            looked += 1
+
     @property
     def complete(self) -> bool:
         """Whether all that runs is beyond the time that it was brought to last."""

@@ -6,7 +6,7 @@ The rest of the controller asks here how far things are, and what stands in the 
 from __future__ import annotations
 
 from collections import ChainMap
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 import msgspec
@@ -68,6 +68,19 @@ class Running:
             if name not in self.instances:
                 self.instances[name] = Replicas(name, self.hello, self.dial, self.beside, self.clock, self._reported)
             await self.instances[name].follow(addresses)
+
+    async def unopened(self, names: Collection[str], aim: Advance, deadline: Deadline) -> dict[str, str]:
+        """Return, of ``names`` that are to run in replicas, why no replica is known to have opened them.
+
+        ``aim``: of a new time.  Replicas that are not connected yet receive all that they are to run before it.
+        """
+        asked = [each for each in self.instances.values() if any(map(each.runs, names))]
+        if asked:
+            self._aim = aim
+        for instance in asked:
+            instance.aim(aim)
+        found = {name: await each.unopened(name, deadline) for each in asked for name in names if each.runs(name)}
+        return {name: why for name, why in found.items() if why}
 
     def runs(self, name: str) -> bool:
         """Return whether the item ``name`` is open here, or is to run in replicas."""

@@ -13,7 +13,7 @@ async def adopt(core: Core, trial: Trial) -> None:
     A source that takes the place of another one is opened before what that one leaves is given up.
 
     Raises `Unavailable`, and changes nothing, if the catalog is no longer what it was when the trial began; or if such
-    a source cannot be opened: then what was there goes on.
+    a source cannot be opened, here or by a replica of its instance: then what was there goes on.
     """
     writing, after = core.require_writing(), trial.scratch.catalog
     if after == trial.scratch.before:
