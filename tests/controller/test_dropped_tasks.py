@@ -12,7 +12,10 @@ from strandline.controller.core import Core
 from strandline.controller.defining import definitions
 from strandline.controller.language.statements import Drop
 from strandline.controller.location import catalog, dropped
+from strandline.controller.location.items import Materialization
 from strandline.errors import CorruptionError, FencedError, Unavailable
+from strandline.instance.tasks import fence_task
+from strandline.materialize.log import RecoveryLog
 from strandline.materialize.splits.task import Splits
 
 DROP = Drop("materialization", "out", if_exists=False)
@@ -115,5 +118,31 @@ def test_the_next_environment_fences_it_if_the_first_one_died(monkeypatch: pytes
         await place.insert(core)
         with pytest.raises(FencedError):
             await late.advance()
+
+    asyncio.run(body())
+
+
+@pytest.mark.parametrize("splits", [1, 2])
+@pytest.mark.parametrize("dies", [False, True], ids=["at once", "a process died in between"])
+def test_what_runs_a_fenced_task_as_it_was_writes_nothing(splits: int, *, dies: bool) -> None:
+    """Damage: a split of a task writes on to a table that its task has let go."""
+
+    async def body() -> None:
+        place = Place(splits=splits)
+        core = await place.filled()
+        for _ in range(4):
+            await place.grown(core)
+        late = unheard(core)
+        log, epoch = core.catalog.one("out", Materialization, "materialization").log, core.require_writing().epoch + 1
+        if dies:  # before it came to the logs of splits
+            await RecoveryLog(core.assembly.clock, core.assembly.ids, core.client.consensus, log, epoch).fence()
+        await fence_task(log, epoch, core.client)
+        rows, commits = place.endpoint.rows("o"), place.endpoint.commits
+        await place.insert(core)
+        await core.tick()
+        for _ in range(2):
+            with pytest.raises(FencedError):
+                await late.advance()
+        assert (place.endpoint.rows("o"), place.endpoint.commits) == (rows, commits)
 
     asyncio.run(body())

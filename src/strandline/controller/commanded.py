@@ -139,6 +139,7 @@ def command(item: Item, catalog: Catalog, plans: Plans, config: Config) -> Comma
                 item.endpoint_options,
                 tuple(collection(catalog.collection(bound.collection), config) for bound in item.bindings),
                 on_error.continues(item.options),
+                item.fence,
                 item.common_options.every,
                 item.common_options.within or "",
                 item.common_options.trigger or "",

@@ -48,7 +48,7 @@ from strandline.instance import error_half
 from strandline.instance.commands import Advance
 from strandline.instance.instance import Instance
 from strandline.instance.problems import Problems
-from strandline.instance.tasks import records
+from strandline.instance.tasks import fence_task, records
 from strandline.persist.client import PersistClient
 from strandline.persist.shard.patience import Deadline
 from strandline.persist.together.transactions import Transactions
@@ -102,20 +102,22 @@ class Writing:
     """Where the shards of views of instances stood when their present dataflows had opened them, by their seeds."""
     _fenced: dict[str, int] = field(default_factory=dict)
     """By the shard of a view that was replaced, the epoch under which this process has fenced it (`_fence`)."""
+    _started: set[str] = field(default_factory=set)
+    """The names of all items that were started here: what kept one from opening is its problem while it is there."""
     _reconciled: Catalog | None = None  # the catalog that the instance runs; None: a tick is to find out
 
     async def start(self, item: Item) -> None:
         """Open an item of the catalog under this epoch; what keeps it from opening is its problem."""
-    _started: set[str] = field(default_factory=set)
-    """The names of all items that were started here: what kept one from opening is its problem while it is there."""
         name = runs_in(item)
+        self._started.add(name)
         async with self.problems.of(name):
             if isinstance(item, Materialization) and (ended := self.catalogs.current.ended):
                 raise Unavailable(
                     f"it begins once nothing can write for dropped materializations: the next tick takes over "
-        self._started.add(name)
                     f"{', '.join(ended)}, unless another problem says what stands in the way"
                 )
+            if isinstance(item, Materialization):
+                await self._fence_givers(item)
             if isinstance(item, View) and item.instance and item.fence:
                 await (self._fence(item) if item.seed else self._require_fenced(item))
             if isinstance(item, View) and (item.awaits_creation or self.plans.get(item) is None):
@@ -188,9 +190,9 @@ class Writing:
             await self.place()
             await self.running.end(commands(self.catalogs.current, self.plans, self.config))
         found = {name: self.catalogs.current.items[name] for name in names}
+        told: dict[str, str] = {}
         for item in found.values():
             await self.start(item)
-        told: dict[str, str] = {}
             if why := self.problems.get(runs_in(item)):  # looked up now: a replica may still tell of the one before
                 told[runs_in(item)] = why
         asked = sorted(name for name in {*map(runs_in, found.values())} - told.keys() if self.running.elsewhere(name))
@@ -263,6 +265,16 @@ class Writing:
         for each in [each for each in self._views if each.seed and each.fence and view in moved_along(each, catalog)]:
             if self._fenced.get(each.shard) != catalog.writes + each.fence:
                 raise Unavailable(f"it goes on once no replica brings {each.name!r} on by its query of before")
+
+    async def _fence_givers(self, taker: Materialization) -> None:
+        """Let nothing write to a table of ``taker`` that runs another materialization as it was when it had the table.
+
+        It may run in a replica that is cut off, and nothing else need run that materialization now.
+        """
+        for each in self.catalogs.current.of_kind(Materialization):
+            if each.log != taker.log and each.has_left(taker):
+                epoch = self.catalogs.current.writes if each.instance else self.epoch
+                await fence_task(each.log, epoch + each.fence, self.client)
 
     async def _caught_up(self, names: AbstractSet[str]) -> bool:
         for name in sorted(names):

@@ -110,7 +110,8 @@ class RunMaterialization:
     binds beyond these are tables that are emptied.
     ``continues``: push the good rows of a collection that has errors.  ``every`` (milliseconds) and ``within``: see
     `materialize/schedule/pace.py`.  ``trigger``: the URL that is called after transactions, or a reference to
-    it; empty: none is.
+    it; empty: none is.  ``fence``: how far beyond the instance's epoch its log is opened: what runs the task with a
+    table that it has let go is fenced there.
     """
 
     spec: MaterializationSpec
@@ -122,6 +123,7 @@ class RunMaterialization:
     every: int = 0
     within: str = ""
     trigger: str = ""
+    fence: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -223,7 +223,7 @@ class Instance:
             self._client,
             self._equipment.engine,
             endpoint,
-            self._epoch,
+            self._epoch + command.fence,
             self._watched,
             self._equipment.patience.beside,
         )

@@ -79,6 +79,24 @@ async def end_task(log: str, client: PersistClient) -> None:
         await ending(split_log(log, share.log)).open()
 
 
+async def fence_task(log: str, epoch: int, client: PersistClient) -> None:
+    """Let nothing write for a task that has opened its log under an epoch below ``epoch``.  Idempotent.
+
+    The task's own log goes first: without it none can give the task other splits, or open the logs that it names under
+    the epoch that they have then.
+
+    Raises `Unavailable` or `Indeterminate` if Consensus does not answer, and `CorruptionError` if a log holds no
+    record; call it again then.
+    """
+
+    def fencing(key: str, epoch: int) -> RecoveryLog:
+        return RecoveryLog(client.clock, client.ids, client.consensus, key, epoch)
+
+    record = await fencing(log, epoch).fence()
+    for share in record.layout:
+        await fencing(split_log(log, share.log), record.opened).fence()
+
+
 async def _begun(log: str, spec: MaterializationSpec, client: PersistClient) -> int:
     """Return the end of the last extent that has begun, committed or not, as the recovery log says; 0: none has."""
     found = 0

@@ -8,6 +8,9 @@ write *is* the commit.  After a lost answer the register finds out whether the w
 Opening the log writes it at once, under a fresh token.  An older opener finds another token at its next write and is
 fenced; it can never write again.  An opener whose epoch is below the record's is refused.
 
+The log of a task that has let a table go is *fenced*: what runs it as it was before is fenced at its next write, and
+cannot open the log again, whether or not any other process runs the task.
+
 The log of a task that was dropped is *ended*: opened under an epoch that no other opener has.  A process that still
 runs the task is fenced at its next write, and cannot open the log again.
 
@@ -204,6 +207,25 @@ class RecoveryLog:
         await self._register.update(step)
         self._record = mine
         return mine
+
+    async def fence(self) -> Record:
+        """Take the log over from openers of lower epochs, unless one of this epoch has; return its record.
+
+        The handle is not open after it.  Raises as `open`, but for `FencedError`.
+        """
+        token = self._ids.fresh("log")
+        record = Record()
+
+        def step(body: bytes | None) -> bytes | None:
+            nonlocal record
+            record = _found(self._key, body)
+            if record.epoch >= self._epoch:
+                return None
+            record = replace(record, epoch=self._epoch, token=token, opened=record.opened + 1 if record.layout else 0)
+            return encode(record)
+
+        await self._register.update(step)
+        return record
 
     async def write(self, progress: Progress, state: Any, greatest: Greatest | None = None) -> None:
         """Replace the record; when this returns it is durable.  ``greatest``: None: as they are.

@@ -219,6 +219,8 @@ class Materialization(msgspec.Struct, frozen=True, tag_field="kind", tag="materi
     by which endpoints tell it from one of the same name elsewhere; the first versions did not note it.  ``left``: what
     views that were dropped from it have left.  ``backfills``: the counter with which a table begins that is bound or
     emptied from now on; it is above those of all that were dropped, so the endpoint takes none for one of before.
+    ``fence``: how far beyond the epoch of its writers its log is opened, which is more each time that it lets a table
+    go: what runs it as it was before writes nothing more once the log is (`instance/tasks.py`).
     """
 
     name: str
@@ -230,6 +232,7 @@ class Materialization(msgspec.Struct, frozen=True, tag_field="kind", tag="materi
     location: str = ""
     left: tuple[LeftTable, ...] = ()
     backfills: int = 0
+    fence: int = 0
 
     @property
     def log(self) -> str:
@@ -243,9 +246,16 @@ class Materialization(msgspec.Struct, frozen=True, tag_field="kind", tag="materi
 
     def claimed(self, other: Materialization, tables: Iterable[str]) -> list[BoundTable]:
         """Return which of ``tables``, by names without case, ``other`` writes to at the same place."""
-        here, there = ((each.endpoint, each.endpoint_options) for each in (self, other))
         named = {each.lower() for each in tables}
-        return [each for each in other.written if each.table.lower() in named] if here == there else []
+        return [each for each in other.written if each.table.lower() in named] if self._is_at(other) else []
+
+    def _is_at(self, other: Materialization) -> bool:
+        return (self.endpoint, self.endpoint_options) == (other.endpoint, other.endpoint_options)
+
+    def has_left(self, other: Materialization) -> bool:
+        """Return whether ``other`` writes to a table that this one has let go."""
+        taken = {each.table.lower() for each in other.written}
+        return self._is_at(other) and any(each.bound.table.lower() in taken for each in self.left)
 
     @property
     def endpoint_options(self) -> dict[str, str]:

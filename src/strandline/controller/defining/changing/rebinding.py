@@ -5,6 +5,9 @@ key that it had, so it goes on from its checkpoint.  One that is added has a key
 next transaction fills its table from the start, and brings all tables to one time.  One that is dropped is no longer
 read, and what its table holds is `LeftTable`: it stays, or is emptied by a transaction, as for a backfill of a
 collection without rows.  Once the endpoint has acknowledged that, a tick forgets the table (`controller/writing.py`).
+
+A replica that is cut off may run the task as it was.  So no other materialization begins with a table that one has let
+go before the log of that one is fenced (`Materialization.fence`).
 """
 
 from __future__ import annotations
@@ -149,7 +152,7 @@ def _dropped(made: Materialization, action: DropView, catalog: Catalog, stuck: C
         _left(made, LeftTable(collected.name, collected.columns, collected.shard, bound), stuck, fresh, empties=removes)
         for bound in dropped
     )
-    made = _without(made, {view})
+    made = replace(_without(made, {view}), fence=made.fence + 1)
     return replace(made, left=(*made.left, *left), backfills=fresh + 1 if removes else fresh)
 
 
