@@ -62,9 +62,16 @@ def seen(schema: Schema, names: tuple[str, ...] | None) -> Schema:
     return schema if names is None else Schema(tuple(column for column in schema if column.name in names))
 
 
-def wanted_view(name: str, sql: str, refresh: Refresh | None = None, instance: str = "") -> View:
+def wanted_view(
+    name: str,
+    sql: str,
+    refresh: Refresh | None = None,
+    instance: str = "",
+    narrowed: Mapping[str, tuple[str, ...]] = MappingProxyType({}),
+) -> View:
     """Return a view of which is known what it is to be, and nothing yet that its plan tells."""
-    return View(name, (), "", sql, (), stages={}, conf={}, refresh=refresh, instance=instance)
+    seen = dict(narrowed)
+    return View(name, (), "", sql, (), stages={}, conf={}, refresh=refresh, instance=instance, narrowed=seen)
 
 
 def replanned(view: View, catalog: Catalog, analyst: Analyst) -> tuple[PlannedView, tuple[Stage, ...]]:

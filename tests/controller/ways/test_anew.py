@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 from tests.controller.ways.site import Site
 from tests.controller.ways.test_files import NAME, Lines, define, write
 
-from strandline.errors import DefinitionError
+from strandline.client.subscribing import Updates
+from strandline.controller.location.items import SUBSCRIBED
+from strandline.errors import AsOfError, DefinitionError
 
 
 @pytest.fixture
@@ -85,3 +88,32 @@ def test_a_table_is_refused(site: Site) -> None:
     """Damage: rows that are nowhere else are gone."""
     with pytest.raises(DefinitionError, match="there is no source, view, index or materialization 't'"):
         site.env.anew("t", apply=True)
+
+
+def test_the_view_of_a_subscription_goes_and_its_reader_learns_so(site: Site) -> None:
+    """Damage: a source stays broken for as long as a client reads a query over it; or a reader waits for ever."""
+    with closing(site.env.subscribe("SELECT m FROM u WHERE m > 0")) as events:
+        site.clean()
+        assert isinstance(next(events), Updates)
+        found = site.env.anew(NAME)
+        assert found["items"] == [NAME, "v", "u", "out"]
+        assert not any(SUBSCRIBED in each for each in found["statements"])
+        assert site.env.anew(NAME, apply=True)["items"] == [NAME, "v", "u", "out"]
+        assert not any(each.startswith(SUBSCRIBED) for each in site.core.catalog.items)
+        site.clean()
+        with pytest.raises(AsOfError, match="the view of this query was dropped"):
+            list(events)
+
+
+@pytest.mark.parametrize("name", ["star", NAME])
+def test_a_view_has_the_columns_that_it_had(site: Site, name: str) -> None:
+    """Damage: a view that is read again has a column more, and its tables at endpoints get it without a word."""
+    site.execute(
+        f"CREATE MATERIALIZED VIEW star AS SELECT * FROM `{NAME}`",
+        "ALTER SOURCE `the shop's files` ADD COLUMN more BIGINT",
+    )
+    before = site.core.catalog.collection("star").schema
+    site.env.anew(name, apply=True)
+    assert site.core.catalog.collection("star").schema == before
+    site.clean()
+    assert site.rows("star") == [(1,)]

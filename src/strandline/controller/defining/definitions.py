@@ -5,13 +5,15 @@ indexes in `indexes.py`.
 
 An item is planned or parsed first; then the catalog changes by one compare-and-set; then the item is opened.  A crash
 in between leaves an item that the next environment opens.
+
+Long because all kinds of items are checked and added alike.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from types import UnionType
+from types import MappingProxyType, UnionType
 from typing import Final, TypeAlias, TypeVar
 
 import msgspec
@@ -90,13 +92,18 @@ async def create_table(core: Ground, statement: statements.CreateTable) -> None:
     await add(core, keeping(table, statement))
 
 
-async def create_view(core: Ground, statement: statements.CreateView) -> None:
-    """CREATE MATERIALIZED VIEW.  Raises `DefinitionError` with a position if the query cannot be a view."""
+async def create_view(
+    core: Ground, statement: statements.CreateView, narrowed: Mapping[str, tuple[str, ...]] = MappingProxyType({})
+) -> None:
+    """CREATE MATERIALIZED VIEW; ``narrowed``: see `View`.
+
+    Raises `DefinitionError` with a position if the query cannot be a view.
+    """
     if taken(core, statement, View):
         return
     instance = instance_of(core.catalog, statement)
     with within(statement.start):
-        given = (core, statement.name, statement.query, statement.refresh, instance)
+        given = (core, statement.name, statement.query, statement.refresh, instance, narrowed)
         definition = await core.assembly.planning(lambda: plan(*given))
     if taken(core, statement, View):
         return  # another statement has made it meanwhile
@@ -116,9 +123,16 @@ def instance_of(catalog: Catalog, statement: Assigning) -> str:
         return catalog.one(name, InstanceItem, "instance").name.lower() if name else ""
 
 
-def plan(core: Ground, name: str, sql: str, refresh: Refresh | None = None, instance: str = "") -> Definition:
+def plan(
+    core: Ground,
+    name: str,
+    sql: str,
+    refresh: Refresh | None = None,
+    instance: str = "",
+    narrowed: Mapping[str, tuple[str, ...]] = MappingProxyType({}),
+) -> Definition:
     """Plan a view that is not in the catalog yet, with its schedule and its instance: what `create_view` adds."""
-    found, ids = drafted(core, core.catalog, wanted_view(name, sql, refresh, instance)), core.assembly.ids
+    found, ids = drafted(core, core.catalog, wanted_view(name, sql, refresh, instance, narrowed)), core.assembly.ids
     require_settled(core.catalog, found.planned.imports)
     if refresh is not None:  # the names of its stages tell its creation, which its inputs tell
         refresh = msgspec.structs.replace(refresh, created=core.require_writing().created(found.planned.imports))

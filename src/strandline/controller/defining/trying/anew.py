@@ -1,8 +1,8 @@
 """Anew: an item is defined again, with all that reads it, in one write: a source that has lost its place upstream, say.
 
 A source is read from the start, into shards of its own; what reads it is made again, each item by the statement that it
-was made with.  All of it is tried on a scratch copy of the catalog first.  So where upstream refuses the source, or a
-process ends in between, everything is as it was.
+was made with.  A view sees the columns that it saw before.  All of it is tried on a scratch copy of the catalog first.
+So where upstream refuses the source, or a process ends in between, everything is as it was.
 
 What is gone is the history of the item and of what reads it: they begin anew.  What views that were dropped from a
 materialization have left at its endpoint is still known, and is taken out if that was asked for.
@@ -10,6 +10,7 @@ materialization have left at its endpoint is still known, and is taken out if th
 
 from __future__ import annotations
 
+from collections.abc import Set as AbstractSet
 from functools import partial
 from graphlib import TopologicalSorter
 from operator import methodcaller
@@ -20,6 +21,7 @@ import msgspec
 from strandline.controller.core import Core
 from strandline.controller.defining import altering
 from strandline.controller.defining.creating import create
+from strandline.controller.defining.definitions import create_view
 from strandline.controller.defining.trying.adopting import adopt
 from strandline.controller.defining.trying.making import Made
 from strandline.controller.defining.trying.scratch import Scratch
@@ -29,6 +31,7 @@ from strandline.controller.language import statements
 from strandline.controller.language.altering import Alter
 from strandline.controller.location.catalog import Catalog, needs, unknown
 from strandline.controller.location.items import (
+    SUBSCRIBED,
     IndexItem,
     Item,
     Materialization,
@@ -55,14 +58,17 @@ async def anew(core: Core, name: str, *, apply: bool) -> dict[str, Any]:
         Unavailable: the definitions have changed meanwhile, or the source cannot be opened.  Nothing was changed.
     """
     catalog = core.catalog
-    made = _made_again(catalog, name)
+    gone = catalog.downstream(name)
+    made = _made_again(catalog, name, gone)
     texts = [text for item in made for text in statements.split(definition(item))]
     if apply:
         scratch, epoch = Scratch(core), core.require_writing().epoch
-        gone = frozenset(item.name.lower() for item in made)
         await scratch.catalogs.change(epoch, methodcaller("lacking", gone))
         for text in texts:
             match statements.parse(text):
+                case statements.CreateView() as statement:
+                    present = catalog.one(statement.name, View, "view")
+                    await create_view(scratch, statement, present.narrowed)
                 case statement if isinstance(statement, statements.Create):
                     await create(scratch, statement)
                 case statement if isinstance(statement, Alter):
@@ -81,17 +87,20 @@ def _with_left(catalog: Catalog, before: Materialization) -> Catalog:
     return catalog.with_item(msgspec.structs.replace(made, left=before.left, backfills=before.backfills))
 
 
-def _made_again(catalog: Catalog, name: str) -> list[Item]:
-    """Return what is to be made, in an order in which it can be."""
+def _made_again(catalog: Catalog, name: str, gone: AbstractSet[str]) -> list[Item]:
+    """Return which of the items ``gone`` are to be made, in an order in which they can be.
+
+    The view of a subscription is not among them: its reader learns that it was dropped.
+    """
     if not isinstance(catalog.find(name), _DERIVED):
         there = (each.name for each in catalog.items.values() if isinstance(each, _DERIVED))
         raise unknown("source, view, index or materialization", name, there)
-    gone = catalog.downstream(name)
     for each in gone:
         if isinstance(item := catalog.items[each], View) and item.replaces:
             raise DefinitionError(
                 f"{item.replaces!r} is being replaced: wait until the new query has its place, or take it back with "
                 f"DROP MATERIALIZED VIEW {item.name}"
             )
-    read = {each: gone & needs(catalog.items[each]) for each in sorted(gone)}
+    again = [each for each in sorted(gone) if not each.startswith(SUBSCRIBED)]
+    read = {each: gone & needs(catalog.items[each]) for each in again}
     return [catalog.items[each] for each in TopologicalSorter(read).static_order()]
