@@ -71,11 +71,11 @@ def test_what_fits_is_stored() -> None:
 
 def test_a_number_out_of_range_names_its_column_and_row() -> None:
     """Damage: of a million rows, the caller does not know which one is refused."""
-    with pytest.raises(InvalidUsage, match=r"^row 2: column 'n' cannot be cast to int32: Integer value 3000000000 not"):
+    with pytest.raises(InvalidUsage, match=r"^row 3: column 'n' cannot be cast to int32: Integer value 3000000000 not"):
         inserted([{"n": 1}, {"n": 2}, {"n": 3_000_000_000}, {"n": 4}])
-    with pytest.raises(InvalidUsage, match=r"^table 't': row 1: column 'n' cannot be read: Python int too large"):
+    with pytest.raises(InvalidUsage, match=r"^table 't': row 2: column 'n' cannot be read: Python int too large"):
         arguments.arrow([{"n": 1}, {"n": 2**70}], "t", ["n"])
-    with pytest.raises(InvalidUsage, match=r"^table 't': row 1: column 'n' cannot be read: Could not convert 'a'"):
+    with pytest.raises(InvalidUsage, match=r"^table 't': row 2: column 'n' cannot be read: Could not convert 'a'"):
         arguments.arrow([{"n": 1}, {"n": "a"}, {"n": 2}], "t", ["n"])
 
 

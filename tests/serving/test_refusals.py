@@ -18,6 +18,7 @@ from tests.serving.conftest import SECRET
 
 import strandline
 from strandline.errors import ConfigError, DefinitionError, InvalidUsage, StrandlineError, Unavailable
+from strandline.serving import RemoteEnvironment
 from strandline.serving.desk import Desk
 from strandline.serving.server import FlightSql
 from strandline.store.secret import Secret
@@ -157,3 +158,12 @@ def test_no_call_is_answered_with_a_traceback(address: str) -> None:
             assert "Traceback" not in str(raised.value), what
             assert "File " not in str(raised.value), what
             assert str(raised.value).strip()[:1].isalpha(), what
+
+
+def test_a_text_for_a_list_of_names_is_refused_before_anything_is_asked() -> None:
+    """Damage: a file is looked for by each letter of its name; or each letter of an item's name is to be dropped."""
+    with RemoteEnvironment("grpc://127.0.0.1:1") as env:
+        with pytest.raises(InvalidUsage, match=r"files must be a list of names, and this is a str: 'a\.csv'"):
+            env.withdraw("s", "a.csv")
+        with pytest.raises(InvalidUsage, match=r"drop must be a list of names, and this is a str: 'all'"):
+            env.deploy("here", drop="all")

@@ -324,17 +324,21 @@ class RemoteEnvironment:
         """See `Environment.anew`."""
         return dict(self.call("anew", name=name, apply=apply))
 
-    def skip(self, source: str, as_of: int | None = None, *, file: str = "", apply: bool = False) -> dict[str, Any]:
+    def skip(
+        self, source: str, as_of: int | None = None, *, file: str | Sequence[str] = (), apply: bool = False
+    ) -> dict[str, Any]:
         """See `Environment.skip`."""
-        return dict(self.call("skip", source=source, as_of=as_of, file=file, apply=apply))
+        files = arguments.one_or_more(file, "file")
+        return dict(self.call("skip", source=source, as_of=as_of, file=files, apply=apply))
 
     def withdraw(self, source: str, files: Sequence[str], *, apply: bool = False) -> dict[str, Any]:
         """See `Environment.withdraw`."""
-        return dict(self.call("withdraw", source=source, files=list(files), apply=apply))
+        return dict(self.call("withdraw", source=source, files=arguments.names(files, "files"), apply=apply))
 
     def deploy(self, directory: str | Path, *, apply: bool = False, drop: Sequence[str] = ()) -> dict[str, Any]:
         """See `Environment.deploy`; ``directory`` is one of the machine that serves."""
-        return dict(self.call("deploy", directory=str(Path(directory).absolute()), apply=apply, drop=list(drop)))
+        names, place = arguments.names(drop, "drop"), str(Path(directory).absolute())
+        return dict(self.call("deploy", directory=place, apply=apply, drop=names))
 
     def retry(self, source: str) -> dict[str, Any]:
         """See `Environment.retry`."""

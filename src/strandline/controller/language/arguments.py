@@ -52,6 +52,15 @@ def names(value: object, what: str) -> tuple[str, ...]:
     return tuple(text(each, f"a name of {what}") for each in value)
 
 
+def one_or_more(value: object, what: str) -> tuple[str, ...]:
+    """Return ``value`` if it is a text, or a list of texts.
+
+    >>> one_or_more("a", "file"), one_or_more(["a", "b"], "file")
+    (('a',), ('a', 'b'))
+    """
+    return names([value] if isinstance(value, str) else value, what)
+
+
 def opening(mode: str | None, *, read_only: bool) -> Mode:
     """Return the mode that is asked for.  Raises `InvalidUsage` for one that there is not, or two at once."""
     modes = [each.value for each in Mode]
@@ -206,7 +215,7 @@ def _listed(rows: object, table: str, names: Sequence[str]) -> pa.Table:
     if not isinstance(rows, Iterable) or isinstance(rows, str | bytes | Mapping):
         raise _wrong(f"table {table!r}: rows", ROWS, rows)
     listed: list[Mapping[str, Any]] = []
-    for number, row in enumerate(rows):
+    for number, row in enumerate(rows, 1):
         if not isinstance(row, Mapping) or not all(isinstance(name, str) for name in row):
             raise _wrong(f"table {table!r}: row {number}", "a dict of column names and values", row)
         listed.append(row)
@@ -217,7 +226,7 @@ def _listed(rows: object, table: str, names: Sequence[str]) -> pa.Table:
         try:
             columns[name] = pa.array(values)
         except (pa.ArrowException, OverflowError, TypeError, ValueError) as error:
-            number = bisect_left(range(len(values)), True, key=partial(_unreadable, values))
+            number = 1 + bisect_left(range(len(values)), True, key=partial(_unreadable, values))
             raise InvalidUsage(f"table {table!r}: row {number}: column {name!r} cannot be read: {error}") from error
     return pa.table(columns)
 

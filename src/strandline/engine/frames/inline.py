@@ -92,7 +92,7 @@ def stamped(table: pa.Table, schema: Schema, *, time: int, diff: int) -> pa.Tabl
 
     Raises:
         InvalidUsage: a column is missing, unknown, or cannot be cast; the message names it, and the first row with a
-            value that does not fit (counted from 0).
+            value that does not fit (the first is 1).
     """
     given = match_names(table.column_names, schema)
     arrays = {}
@@ -103,7 +103,7 @@ def stamped(table: pa.Table, schema: Schema, *, time: int, diff: int) -> pa.Tabl
         except pa.ArrowNotImplementedError as error:
             raise InvalidUsage(f"column {name!r} cannot be cast to {target}: {error}") from error
         except pa.ArrowInvalid as error:
-            number = bisect_left(range(len(column)), True, key=partial(_misfits, column, target))
+            number = 1 + bisect_left(range(len(column)), True, key=partial(_misfits, column, target))
             raise InvalidUsage(f"row {number}: column {name!r} cannot be cast to {target}: {error}") from error
     for ours, value in ((TIME, time), (DIFF, diff)):
         arrays[ours] = pa.chunked_array([pa.repeat(pa.scalar(value, pa.int64()), table.num_rows)], type=pa.int64())
