@@ -25,15 +25,11 @@ def skip(opener: Opener, root: Path, name: str, as_of: int | None, output: Outpu
 def skip_files(
     opener: Opener, root: Path, name: str, files: Sequence[str], output: Output, *, apply: bool, withdraw: bool
 ) -> None:
-    """Say what it is that a source goes on without files; with ``apply`` have it do so."""
+    """Say what the files are that a source is to go on without; with ``apply`` have it go on."""
     project = opener.place(root)
     with changing(opener, project, output) if apply else opener.reading(project, output.note) as env:
-        if withdraw:
-            done = [env.withdraw(name, files, apply=apply)]
-        else:
-            done = [env.skip(name, file=file, apply=apply) for file in files]
-    found = done[0] | {"files": [*files], "was": [was for each in done for was in each["was"] or ()]}
-    without = f"{found['source']} goes on without {', '.join(map(repr, files))}"
+        found = env.withdraw(name, files, apply=apply) if withdraw else env.skip(name, file=files, apply=apply)
+    without = f"{found['source']} goes on without {', '.join(map(repr, files))} ({'; '.join(found['was'])})"
     stays = "its rows are withdrawn" if withdraw else "what is durable of it stays"
     rest = f"{stays}, and nothing more of it is read"
     if not apply:
@@ -42,7 +38,7 @@ def skip_files(
         return
     errors = f"its lines that could not be decoded stay errors: `strandline source skip {shlex.quote(name)}` lists them"
     rows = f"; {found['withdrawn']} row(s) were withdrawn; {errors}" if withdraw else ""
-    output.result(found, f"{without} ({'; '.join(found['was'])}): {rest}{rows}")
+    output.result(found, f"{without}: {rest}{rows}")
 
 
 def anew(opener: Opener, root: Path, name: str, output: Output, *, apply: bool) -> None:

@@ -498,10 +498,7 @@ class Environment:
         self._core.require_writing().instance.watch = call
 
     def overdue(self, call: Callable[[Mapping[str, str]], None]) -> None:
-        """Have ``call`` made while a tick runs long, every few seconds, with what each item waits for.
-
-        It is made as `watch` says.
-        """
+        """Have ``call`` made, as by `watch`, while a tick runs long: every few seconds, with what items wait for."""
         self._core.health.overdue = call
 
     def inspect(self, name: str) -> dict[str, Any]:
@@ -530,15 +527,17 @@ class Environment:
         wanted = None if collection is None else arguments.text(collection, "the collection's name")
         return self._run(backfill.backfill(self._core, name, wanted, apply=apply))
 
-    def skip(self, source: str, as_of: int | None = None, *, file: str = "", apply: bool = False) -> dict[str, Any]:
-        """Return undecodable records at ``as_of`` (None: now), or a harmed ``file``; ``apply``: go on without them."""
+    def skip(
+        self, source: str, as_of: int | None = None, *, file: str | Sequence[str] = (), apply: bool = False
+    ) -> dict[str, Any]:
+        """Return undecodable records at ``as_of`` (None: now), or harmed files; ``apply``: go on without them."""
         time, name = arguments.maybe_time(as_of, "as_of"), arguments.text(source, "the source's name")
-        return self._run(skip(self._core, name, time, file=file, apply=apply))
+        return self._run(skip(self._core, name, time, files=arguments.one_or_more(file, "file"), apply=apply))
 
     def withdraw(self, source: str, files: Sequence[str], *, apply: bool = False) -> dict[str, Any]:
         """Have a source go on without files, and withdraw their rows; without ``apply`` only say so."""
-        name = arguments.text(source, "the source's name")
-        return self._run(go_on_without(self._core, name, files, apply=apply, withdraws=True))
+        name, named = arguments.text(source, "the source's name"), arguments.names(files, "files")
+        return self._run(go_on_without(self._core, name, named, apply=apply, withdraws=True))
 
     def anew(self, name: str, *, apply: bool = False) -> dict[str, Any]:
         """Return the statements that define an item again, with all that reads it; ``apply``: do all in one write."""

@@ -119,12 +119,9 @@ def command(item: Item, catalog: Catalog, plans: Plans, config: Config) -> Comma
     match item:
         case Table():
             return RunTable(collection(item, config))
-        case Source():
-            return _ingestion(item, (_output(item, "", catalog, config),), catalog)
-        case SharedSource():
-            fed = catalog.fed_by(item.name)
-            outputs = tuple(_output(each, each.reference, catalog, config) for each in fed)
-            return _ingestion(item, outputs, catalog) if outputs else None
+        case Source() | SharedSource():
+            ingestion = reading(item, catalog, config)
+            return ingestion if ingestion.outputs else None
         case View():
             known = plans.get(item)
             return None if known is None or item.awaits_creation else _dataflow(item, known, catalog, config)
@@ -139,10 +136,10 @@ def command(item: Item, catalog: Catalog, plans: Plans, config: Config) -> Comma
                 item.endpoint_options,
                 tuple(collection(catalog.collection(bound.collection), config) for bound in item.bindings),
                 on_error.continues(item.options),
-                item.fence,
                 item.common_options.every,
                 item.common_options.within or "",
                 item.common_options.trigger or "",
+                item.fence,
             )
         case Connection() | SourceTable() | InstanceItem():
             return None
@@ -158,7 +155,12 @@ def place_of(item: Item, catalog: Catalog) -> str:
     return instance_of(catalog.items[runs_in(item)])
 
 
-def _ingestion(item: Source | SharedSource, outputs: tuple[Output, ...], catalog: Catalog) -> RunIngestion:
+def reading(item: Source | SharedSource, catalog: Catalog, config: Config) -> RunIngestion:
+    """Return what reads a source: of one that feeds no table yet, without outputs."""
+    fed: list[tuple[Fed, str]] = [(each, each.reference) for each in catalog.fed_by(item.name)]
+    if isinstance(item, Source):
+        fed = [(item, "")]
+    outputs = tuple(_output(each, table, catalog, config) for each, table in fed)
     options = on_error.others(item.name, catalog.source_options(item), on_error.SourceOptions)
     return RunIngestion(item.name, outputs, item.connector, options, item.remap, item.progress, item.starts)
 

@@ -70,10 +70,17 @@ class Connectors(Protocol):
         """
         ...
 
+    async def taken(self, source: RunIngestion, files: Sequence[str], client: PersistClient) -> Sequence[str]:
+        """Return what ``files`` are, as ``source`` has taken them.  Writes nothing.
+
+        Raises `DefinitionError` if its connector reads no files, or it has taken no such file; and what stores raise.
+        """
+        ...
+
     async def pass_over(
         self, source: RunIngestion, file: str, client: PersistClient, epoch: int, *, withdrawn: bool = False
-    ) -> str:
-        """Have ``source`` go on without one of its files, called so; return what that was.
+    ) -> None:
+        """Have ``source`` go on without one of its files, called so.
 
         ``withdrawn``: and note that its rows are withdrawn.
 

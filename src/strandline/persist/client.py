@@ -135,6 +135,14 @@ class PersistClient:
         handle = await self.writer(shard, epoch, schema=SCHEMA, owner=SCHEMA, merger=RecordMerger(blob))
         return RecordShard(self._machines[shard], handle, blob)
 
+    async def recorded(self, shard: str) -> RecordShard | None:
+        """Open ``shard`` as a record shard for reading; None if it does not exist.  Writes nothing, and cannot."""
+        machine = self._machine(shard)
+        if not await machine.open(create=False):
+            return None
+        unadmitted = WriteHandle(machine, self.ids, 0, owner=SCHEMA, made=False)
+        return RecordShard(machine, unadmitted, self._for_records())
+
     async def reader(
         self, shard: str, schema: Schema, name: str, *, kept: str = "", begins: int = 0
     ) -> ReadHandle | None:

@@ -274,11 +274,22 @@ def any_table(options: object, reference: str, schema: Schema) -> None:
     """Accept every table: whether upstream has it is found out when it is read."""
 
 
-class PassOver(Protocol[O_contra]):
-    """See `ReaderKind.pass_over`."""
+class OfFiles(Protocol):
+    """What a reader of files says of them, and how it goes on without some, by their names.
 
-    async def __call__(self, options: O_contra, given: Surroundings, name: str, /, *, withdrawn: bool) -> str:
-        """Note it."""
+    Each raises what stores raise; all but `kept` raise `DefinitionError` if the source has taken no such file.
+    """
+
+    async def taken(self, progress: RecordShard, source: str, files: Sequence[str]) -> Sequence[str]:
+        """Return what ``files`` are, for people.  Writes nothing."""
+        ...
+
+    async def pass_over(self, given: Surroundings, name: str, *, withdrawn: bool) -> None:
+        """Note durably that nothing more of a file is read; ``withdrawn``: and its rows are withdrawn.  Idempotent."""
+        ...
+
+    async def kept(self, given: Surroundings) -> Sequence[str]:
+        """Return the files that the source goes on without and whose rows are not withdrawn."""
         ...
 
 
@@ -309,10 +320,7 @@ class ReaderKind(Generic[O]):
     a source with these options needs; the caller requires them before it opens, releases or asks upstream.
 
     ``alterable``: the options that say how a source goes on and not what it holds, so that they may change while it is
-    there.  ``pass_over`` notes durably that the source goes on without one of its files, by its name: nothing more of
-    it is read; ``withdrawn``: and its rows are withdrawn.  It returns what the file was, is idempotent, and raises
-    `DefinitionError` if the source has taken no such file.  ``kept`` returns the names of such files whose rows are not
-    withdrawn.  None: a source of this kind reads no files.
+    there.  ``of_files``: how a source goes on without some of its files.  None: a source of this kind reads no files.
     """
 
     name: str
@@ -333,5 +341,4 @@ class ReaderKind(Generic[O]):
     shared: Callable[[O], bool] = one_at_a_time
     needs: Callable[[O], Sequence[str]] = no_extras
     alterable: tuple[str, ...] = ()
-    pass_over: PassOver[O] | None = None
-    kept: Callable[[O, Surroundings], Awaitable[Sequence[str]]] | None = None
+    of_files: OfFiles | None = None

@@ -20,7 +20,7 @@ from strandline.options import resolve_reference, understood
 from strandline.persist.client import PersistClient
 from strandline.plane.engine import Engine
 from strandline.sources.kinds import ConnectionKind, Discovered
-from strandline.sources.reader import FileDecoder, MessageDecoder, PassOver, ReaderKind, SourceReader, Surroundings
+from strandline.sources.reader import FileDecoder, MessageDecoder, OfFiles, ReaderKind, SourceReader, Surroundings
 from strandline.store.clock import Clock
 from strandline.wiring.kinds import Kinds
 
@@ -169,27 +169,29 @@ class Readers:
             around = self._given(source, client, epoch)
             await _asked(f"source {source.name!r}", kind, source.options, lambda given: ask(given, around))
 
+    async def taken(self, source: RunIngestion, files: Sequence[str], client: PersistClient) -> Sequence[str]:
+        """See `Connectors.taken`."""
+        of_files = _files_alone(source)
+        if (progress := await client.recorded(source.progress)) is None:
+            raise DefinitionError(f"source {source.name!r} has taken no file yet, since it was never opened")
+        return await of_files.taken(progress, source.name, files)
+
     async def pass_over(
         self, source: RunIngestion, file: str, client: PersistClient, epoch: int, *, withdrawn: bool = False
-    ) -> str:
+    ) -> None:
         """See `Connectors.pass_over`."""
-        kind = named(READERS, "connector", source.connector)
-        pass_over = _files_alone(source, kind)
-        options = understood(f"source {source.name!r}", kind.options, source.options, resolve=_resolved)
-        return await pass_over(options, self._given(source, client, epoch), file, withdrawn=withdrawn)
+        await _files_alone(source).pass_over(self._given(source, client, epoch), file, withdrawn=withdrawn)
 
     async def beside(
         self, source: RunIngestion, files: Sequence[str], client: PersistClient, epoch: int
     ) -> SourceReader:
         """See `Connectors.beside`."""
-        _files_alone(source, named(READERS, "connector", source.connector))
+        _files_alone(source)
         return await self._opened(source, replace(self._given(source, client, epoch), left_out=files))
 
     async def kept(self, source: RunIngestion, client: PersistClient, epoch: int) -> Sequence[str]:
         """See `Connectors.kept`."""
-        kind = named(READERS, "connector", source.connector)
-        options = understood(f"source {source.name!r}", kind.options, source.options, resolve=_resolved)
-        return () if kind.kept is None else await kind.kept(options, self._given(source, client, epoch))
+        return await _files_alone(source).kept(self._given(source, client, epoch))
 
     def alterable(self, connector: str) -> Sequence[str]:
         """See `Connectors.alterable`."""
@@ -265,11 +267,12 @@ async def _asked(
         return
 
 
-def _files_alone(source: RunIngestion, kind: ReaderKind[Any]) -> PassOver[Any]:
-    """Return how a source goes on without one of its files.  Raises `DefinitionError` if it reads none."""
-    if kind.pass_over is None:
+def _files_alone(source: RunIngestion) -> OfFiles:
+    """Return how a source goes on without some of its files.  Raises `DefinitionError` if it reads none."""
+    kind = named(READERS, "connector", source.connector)
+    if kind.of_files is None:
         raise DefinitionError(f"source {source.name!r} reads no files that it could go on without")
-    return kind.pass_over
+    return kind.of_files
 
 
 def _altering(output: Output) -> str:

@@ -14,6 +14,10 @@ from strandline.errors import DefinitionError, InvalidUsage, Unavailable
 from strandline.instance.instance import Instance
 from strandline.testing.lists.list_engine import listed, updates
 
+BIDS = (
+    "CREATE TABLE bids (id BIGINT, buyer BIGINT, auction BIGINT, amount INT, bid_time TIMESTAMP) "
+    "FROM SOURCE shared (REFERENCE 'bids')"
+)
 A, B, C = "a.csv", "b.csv", "c.csv"
 
 
@@ -269,3 +273,53 @@ def test_what_cannot_be_withdrawn_is_refused(site: Site) -> None:
         site.env.withdraw("v", [A])
     with pytest.raises(InvalidUsage, match="name the files"):
         site.env.withdraw(NAME, [], apply=True)
+
+
+@pytest.mark.parametrize("apply", [False, True])
+def test_a_file_that_was_never_taken_is_refused_before_anything_is_noted(site: Site, *, apply: bool) -> None:
+    """Damage: a look promises what `--apply` refuses; or of two files one is skipped, and the command fails."""
+    filled(site)
+    remove(site, A)
+    for refused in (site.env.skip, site.env.withdraw):
+        for files in ([A, "typo.csv"], ["typo.csv"]):
+            with pytest.raises(DefinitionError, match=r"has taken no file 'typo\.csv'"):
+                refused(NAME, **{"file" if refused == site.env.skip else "files": files}, apply=apply)
+    assert "vanished" in site.tick()["problems"][NAME], "nothing was noted"
+    assert "bytes, modified" in site.env.skip(NAME, file=A)["was"][0], "a look tells what the file was"
+    assert "vanished" in site.tick()["problems"][NAME]
+
+
+def test_files_of_what_reads_none_are_refused(site: Site) -> None:
+    """Damage: the command fails by an assertion, and says nothing."""
+    filled(site)
+    site.execute("CREATE SOURCE shared FROM auction", "CREATE SOURCE c (counter BIGINT) FROM counter (every = '1s')")
+    for defined in ((), (BIDS,)):
+        site.execute(*defined)
+        for name in ("shared", "c"):
+            for apply in (False, True):
+                with pytest.raises(DefinitionError, match=f"source '{name}' reads no files"):
+                    site.env.skip(name, file=A, apply=apply)
+                with pytest.raises(DefinitionError, match=f"source '{name}' reads no files"):
+                    site.env.withdraw(name, [A], apply=apply)
+
+
+def test_a_time_beside_files_is_refused(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Damage: a person believes that a file is left out from a time on."""
+    filled(site)
+    with pytest.raises(InvalidUsage, match="as_of"):
+        site.env.skip(NAME, 5, file=A)
+    with pytest.raises(AssertionError, match="--as-of is of records"):
+        follow(site.env, f'strandline source skip "{NAME}" --file {A} --as-of 5', monkeypatch)
+    with pytest.raises(AssertionError, match="--as-of is of records"):
+        follow(site.env, f'strandline source skip "{NAME}" --file {A} --withdraw --as-of 5', monkeypatch)
+
+
+def test_the_command_skips_all_files_or_none(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Damage: a typing mistake in the second name leaves the first file out for good."""
+    filled(site)
+    remove(site, A, B)
+    with pytest.raises(AssertionError, match="has taken no file"):
+        follow(site.env, f'strandline source skip "{NAME}" --file {A} --file typo.csv --apply', monkeypatch)
+    assert "vanished" in site.tick()["problems"][NAME]
+    follow(site.env, f'strandline source skip "{NAME}" --file {A} --file {B} --apply', monkeypatch)
+    site.clean()

@@ -187,9 +187,13 @@ class _Logs:
         """See `Connectors.kept`: there are none."""
         return ()
 
+    async def taken(self, source: RunIngestion, files: Sequence[str], client: PersistClient) -> Sequence[str]:
+        """See `Connectors.taken`: there are none."""
+        raise DefinitionError(f"source {source.name!r} reads no files")
+
     async def pass_over(
         self, source: RunIngestion, file: str, client: PersistClient, epoch: int, *, withdrawn: bool = False
-    ) -> str:
+    ) -> None:
         """See `Connectors.pass_over`: there are none."""
         raise DefinitionError(f"source {source.name!r} reads no files")
 

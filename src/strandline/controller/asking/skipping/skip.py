@@ -22,7 +22,7 @@ from strandline.algebra.nodes import Get
 from strandline.algebra.schema import ERROR, Column, Schema
 from strandline.controller.asking import reads
 from strandline.controller.asking.skipping.other_files import OtherFiles, withdrawal
-from strandline.controller.commanded import command, runs_in
+from strandline.controller.commanded import reading, runs_in
 from strandline.controller.core import Core
 from strandline.controller.holding import Hold
 from strandline.controller.location.catalog import unknown
@@ -30,7 +30,6 @@ from strandline.controller.location.items import Fed, SharedSource, Source
 from strandline.errors import InvalidUsage, Unavailable
 from strandline.frontier.antichain import Frontier, as_time
 from strandline.instance import error_half
-from strandline.instance.commands import RunIngestion
 from strandline.instance.instance import Instance
 from strandline.persist.handles.contents import Half, Rows
 from strandline.persist.handles.read import ReadHandle
@@ -49,21 +48,23 @@ _TEXT: Final = "error"
 _TEXTS: Final = Schema((Column(_TEXT, "string"),))
 
 
-async def skip(core: Core, name: str, as_of: int | None, *, apply: bool, file: str = "") -> dict[str, Any]:
+async def skip(core: Core, name: str, as_of: int | None, *, apply: bool, files: Sequence[str] = ()) -> dict[str, Any]:
     """Return the errors that a source has at ``as_of`` (None: the latest time); ``apply``: and dismiss them.
 
-    ``file``: that file instead (`go_on_without`).  Asked again, it finds that all have left: to dismiss them twice is
-    to dismiss them once.
+    ``files``: these files instead (`go_on_without`).  Asked again, it finds that all have left: to dismiss them twice
+    is to dismiss them once.
 
     Raises:
         DefinitionError: there is no such source; with candidates.
         AsOfError: it cannot be read at ``as_of``.
         InvalidUsage: it is to be applied, and this environment does not write; or some of the errors, and not all,
-            have left since ``as_of``.
+            have left since ``as_of``; or a time is given beside files.
         SourceError, Unavailable: it is to be applied, and the source stands still.
     """
-    if file:
-        return await go_on_without(core, name, [file], apply=apply, withdraws=False)
+    if files and as_of is not None:
+        raise InvalidUsage("as_of says which undecodable records are meant, and a file is left out whole")
+    if files:
+        return await go_on_without(core, name, files, apply=apply, withdraws=False)
     source = core.catalog.find(name)
     if not isinstance(source, Fed):
         core.catalog.collection(name)  # which says what the tables of a source are, if it has some
@@ -84,8 +85,8 @@ async def skip(core: Core, name: str, as_of: int | None, *, apply: bool, file: s
 async def go_on_without(core: Core, name: str, files: Sequence[str], *, apply: bool, withdraws: bool) -> dict[str, Any]:
     """Return a source and files that it is to go on without; ``apply``: and have it go on.  ``was``: what they were.
 
-    Nothing more of the files is read.  What is durable of them stays; ``withdraws``: it is withdrawn, and ``withdrawn``
-    says how many rows.  To skip a file twice is to skip it once.
+    All files are looked up before anything is noted.  Nothing more of them is read.  What is durable of them stays;
+    ``withdraws``: it is withdrawn, and ``withdrawn`` says how many rows.  To skip a file twice is to skip it once.
 
     Raises:
         DefinitionError: there is no such source, with candidates; it has taken no such file, or reads none.
@@ -98,16 +99,16 @@ async def go_on_without(core: Core, name: str, files: Sequence[str], *, apply: b
     source = core.catalog.find(name)
     if not isinstance(source, Source | SharedSource):
         raise unknown("source", name, (n for n, item in core.catalog.items.items() if isinstance(item, Source)))
-    found: dict[str, Any] = {"source": source.name, "files": list(files), "was": None, "withdrawn": None}
+    connectors, wanted = core.assembly.connectors, reading(source, core.catalog, core.config)
+    was = await connectors.taken(wanted, files, core.client)
+    found: dict[str, Any] = {"source": source.name, "files": list(files), "was": was, "withdrawn": None}
     if not apply:
         return found | {"applied": False}
-    writing, connectors = core.require_writing(), core.assembly.connectors
-    wanted = command(source, core.catalog, writing.plans, core.config)
-    assert isinstance(wanted, RunIngestion), "that is what runs for a source"
-    epoch = writing.reads_under(source.name.lower())
+    epoch = core.require_writing().reads_under(source.name.lower())
     if not withdraws:
-        was = [await connectors.pass_over(wanted, file, core.client, epoch) for file in files]
-        return found | {"was": was, "applied": True}
+        for file in files:
+            await connectors.pass_over(wanted, file, core.client, epoch)
+        return found | {"applied": True}
     if others := sorted({*await connectors.kept(wanted, core.client, epoch)} - {*files}):
         raise InvalidUsage(
             f"the source goes on without {', '.join(map(repr, others))}, whose rows it has, and they cannot be told "
@@ -119,7 +120,8 @@ async def go_on_without(core: Core, name: str, files: Sequence[str], *, apply: b
     try:
         await rest.beyond(0)
         rest.noted = True
-        was = [await connectors.pass_over(wanted, file, core.client, epoch) for file in files]
+        for file in files:
+            await connectors.pass_over(wanted, file, core.client, epoch)
         withdrawn = await _withdraw(core, source, rest)
     except Unavailable as error:
         raise Unavailable(f"{error}; {rest.left}") from error
@@ -128,7 +130,7 @@ async def go_on_without(core: Core, name: str, files: Sequence[str], *, apply: b
         await reader.close()
     for file in files:
         await connectors.pass_over(wanted, file, core.client, epoch, withdrawn=True)
-    return found | {"was": was, "withdrawn": withdrawn, "applied": True}
+    return found | {"withdrawn": withdrawn, "applied": True}
 
 
 async def _withdraw(core: Core, source: Source, rest: OtherFiles) -> int:

@@ -13,6 +13,7 @@ from strandline.algebra.formats import Encoding
 from strandline.algebra.schema import Schema
 from strandline.algebra.undecoded import NAME_CHARS_MAX
 from strandline.errors import DefinitionError
+from strandline.persist.handles.records import RecordShard
 from strandline.sources.reader import ReaderKind, Surroundings
 from strandline.sources.readers.files.columns import NewColumns
 from strandline.sources.readers.files.discovery import DISCOVERY
@@ -29,7 +30,7 @@ _SHOWN: Final = 20
 
 async def _open(options: FileOptions, given: Surroundings) -> FileReader:
     sequence = await FileSequence.open(await given.progress(), given.epoch)
-    sequence.passed_over.update(_number(sequence, given, name) for name in given.left_out)
+    sequence.passed_over.update(_number(sequence, given.name, name) for name in given.left_out)
     folder, later = await _folder(options, given), given.later.get("", ())
     columns = NewColumns(given.decoder, replace(options.decoding, later=later), given)
     return FileReader(
@@ -37,25 +38,30 @@ async def _open(options: FileOptions, given: Surroundings) -> FileReader:
     )
 
 
-async def _pass_over(_: FileOptions, given: Surroundings, name: str, *, withdrawn: bool) -> str:
-    """See `ReaderKind.pass_over`."""
-    sequence = await FileSequence.open(await given.progress(), given.epoch)
-    number = _number(sequence, given, name)
-    await sequence.pass_over(number, withdrawn=withdrawn)
-    return str(sequence[number])
+class _Files:
+    """`OfFiles` of the numbers that a source's files have."""
+
+    async def taken(self, progress: RecordShard, source: str, files: Sequence[str]) -> list[str]:
+        """See `OfFiles`."""
+        sequence = await FileSequence.open(progress, 0)
+        return [str(sequence[_number(sequence, source, name)]) for name in files]
+
+    async def pass_over(self, given: Surroundings, name: str, *, withdrawn: bool) -> None:
+        """See `OfFiles`."""
+        sequence = await FileSequence.open(await given.progress(), given.epoch)
+        await sequence.pass_over(_number(sequence, given.name, name), withdrawn=withdrawn)
+
+    async def kept(self, given: Surroundings) -> list[str]:
+        """See `OfFiles`."""
+        sequence = await FileSequence.open(await given.progress(), given.epoch)
+        return [sequence[number].name for number in sorted(sequence.kept)]
 
 
-def _number(sequence: FileSequence, given: Surroundings, name: str) -> int:
+def _number(sequence: FileSequence, source: str, name: str) -> int:
     number = sequence.number_of(name)
     if number is None:
-        raise DefinitionError(f"source {given.name!r} has taken no file {name!r}; names are relative to its directory")
+        raise DefinitionError(f"source {source!r} has taken no file {name!r}; names are relative to its directory")
     return number
-
-
-async def _kept(_: FileOptions, given: Surroundings) -> list[str]:
-    """See `ReaderKind.kept`."""
-    sequence = await FileSequence.open(await given.progress(), given.epoch)
-    return [sequence[number].name for number in sorted(sequence.kept)]
 
 
 async def _folder(options: FileOptions, given: Surroundings) -> Folder:
@@ -114,7 +120,6 @@ KIND: Final = ReaderKind(
     shared=_shared,
     needs=_needs,
     counts="files",
-    pass_over=_pass_over,
-    kept=_kept,
+    of_files=_Files(),
     alterable=("archive", "on_durable", "retain", "settle"),
 )
