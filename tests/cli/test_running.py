@@ -398,3 +398,18 @@ def test_what_is_started_is_said_at_once_and_while_it_lasts(capsys: pytest.Captu
     assert [line.partition(" 0 s so far")[2] for line in lines.splitlines()[:3]] == ["", ", compares state 2 of 3", ""]
     with Report(Output(json=False)).starting("Spark"):
         assert "event=starting what=Spark" in capsys.readouterr().err
+
+
+def test_what_only_waits_by_now_is_not_mended() -> None:
+    """Damage: the log says that a view goes on, and it stands still, because its source does."""
+    lines: list[tuple[str, dict[str, object]]] = []
+
+    class Heard(Report):
+        def say(self, event: str, **facts: object) -> None:
+            lines.append((event, facts))
+
+    report = Heard(Output(json=False))
+    quiet: dict[str, Any] = {"steps": {}, "sources": {}, "notices": {}, "replaced": {}, "evolved": {}}
+    for problems, waiting in (({"v": "no disk"}, {}), ({}, {"v": "it waits for 's'"}), ({}, {}), ({}, {})):
+        report.looked({**quiet, "problems": problems, "waiting": waiting})
+    assert lines == [("problem", {"of": "v", "what": "no disk"}), ("mended", {"of": "v", "what": "it goes on"})]
