@@ -23,6 +23,7 @@ from strandline.algebra.schema import RESERVED, Schema
 from strandline.compute.rehearsal import rehearse
 from strandline.compute.stage import split
 from strandline.controller.commanded import spec_of
+from strandline.controller.core import Core
 from strandline.controller.defining.ground import Ground
 from strandline.controller.defining.triggers import require_trigger
 from strandline.controller.introspection import naming
@@ -229,7 +230,7 @@ async def bound(core: Ground, bind: Bind, *, delta: bool) -> BoundTable:
     return BoundTable(item.name.lower(), bind.table, tuple(names[c.lower()] for c in key))
 
 
-async def drop(core: Ground, statement: statements.Drop) -> None:
+async def drop(core: Core, statement: statements.Drop) -> None:
     """DROP, and delete what nothing else uses of it: a day later, and not before the last lease on it has ended.
 
     A source whose upstream could not be released is given up by a second DROP: then upstream keeps what it has.  A DROP

@@ -5,8 +5,7 @@ Both run the same code.  So what a trial accepts the environment accepts, and wh
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from collections.abc import Set as AbstractSet
+from collections.abc import Callable, Iterable
 from typing import Protocol
 
 from strandline.controller.assembly import Assembly
@@ -40,11 +39,6 @@ class Opening(Protocol):
         ...
 
     @property
-    def asked(self) -> Mapping[str, str]:
-        """Why upstreams of dropped sources were asked in vain, by their readers' shards."""
-        ...
-
-    @property
     def location(self) -> str:
         """The mark of the location; empty: it has none."""
         ...
@@ -67,18 +61,6 @@ class Opening(Protocol):
 
     async def stop(self, item: Item) -> None:
         """Take an item out of ticks."""
-        ...
-
-    async def stop_dropped(self, before: Catalog) -> None:
-        """Stop what ``before`` holds and the catalog does not."""
-        ...
-
-    async def close_dropped(self) -> None:
-        """Close what was dropped."""
-        ...
-
-    async def give_up(self, released: AbstractSet[str]) -> None:
-        """Ask upstreams no more for what they keep for dropped sources."""
         ...
 
     async def place(self) -> None:

@@ -19,6 +19,7 @@ import msgspec
 from strandline.algebra.excerpt import within
 from strandline.compute.plan.sql.dialect import words
 from strandline.controller.commanded import spec_of
+from strandline.controller.core import Core
 from strandline.controller.defining import definitions
 from strandline.controller.defining.changing import tables
 from strandline.controller.defining.changing.order import behind, mentions
@@ -76,7 +77,7 @@ async def replace_views(core: Ground, statements: Sequence[CreateView]) -> None:
             await definitions.create_view(core, each)
 
 
-async def drop(core: Ground, statement: Drop) -> None:
+async def drop(core: Core, statement: Drop) -> None:
     """DROP; of a successor: take back what was to replace a view.  Raises as `definitions.drop`."""
     item = core.catalog.find(statement.name)
     if not isinstance(item, View) or not item.replaces or statement.kind != "materialized view":

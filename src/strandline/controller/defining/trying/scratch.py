@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from collections.abc import Set as AbstractSet
+from collections.abc import Callable, Iterable
 
 from strandline.controller.assembly import Assembly
 from strandline.controller.commanded import Plans, runs_in
@@ -72,7 +71,6 @@ class _Unopened:
         self._catalogs = catalogs
         self.epoch = catalogs.current.epoch
         self.plans = Plans() if core.writing is None else core.writing.plans.copy()
-        self.asked: Mapping[str, str] = {}
 
     @property
     def _writing(self) -> Writing | None:
@@ -103,15 +101,6 @@ class _Unopened:
 
     async def stop(self, item: Item) -> None:
         """See `Opening`: it goes on until the environment has this catalog."""
-
-    async def stop_dropped(self, before: Catalog) -> None:
-        """See `stop`."""
-
-    async def close_dropped(self) -> None:
-        """See `stop`."""
-
-    async def give_up(self, released: AbstractSet[str]) -> None:
-        """See `stop`."""
 
     async def place(self) -> None:
         """See `stop`."""
