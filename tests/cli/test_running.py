@@ -22,6 +22,7 @@ from strandline.cli.terminal.exits import Exit
 from strandline.cli.terminal.lasting import lasting, noted
 from strandline.cli.terminal.output import Output
 from strandline.cli.terminal.reporting import Report
+from strandline.controller.defining.apply import Applied
 from strandline.controller.location.catalog import Catalog
 from strandline.errors import (
     ConfigError,
@@ -97,7 +98,7 @@ class Opening:
         self._met("open")
         yield self._env
 
-    def _met(self, phase: str, *_: object, **__: object) -> SimpleNamespace:
+    def _met(self, phase: str, *_: object, **__: object) -> Applied:
         if phase == self._phase:
             if self._signalled:
                 threading.Timer(0.05, os.kill, (os.getpid(), signal.SIGTERM)).start()
@@ -105,7 +106,7 @@ class Opening:
                 refused_by_the_jvm()
             except ConnectionRefusedError as error:
                 raise ConfigError("Spark does not answer") from error
-        return SimpleNamespace(created=(), replaced=(), later=(), refused=())
+        return Applied((), ())
 
 
 @pytest.mark.parametrize("phase", ["open", "apply", "tick"])
@@ -133,9 +134,9 @@ def test_after_a_promotion_what_cannot_be_applied_is_said_and_the_rest_goes_on(
     """Damage: one wrong file ends the process that has just fenced the one before, and none writes."""
     asked: list[bool] = []
 
-    def apply(_: object, *, whole: bool) -> SimpleNamespace:
+    def apply(_: object, *, whole: bool) -> Applied:
         asked.append(whole)
-        return SimpleNamespace(created=(), replaced=(), later=(), refused=("m.yml: 'b' has no key",))
+        return Applied((), (), refused=("m.yml: 'b' has no key",), unanswered=("n.yml: no answer",))
 
     def tick(**_: object) -> int:
         raise FencedError("enough of it")
@@ -151,7 +152,9 @@ def test_after_a_promotion_what_cannot_be_applied_is_said_and_the_rest_goes_on(
             is Exit.FENCED
         )
     assert asked == [False, True]
-    assert "m.yml: 'b' has no key" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "m.yml: 'b' has no key" in said
+    assert 'event="not applied, will be retried" what="n.yml: no answer"' in said
 
 
 def test_each_tick_says_what_was_adopted_meanwhile() -> None:

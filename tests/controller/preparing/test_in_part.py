@@ -81,3 +81,19 @@ def test_a_statement_that_is_refused_takes_nothing_back(tmp_path: Path) -> None:
             "AS SELECT word, n FROM counts WHERE n > 1"
         )
     assert dict(found.catalog.items) == before
+
+
+def test_each_definition_that_is_not_applied_is_said(tmp_path: Path) -> None:
+    """Damage: a view is not there, or has its query of yesterday, and no line says why."""
+    found = Deployed(tmp_path)
+    found.write(
+        {
+            "tables/notes.sql": "CREATE TABLE notes (id INT, other STRING)",
+            "views/x.sql": "CREATE MATERIALIZED VIEW x AS SELECT other FROM notes",
+            "views/counts.sql": "CREATE MATERIALIZED VIEW counts AS SELECT other AS word, count(*) AS n FROM notes "
+            "GROUP BY other",
+        }
+    )
+    refused = applied(found).refused
+    assert {each.partition(":")[0] for each in refused} == {"tables/notes.sql", "views/x.sql", "views/counts.sql"}
+    assert "x" not in found.catalog.items

@@ -49,8 +49,8 @@ class Report:
         """Since when a promotion is under way; None: none is."""
         self.follow: Callable[[], object] = tuple
         """Looks whether the project's files have changed."""
-        self.waits: Callable[[], bool] = bool
-        """Says whether a part of the project can be applied that could not before the last tick."""
+        self.waits: Callable[[Mapping[str, Any]], bool] = lambda _: False
+        """Says, of an environment's progress, whether another tick may let more of the project be applied."""
         self.adopted: Callable[[], object] = tuple
         """Says which definitions have changed, whoever changed them."""
         self.beginnings: Callable[[], Sequence[Beginning]] = tuple

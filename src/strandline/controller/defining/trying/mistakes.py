@@ -126,7 +126,8 @@ def require_command(core: Ground, defined: Defined) -> None:
 
 
 def together(mistakes: Sequence[Mistake]) -> StrandlineError:
-    """Return all mistakes, of which there is one at least, as one error."""
+    """Return all mistakes, of which there is one at least, as one error: `Unavailable` if all of them are."""
     if len(mistakes) == 1:
         return mistakes[0].error
-    return DefinitionError("\n".join(str(each.error) for each in mistakes))
+    kind = Unavailable if all(isinstance(each.error, Unavailable) for each in mistakes) else DefinitionError
+    return kind("\n".join(str(each.error) for each in mistakes))
