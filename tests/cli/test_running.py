@@ -355,6 +355,25 @@ def test_a_problem_a_wait_and_a_notice_are_said_once_and_by_their_words() -> Non
     assert report.ended({**looked, "waiting": {}}) is Exit.OK
 
 
+def test_what_waits_after_a_problem_is_mended_once_it_goes_on() -> None:
+    """Damage: the log says of a view that it goes on while it stands still."""
+    lines: list[str] = []
+
+    class Heard(Report):
+        def say(self, event: str, **_: object) -> None:
+            lines.append(event)
+
+    report = Heard(Output(json=False))
+    quiet: dict[str, Any] = {"steps": {}, "sources": {}, "replaced": {}, "problems": {}, "waiting": {}, "notices": {}}
+    report.looked({**quiet, "problems": {"v": "no such function"}})
+    report.looked({**quiet, "waiting": {"v": "it waits for 's'"}})
+    assert lines == ["problem"]
+    report.looked({**quiet, "waiting": {"v": "it waits for 's'"}})
+    report.looked(quiet)
+    report.looked(quiet)
+    assert lines == ["problem", "waiting", "mended"]
+
+
 def test_a_source_that_is_dropped_or_opened_anew_takes_nothing_back(capsys: pytest.CaptureFixture[str]) -> None:
     """Damage: a tick logs that it has read fewer records than none."""
     report = Report(Output(json=False))

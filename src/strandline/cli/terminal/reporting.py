@@ -37,6 +37,8 @@ class Report:
         self._pacer = Pacer(time.monotonic, self.pause_s)
         self._read: dict[str, int] = {}
         self._problems: dict[str, str] = {}
+        self._stopped: set[str] = set()
+        """What had a problem and has not gone on since."""
         self._waiting: dict[str, str] = {}
         self._shown: dict[str, str] = {}
         self._noticed: set[tuple[str, str]] = set()
@@ -106,10 +108,13 @@ class Report:
         fresh = {name: why for name, why in sorted(problems.items()) if self._problems.get(name) != why}
         for why, names in by_reason(fresh).items():
             self.say("problem", of=listed(names), what=why)
-        if mended := sorted(self._problems.keys() - problems.keys()):
+        waiting = progress["waiting"]
+        self._stopped |= problems.keys()
+        if mended := sorted(self._stopped - problems.keys() - waiting.keys()):
             self.say("mended", of=listed(mended), what="it goes on" if len(mended) == 1 else "they go on")
+        self._stopped.difference_update(mended)
         self._problems = problems
-        waiting = progress["waiting"]  # of what waited before, too: the next tick usually resolves a wait
+        # of what waited before, too: the next tick usually resolves a wait
         self._say_waiting({name: why for name, why in waiting.items() if self._waiting.get(name) == why})
         self._waiting = dict(waiting)
         notices = {(name, notice) for name, said in progress["notices"].items() for notice in said}
