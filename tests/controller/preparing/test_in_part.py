@@ -19,6 +19,7 @@ CONNECTED: Final[Mapping[str, str]] = {
     "sources/q.sql": "CREATE SOURCE q IN INSTANCE i (word STRING)\n"
     "FROM kafka (connection = 'k', topic = 't', format = 'csv')",
 }
+CIRCLE: Final = "CREATE MATERIALIZED VIEW counts AS SELECT word, n FROM many"
 HALVES: Final[Mapping[str, tuple[str, str, str]]] = {
     "a column of a table, before a history": (
         "tables/notes.sql",
@@ -97,3 +98,13 @@ def test_each_definition_that_is_not_applied_is_said(tmp_path: Path) -> None:
     refused = applied(found).refused
     assert {each.partition(":")[0] for each in refused} == {"tables/notes.sql", "views/x.sql", "views/counts.sql"}
     assert "x" not in found.catalog.items
+
+
+def test_a_mistake_is_said_once(tmp_path: Path) -> None:
+    """Damage: a plan lists one typing error as two, and its reader looks for the other one."""
+    found = Deployed(tmp_path)
+    several = "into: out\noptions:\n  splits: foo\ncollections:\n  - collection: many\n    key: [word]\n"
+    found.write({"materializations/n.yml": several})
+    assert len(found.wrong()) == len(applied(found).refused) == 1
+    found.write({"materializations/n.yml": "", "views/counts.sql": CIRCLE})
+    assert len(found.wrong()) == len(applied(found).refused) == 1

@@ -85,9 +85,11 @@ async def _rebindings(core: Ground, defined: Sequence[Defined], mistakes: Mistak
     found = {}
     for each in defined:
         item, statement = pair(core, each)
+        if not item.id and mistakes.waits(each, core.catalog):  # it is refused, and has no table for another one
+            continue
         drops, adds = rebinding(item, statement)
         views, tables = (frozenset(drop.collection for drop in drops), frozenset(add.bind.table for add in adds))
-        with mistakes.noted(each):
+        async with mistakes.noted(core, each):
             on_error.common_to_all(item.name, item.options, on_error.MaterializationOptions)
             found[item.name.lower()] = Rebinding(item, views, tables)
     return found
