@@ -11,9 +11,10 @@ import pytest
 from deployed import Deployed
 
 from strandline.cli import main
-from strandline.cli.promoting import REFUSED
+from strandline.cli.promoting import REFUSED, apply
 from strandline.cli.terminal.exits import Exit
 from strandline.cli.terminal.opening import Opener
+from strandline.cli.terminal.output import Output
 
 
 class Asked:
@@ -92,3 +93,32 @@ def test_names_of_what_is_dropped_are_given_one_by_one(deployed: Deployed, capsy
     assert {"notes", "s"} <= set(done["dropped"])
     assert set(done["dropped"]) == set(done["created"])
     assert main(["plan", *command[1:]]) == Exit.OK
+
+
+def test_who_says_yes_has_what_differs_made_again_with_its_readers(deployed: Deployed) -> None:
+    """Damage: the answer to a question of the command is refused by the command, which names a view that is right."""
+    asked: list[str] = []
+
+    def yes(question: str) -> bool:
+        asked.append(question)
+        return True
+
+    deployed.edit("sources/s.sql", "'true'", "'false'")
+    assert apply(Opener(), deployed.root, drop=(), ask=yes, output=Output(json=False)) is Exit.OK
+    assert asked == ["drop materialized view read, source s, and all that they hold?"]
+    assert deployed.plan()["changes"] == []
+
+
+def test_the_command_that_a_plan_names_does_what_it_says(
+    deployed: Deployed, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Damage: who copies the command from the plan gets an error, and another command from that."""
+    deployed.execute("CREATE MATERIALIZED VIEW mine AS SELECT word FROM counts")
+    deployed.write({"views/counts.sql": "", "views/many.sql": "", "materializations/m.yml": ""})
+    assert main(["plan", "--project", str(deployed.root)]) == Exit.OK
+    named = capsys.readouterr().out.partition("`strandline apply ")[2].partition("`")[0].split()
+    assert named == ["--drop", "all", "--drop", "mine"]
+    assert main(["apply", "--project", str(deployed.root), "--drop", "all"]) == Exit.FAILED
+    assert "--drop all --drop mine` drops mine" in capsys.readouterr().out
+    assert main(["apply", "--project", str(deployed.root), *named]) == Exit.OK
+    assert deployed.catalog.items.keys().isdisjoint({"counts", "many", "m", "mine"})

@@ -7,8 +7,13 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
+from deployed import BASE, Deployed
 
+from strandline.cli.running import Stop, Wanted, _ticks
 from strandline.cli.terminal.following import SETTINGS_LATER, Following
+from strandline.cli.terminal.output import Output
+from strandline.cli.terminal.reporting import Report
+from strandline.controller.asking.progress import progress
 from strandline.controller.core import Core
 from strandline.controller.defining.apply import Applied, apply
 from strandline.controller.defining.creating import create
@@ -23,6 +28,26 @@ from strandline.testing.doubles import CountingIds, HandClock
 from strandline.testing.lists.list_assembly import list_assembly
 from strandline.testing.simulation.kernel import run_sync
 
+OTHERS = {name: text for name, text in BASE.items() if not name.startswith("materializations/")}
+COUNTS = """into: out
+options:
+  on_drop: remove
+collections:
+  - collection: counts
+    table: C
+    key: [word]
+"""
+MANY = """  - collection: many
+    table: T
+    key: [word]
+"""
+BOTH = COUNTS + MANY
+NOTES = """into: out
+collections:
+  - collection: notes
+    table: N
+    key: [id]
+"""
 FILES = {
     "strandline.yml": "location: data",
     "tables/t.sql": "CREATE TABLE t (k INT)",
@@ -186,6 +211,81 @@ def test_what_reads_a_replaced_view_is_made_once_that_is_in_place(place: Place) 
     run_sync(place.core.tick())
     assert place.looked(1) == [("applied", "w")]
     assert place.looked() == []
+
+
+def test_what_does_not_answer_is_asked_again_and_said_once(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Damage: the log gets a line a second for as long as a database is away; or the view beside it is never said."""
+    once = Applied((), ("t", "v"), unanswered=("m.sql: the endpoint does not answer",))
+    answers = [once, once, Applied(("m",), ("t", "v"))]
+    monkeypatch.setattr(place, "apply", lambda *_, **__: answers.pop(0))
+    place.write({"views/w.sql": "CREATE MATERIALIZED VIEW w AS SELECT k FROM t"})
+    assert place.looked() == [("not applied, will be retried", "m.sql: the endpoint does not answer")]
+    assert len(answers) == 1
+    assert place.looked() == []
+    assert answers == []
+
+
+class Giving:
+    """`strandline run --once` where a materialization gets a table that another one empties."""
+
+    def __init__(self, root: Path) -> None:
+        self.place = Deployed(root, {**OTHERS, "materializations/g.yml": BOTH, "materializations/z.yml": NOTES})
+        self.place.note("a", "a", "b")
+        self.place.write({"materializations/g.yml": COUNTS, "materializations/z.yml": NOTES + MANY})
+        self.applied = self.ticks = 0
+
+    def run_once(self) -> list[tuple[str, str]]:
+        """Return what is said."""
+        said: list[tuple[str, str]] = []
+        report = Report(Output(json=True))
+        monitored: Any = report
+        monitored.say = lambda event, **facts: said.append((event, " ".join(map(str, facts.values()))))
+        following = Following(self, self.place.project, monitored.say, self.apply(self.place.project, whole=False))
+        report.follow, report.waits = following.look, following.waits
+        _ticks(cast("Any", self), Wanted(True, None, False, 1), Stop(), report, lambda _: None)
+        return said
+
+    def apply(self, project: Project, *, whole: bool = True) -> Applied:
+        """See `Environment.apply`."""
+        self.applied += 1
+        return self.place.run(apply(self.place.core, project, whole=whole))
+
+    def tick(self, **_: object) -> int:
+        """See `Environment.tick`: it ends a run that would go on for ever."""
+        self.ticks += 1
+        assert self.ticks < 20, "it ends"
+        self.place.tick()
+        return 0
+
+    def progress(self) -> dict[str, Any]:
+        """See `Environment.progress`."""
+        return progress(self.place.core)
+
+    @property
+    def catalog(self) -> Catalog:
+        """See `Environment.catalog`."""
+        return self.place.core.catalog
+
+
+def test_run_once_goes_on_until_a_table_is_emptied_that_another_one_gets(tmp_path: Path) -> None:
+    """Damage: the command ends, and a materialization that it was to make is not there."""
+    giving = Giving(tmp_path)
+    giving.run_once()
+    assert giving.place.plan()["changes"] == []
+    assert giving.place.pushed(table="T") == [("a", 2)]
+    assert giving.applied < giving.ticks + 2
+
+
+def test_run_once_ends_where_a_table_cannot_be_emptied(tmp_path: Path) -> None:
+    """Damage: the command never ends, and says the same line a thousand times."""
+    giving = Giving(tmp_path)
+    (tmp_path / "out.db").rename(tmp_path / "away.db")
+    (tmp_path / "out.db").mkdir()
+    giving.place.write({"views/bad.sql": "CREATE MATERIALIZED VIEW bad AS SELECT nothing FROM notes"})
+    said = giving.run_once()
+    assert [event for event, _ in said if event == "not applied"] == []
+    assert "problem" in {event for event, _ in said}
+    assert giving.applied <= 2, "at first, and at most once when files are looked at"
 
 
 def test_a_changed_setting_is_said_to_wait(place: Place) -> None:

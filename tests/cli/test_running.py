@@ -22,6 +22,7 @@ from strandline.cli.terminal.exits import Exit
 from strandline.cli.terminal.lasting import lasting, noted
 from strandline.cli.terminal.output import Output
 from strandline.cli.terminal.reporting import Report
+from strandline.controller.defining.apply import Applied
 from strandline.controller.location.catalog import Catalog
 from strandline.errors import (
     ConfigError,
@@ -97,7 +98,7 @@ class Opening:
         self._met("open")
         yield self._env
 
-    def _met(self, phase: str, *_: object, **__: object) -> SimpleNamespace:
+    def _met(self, phase: str, *_: object, **__: object) -> Applied:
         if phase == self._phase:
             if self._signalled:
                 threading.Timer(0.05, os.kill, (os.getpid(), signal.SIGTERM)).start()
@@ -105,7 +106,7 @@ class Opening:
                 refused_by_the_jvm()
             except ConnectionRefusedError as error:
                 raise ConfigError("Spark does not answer") from error
-        return SimpleNamespace(created=(), replaced=(), later=(), refused=())
+        return Applied((), ())
 
 
 @pytest.mark.parametrize("phase", ["open", "apply", "tick"])
@@ -133,9 +134,9 @@ def test_after_a_promotion_what_cannot_be_applied_is_said_and_the_rest_goes_on(
     """Damage: one wrong file ends the process that has just fenced the one before, and none writes."""
     asked: list[bool] = []
 
-    def apply(_: object, *, whole: bool) -> SimpleNamespace:
+    def apply(_: object, *, whole: bool) -> Applied:
         asked.append(whole)
-        return SimpleNamespace(created=(), replaced=(), later=(), refused=("m.yml: 'b' has no key",))
+        return Applied((), (), refused=("m.yml: 'b' has no key",), unanswered=("n.yml: no answer",))
 
     def tick(**_: object) -> int:
         raise FencedError("enough of it")
@@ -151,7 +152,9 @@ def test_after_a_promotion_what_cannot_be_applied_is_said_and_the_rest_goes_on(
             is Exit.FENCED
         )
     assert asked == [False, True]
-    assert "m.yml: 'b' has no key" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "m.yml: 'b' has no key" in said
+    assert 'event="not applied, will be retried" what="n.yml: no answer"' in said
 
 
 def test_each_tick_says_what_was_adopted_meanwhile() -> None:
@@ -352,6 +355,25 @@ def test_a_problem_a_wait_and_a_notice_are_said_once_and_by_their_words() -> Non
     assert report.ended({**looked, "waiting": {}}) is Exit.OK
 
 
+def test_what_waits_after_a_problem_is_mended_once_it_goes_on() -> None:
+    """Damage: the log says of a view that it goes on while it stands still."""
+    lines: list[str] = []
+
+    class Heard(Report):
+        def say(self, event: str, **_: object) -> None:
+            lines.append(event)
+
+    report = Heard(Output(json=False))
+    quiet: dict[str, Any] = {"steps": {}, "sources": {}, "replaced": {}, "problems": {}, "waiting": {}, "notices": {}}
+    report.looked({**quiet, "problems": {"v": "no such function"}})
+    report.looked({**quiet, "waiting": {"v": "it waits for 's'"}})
+    assert lines == ["problem"]
+    report.looked({**quiet, "waiting": {"v": "it waits for 's'"}})
+    report.looked(quiet)
+    report.looked(quiet)
+    assert lines == ["problem", "waiting", "mended"]
+
+
 def test_a_source_that_is_dropped_or_opened_anew_takes_nothing_back(capsys: pytest.CaptureFixture[str]) -> None:
     """Damage: a tick logs that it has read fewer records than none."""
     report = Report(Output(json=False))
@@ -398,18 +420,3 @@ def test_what_is_started_is_said_at_once_and_while_it_lasts(capsys: pytest.Captu
     assert [line.partition(" 0 s so far")[2] for line in lines.splitlines()[:3]] == ["", ", compares state 2 of 3", ""]
     with Report(Output(json=False)).starting("Spark"):
         assert "event=starting what=Spark" in capsys.readouterr().err
-
-
-def test_what_only_waits_by_now_is_not_mended() -> None:
-    """Damage: the log says that a view goes on, and it stands still, because its source does."""
-    lines: list[tuple[str, dict[str, object]]] = []
-
-    class Heard(Report):
-        def say(self, event: str, **facts: object) -> None:
-            lines.append((event, facts))
-
-    report = Heard(Output(json=False))
-    quiet: dict[str, Any] = {"steps": {}, "sources": {}, "notices": {}, "replaced": {}, "evolved": {}}
-    for problems, waiting in (({"v": "no disk"}, {}), ({}, {"v": "it waits for 's'"}), ({}, {}), ({}, {})):
-        report.looked({**quiet, "problems": problems, "waiting": waiting})
-    assert lines == [("problem", {"of": "v", "what": "no disk"}), ("mended", {"of": "v", "what": "it goes on"})]

@@ -6,6 +6,7 @@ next version beside the process that writes, and `strandline promote` has it tak
 
 from __future__ import annotations
 
+import shlex
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
@@ -175,6 +176,8 @@ def _planned(found: Mapping[str, Any], drop: Sequence[str]) -> Iterator[str]:
     if not found["changes"]:
         yield "the location is as the project says"
     named = {name.lower() for name in drop}
-    if ALL not in named and (kept := [each["name"] for each in found["drops"] if each["name"].lower() not in named]):
-        names = ", ".join(kept)
-        yield f"nothing is dropped that is not named: `strandline apply --drop all` drops {names}"
+    alone = [each["name"] for each in found["drops"] if each["alone"]]
+    kept = alone if ALL in named else [each["name"] for each in found["drops"] if each["name"].lower() not in named]
+    if kept:
+        command = " ".join(f"--drop {shlex.quote(name)}" for name in dict.fromkeys((ALL, *drop, *alone)))
+        yield f"nothing is dropped that is not named: `strandline apply {command}` drops {', '.join(kept)}"

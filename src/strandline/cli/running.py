@@ -123,6 +123,8 @@ def going_on(
         report.applied(applied.created, adopted(before, env.catalog))
         for why in applied.refused:
             report.say("not applied", what=why)
+        for why in applied.unanswered:
+            report.say("not applied, will be retried", what=why)
         report.follow, report.waits, report.adopted = following.look, following.waits, following.say_adopted
         if wanted.once:
             return _ticks(env, wanted, stop, report, lambda _: None)
@@ -193,7 +195,7 @@ def _ticks(env: Environment, wanted: Wanted, stop: Stop, report: Report, ticked:
             ticked(time.monotonic() - begun)
             if stop.asked:  # what Spark could not finish is no problem of an item
                 break
-            if wanted.once and report.waits():  # what reads views that are in place now is made now
+            if wanted.once and report.waits(progress):  # what comes later may come now
                 continue
             if wanted.once or (wanted.until is not None and complete >= wanted.until):
                 return report.ended(progress)

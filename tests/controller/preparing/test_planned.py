@@ -108,7 +108,7 @@ def test_a_plan_says_what_each_change_does_and_costs(deployed: Deployed) -> None
     assert "another query" in totals["why"]
     assert "history, indexes and endpoints go on" in totals["effect"]
     assert over["effect"] == "it goes on"
-    assert plan["drops"] == [{"kind": "materialized view", "name": "over"}]
+    assert plan["drops"] == [{"kind": "materialized view", "name": "over", "alone": False}]
 
 
 def test_other_columns_are_said_to_begin_anew_with_what_follows(deployed: Deployed) -> None:

@@ -265,10 +265,17 @@ def test_what_does_not_answer_is_asked_again_and_keeps_nothing_else_waiting(
         with pytest.raises(Unavailable, match="n.sql: the endpoint does not answer"):
             deployed.run(apply(deployed.core, deployed.project))
         assert settled(deployed.catalog) == before
-        with pytest.raises(Unavailable, match="n.sql: the endpoint does not answer"):
-            deployed.run(apply(deployed.core, deployed.project, whole=False))
+        done = deployed.run(apply(deployed.core, deployed.project, whole=False))
+        assert (done.created, done.refused) == (("new",), ())
+        assert done.unanswered == ("materializations/n.sql: the endpoint does not answer (at line 1, column 24)",)
         assert deployed.catalog.items.keys() == before.keys() | {"new"}
-    assert deployed.run(apply(deployed.core, deployed.project, whole=False)).created == ("n",)
+        deployed.write({"materializations/o.sql": ANOTHER})
+        with pytest.raises(Unavailable, match="n.sql: the endpoint does not answer.*\n.*o.sql: the endpoint"):
+            deployed.run(apply(deployed.core, deployed.project))
+    assert deployed.run(apply(deployed.core, deployed.project, whole=False)).created == ("n", "o")
+
+
+ANOTHER: Final = "CREATE MATERIALIZATION o INTO sqlite OPTIONS (path 'o.db') AS many KEY (word)"
 
 
 def ended(root: Path, at: int, *, after: bool) -> tuple[str, int]:

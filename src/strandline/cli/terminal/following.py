@@ -9,16 +9,18 @@ be applied is logged once for each change, with what to do: a definition that di
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
+from dataclasses import replace
 from pathlib import Path
-from typing import Final, Protocol, TypeAlias
+from typing import Any, Final, Protocol, TypeAlias
 
 from strandline.controller.defining.apply import Applied
 from strandline.controller.defining.changing.order import read_by
 from strandline.controller.defining.project.files import DIRECTORIES, load
 from strandline.controller.defining.project.settings import SETTINGS_FILE, Project
 from strandline.controller.location.catalog import Catalog
+from strandline.controller.location.items import Materialization
 from strandline.controller.location.version import successors
 from strandline.controller.observing.adopted import adopted
 from strandline.errors import ConfigError, DefinitionError, StoreError, Unavailable
@@ -45,16 +47,17 @@ class Following:
     """The files of a project that was ``applied`` to ``env`` as ``project``; ``say`` logs an event with its facts.
 
     The first looks find what has changed since the project was read, which is before Spark was started; what was
-    refused then was said then.  The look that finds views in place which `Applied.later` waits for applies it again.
+    refused then was said then.  The project is applied again where that may come to more: at the next look, if
+    something did not answer; for `Applied.later`, once the catalog has changed since, as views are put in place and
+    tables at endpoints are emptied.
     """
 
     def __init__(self, env: Applying, project: Project, say: Callable[..., object], applied: Applied) -> None:
         self._env = env
         self._catalog = env.catalog
-        self._later = applied.later
-        self._refused = applied.refused
         self._project = project
         self._say = say
+        self._last, self._after = applied, env.catalog
         self._applied: Files = ()
         self._seen: Files = ()
         self._lacks: frozenset[str] = frozenset()
@@ -63,32 +66,54 @@ class Following:
     def look(self) -> None:
         """Look at the files, and apply what has changed.  Raises `FencedError`."""
         before, self._seen = self._seen, found(self._project.root)
-        if not self.waits() and (self._seen != before or self._seen == self._applied):
+        again = self._last.unanswered or self._due
+        if self._seen != before or (self._seen == self._applied and not again):
             return
+        if self._applied and self._seen != self._applied:  # of what is still wrong, that is said again
+            self._last = replace(self._last, refused=(), unanswered=())
         self._applied = self._seen
         try:
             project = load(self._project.root)
             applied = self._env.apply(project, whole=False)
         except (DefinitionError, ConfigError) as error:
             self._say("not applied", what=str(error))
+            self._take(Applied((), ()))  # and nothing comes of these files
             return
         except (StoreError, Unavailable) as error:
-            self._say("not applied, will be retried", what=str(error))
-            self._applied = ()
+            self._say_new("not applied, will be retried", [str(error)])
+            self._take(replace(self._last, unanswered=(str(error),)))
             return
-        self._later = applied.later
         self.say_adopted()
-        refused = [why for why in applied.refused if why not in self._refused]
-        for why in (*refused, *_left(self._project, project, self._lacks)):
-            self._say("not applied", what=why)
-        self._refused = ()  # of a file that is changed again and is still wrong, that is said again
+        self._say_new("not applied", (*applied.refused, *_left(self._project, project, self._lacks)))
+        self._say_new("not applied, will be retried", applied.unanswered)
+        self._take(applied)
         self._project = project
         made = {name.lower() for name in (*applied.created, *applied.kept, *applied.replaced, *applied.later)}
         self._lacks = frozenset(each.statement.name.lower() for each in project.definitions) - made
 
-    def waits(self) -> bool:
-        """Return whether something waited for views that are in place now."""
-        return bool(self._later) and not successors(self._env.catalog)
+    def _say_new(self, event: str, whys: Iterable[str]) -> None:
+        for why in whys:
+            if why not in {*self._last.refused, *self._last.unanswered}:
+                self._say(event, what=why)
+
+    def _take(self, applied: Applied) -> None:
+        self._last, self._after = applied, self._env.catalog
+
+    @property
+    def _due(self) -> bool:
+        """Whether what comes later may come now: the catalog has changed since, and no view is being replaced."""
+        catalog = self._env.catalog
+        return bool(self._last.later) and catalog != self._after and not successors(catalog)
+
+    def waits(self, progress: Mapping[str, Any]) -> bool:
+        """Return whether another tick may let more of the project be applied; ``progress``: the environment's.
+
+        A table that is being emptied is forgotten by a later tick, unless its materialization stands still.
+        """
+        stopped = progress["problems"].keys() | progress["waiting"].keys()
+        items = self._env.catalog.of_kind(Materialization)
+        emptying = [each for each in items if any(left.empties for left in each.left)]
+        return self._due or (bool(self._last.later) and any(each.name.lower() not in stopped for each in emptying))
 
     def say_adopted(self) -> None:
         """Say what is defined otherwise than it was when this was called last."""

@@ -37,7 +37,8 @@ class Report:
         self._pacer = Pacer(time.monotonic, self.pause_s)
         self._read: dict[str, int] = {}
         self._problems: dict[str, str] = {}
-        self._stopped: set[str] = set()  # what has had a problem, and has not gone on since
+        self._stopped: set[str] = set()
+        """What had a problem and has not gone on since."""
         self._waiting: dict[str, str] = {}
         self._shown: dict[str, str] = {}
         self._noticed: set[tuple[str, str]] = set()
@@ -50,8 +51,8 @@ class Report:
         """Since when a promotion is under way; None: none is."""
         self.follow: Callable[[], object] = tuple
         """Looks whether the project's files have changed."""
-        self.waits: Callable[[], bool] = bool
-        """Says whether a part of the project can be applied that could not before the last tick."""
+        self.waits: Callable[[Mapping[str, Any]], bool] = lambda _: False
+        """Says, of an environment's progress, whether another tick may let more of the project be applied."""
         self.adopted: Callable[[], object] = tuple
         """Says which definitions have changed, whoever changed them."""
         self.beginnings: Callable[[], Sequence[Beginning]] = tuple
@@ -108,10 +109,12 @@ class Report:
         for why, names in by_reason(fresh).items():
             self.say("problem", of=listed(names), what=why)
         waiting = progress["waiting"]
+        self._stopped |= problems.keys()
         if mended := sorted(self._stopped - problems.keys() - waiting.keys()):
             self.say("mended", of=listed(mended), what="it goes on" if len(mended) == 1 else "they go on")
-        self._problems, self._stopped = problems, (self._stopped | problems.keys()) - {*mended}
-        # Of what waited before, too: the next tick usually resolves a wait.
+        self._stopped.difference_update(mended)
+        self._problems = problems
+        # of what waited before, too: the next tick usually resolves a wait
         self._say_waiting({name: why for name, why in waiting.items() if self._waiting.get(name) == why})
         self._waiting = dict(waiting)
         notices = {(name, notice) for name, said in progress["notices"].items() for notice in said}

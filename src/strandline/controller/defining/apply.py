@@ -14,14 +14,14 @@ from strandline.controller.defining.project.settings import Project
 from strandline.controller.defining.trying.adopting import adopt
 from strandline.controller.defining.trying.mistakes import together
 from strandline.controller.defining.trying.trial import looked_into, refuse_another, tried
-from strandline.errors import Unavailable
 
 
 @dataclass(frozen=True, slots=True)
 class Applied:
     """The names that were created, in order, and those that were there.
 
-    ``refused``: of each definition that is not applied, why, and what to do; none where all of them are.
+    ``refused``: of each definition that is wrong, why, and what to do; it is not applied.  ``unanswered``: of each one
+    that is not applied since what it needs did not answer, why: apply the project again.
     ``replaced``: the views whose new queries are computed from now on.  ``later``: what is created once these are in
     place, since it reads them: apply the project again then.
     """
@@ -31,28 +31,27 @@ class Applied:
     refused: tuple[str, ...] = ()
     replaced: tuple[str, ...] = ()
     later: tuple[str, ...] = ()
+    unanswered: tuple[str, ...] = ()
 
 
 async def apply(core: Core, project: Project, *, whole: bool = True) -> Applied:
     """Create what ``project`` defines and ``core`` lacks; what is there keeps its history for as long as it says now.
 
     ``whole``: if a definition cannot be applied, none is; else what can be applied is, and the rest is
-    `Applied.refused`.
+    `Applied.refused` or `Applied.unanswered`.
 
     Raises:
         DefinitionError: ``whole``, and definitions differ from what is there, or are wrong: all of them are said, each
             with its file.  Nothing was changed.
         ConfigError: another project, which is named, has this location; unless the environment has taken it over.
-        Unavailable: what a definition needs did not answer; apply again.  Not ``whole``: the rest was applied.
+        Unavailable: ``whole``, and what definitions need did not answer; apply again.  Nothing was changed.
     """
     await core.catalogs.confirm(core.require_writing().epoch)  # a directory may have gone since, and paths moved
     refuse_another(core, project)
-    trial = await looked_into(core, project, await tried(core, project))
+    trial = await tried(core, project)
     if whole and trial.mistakes:
-        raise together(trial.mistakes)
+        raise together(await looked_into(core, project, trial))
     await adopt(core, trial)
-    for each in trial.mistakes:
-        if isinstance(each.error, Unavailable):
-            raise each.error
-    made = trial.made
-    return Applied(made.created, made.kept, trial.refused, made.replaced, made.later)
+    made, unanswered = trial.made, trial.unanswered
+    refused = tuple(each for each in trial.refused if each not in unanswered)
+    return Applied(made.created, made.kept, refused, made.replaced, made.later, unanswered)

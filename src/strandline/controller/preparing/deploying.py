@@ -20,6 +20,8 @@ async def deployment(
 ) -> dict[str, Any]:
     """Return the plan, as plain data: ``changes``, and ``drops``, which are made only where that is asked for.
 
+    ``alone``: `ALL` does not ask for it; it has to be named.
+
     Raises as `planned`.
     """
     await core.look()
@@ -28,7 +30,10 @@ async def deployment(
 
 def _told(core: Core, project: Project, plan: Plan, drop: Collection[str]) -> dict[str, Any]:
     items = dropped(core.catalog, dropping(core.catalog, project, plan.changes, {*drop, ALL}))
-    drops = [{"kind": definitions.called(item), "name": item.name} for item in items]
+    alone = unasked(core.catalog, project, plan.changes, {*drop, ALL})
+    drops = [
+        {"kind": definitions.called(item), "name": item.name, "alone": item.name.lower() in alone} for item in items
+    ]
     return {"changes": [asdict(change) for change in plan.changes], "drops": drops}
 
 
@@ -55,7 +60,7 @@ async def deploy(core: Core, project: Project, counted: Mapping[str, int], *, dr
     refuse_another(core, project)
     plan = await planned(core, project, counted, drop)
     told = _told(core, project, plan, drop)
-    refused = list(plan.trial.refused) or list(unasked(core.catalog, project, plan.changes, drop))
+    refused = list(plan.trial.refused) or [*unasked(core.catalog, project, plan.changes, drop).values()]
     if refused:
         return {**told, "created": [], "replaced": [], "later": [], "dropped": [], "refused": refused}
     names = [item.name for item in dropped(core.catalog, plan.dropped)]

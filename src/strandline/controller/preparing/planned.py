@@ -111,7 +111,7 @@ async def planned(core: Core, project: Project, counted: Mapping[str, int], drop
             changes.append(change)
         elif change.name.lower() in trial.untried:
             changes.append(Change("untried", change.kind, change.name, UNTRIED))
-        elif change.name.lower() not in wrong:
+        elif change.what != "refused" and change.name.lower() not in wrong:  # else the trial says why, or accepts it
             changes.append(await _costing(core, after, defined, change, rate))
     return Plan(tuple(changes), gone, trial)
 
@@ -167,44 +167,44 @@ async def _costing(
 def dropping(catalog: Catalog, project: Project, changes: Sequence[Change], drop: Collection[str]) -> AbstractSet[str]:
     """Return the names, in lower case, of what is dropped for ``changes``, and for the names ``drop``.
 
-    What a definition recreates is among them, whether ``drop`` names it or not; and what reads any of it.
-    Raises as `planned`.
+    What a definition recreates is among them, whether ``drop`` names it or not; and what reads any of it, which may be
+    named, too.  Raises as `planned`.
     """
     recreated = {each.name.lower() for each in changes if each.what == "recreate"}
     orphans = {each.name.lower() for each in changes if each.what == "orphan"}
     ours = {each.statement.name.lower() for each in project.definitions}
     named = {name.lower() for name in drop if name != ALL} | (orphans if ALL in drop else set())
     catalog = unbound(catalog, project.definitions)
-    for name in sorted(named):
-        if name not in catalog.items:
-            raise InvalidUsage(f"--drop {name}: {unknown('item', name, others(catalog))}")
-        if name in ours - {each.name.lower() for each in changes if each.what in {"recreate", "refused"}}:
-            raise InvalidUsage(f"--drop {name}: {name!r} needs no drop; if it is to go, remove its definition first")
-    return {name for root in sorted(recreated | named) for name in catalog.downstream(root)}
+    for name in sorted(named - catalog.items.keys()):
+        raise InvalidUsage(f"--drop {name}: {unknown('item', name, others(catalog))}")
+    stays = ours - {each.name.lower() for each in changes if each.what in {"recreate", "refused"}}
+    gone = {name for root in sorted(recreated | (named - stays)) for name in catalog.downstream(root)}
+    for name in sorted(named - gone):
+        raise InvalidUsage(f"--drop {name}: {name!r} needs no drop; if it is to go, remove its definition first")
+    return gone
 
 
-def unasked(catalog: Catalog, project: Project, changes: Sequence[Change], drop: Collection[str]) -> Iterator[str]:
-    """Yield what has to be dropped for ``changes``, and ``drop`` does not name: what differs, and what reads it.
+def unasked(catalog: Catalog, project: Project, changes: Sequence[Change], drop: Collection[str]) -> Mapping[str, str]:
+    """Return what has to be dropped for ``changes``, and ``drop`` does not name, and why: by names in lower case.
 
-    What reads it and the project defines is created again, and need not be named.
+    It differs, or it reads what does; but what the project defines is created again, and need not be named for that.
     """
     catalog, named = unbound(catalog, project.definitions), {name.lower() for name in drop}
     ours = {each.statement.name.lower() for each in project.definitions}
-    whys = {each.name.lower(): each.why for each in changes if each.what == "recreate"}
+    whys, found = {each.name.lower(): each.why for each in changes if each.what == "recreate"}, dict[str, str]()
     for name, why in whys.items():
         if not named & {name, ALL}:
             item = catalog.items[name].name
-            yield f"{item!r}: {why}; put the definition back, or drop it with all that it holds: --drop {item}"
+            found[name] = f"{item!r}: {why}; put the definition back, or drop it with all that it holds: --drop {item}"
     roots = whys.keys() | (named & catalog.items.keys())
     orphans = {each.name.lower() for each in changes if each.what == "orphan"} if ALL in named else set()
     for root in sorted(roots | orphans):
         for name in sorted(catalog.downstream(root) & others(catalog).keys() - ours - named - orphans):
             if not name.startswith(SUBSCRIBED):
-                item = catalog.items[name].name
-                yield (
-                    f"{item!r} reads {catalog.items[root].name!r}, which is dropped, and the project does not define "
-                    f"it: --drop {item} drops it too"
-                )
+                item, read = catalog.items[name].name, catalog.items[root].name
+                said = f"{item!r} reads {read!r}, which is dropped, and the project does not define it"
+                found[name] = f"{said}: --drop {item} drops it too"
+    return found
 
 
 def dropped(catalog: Catalog, names: AbstractSet[str]) -> list[Item]:

@@ -117,9 +117,10 @@ def drawn_up(core: Ground, catalog: Catalog, statements: Sequence[CreateView]) -
             if core.writing is not None:
                 definitions.refuse_past(core, each.refresh)
         wanted.pop(present.name.lower(), None)
+        view = wanted_view(successor(present.name), each.query, each.refresh, present.instance)
+        kept = definitions.keeping(view, each)  # also of a view that stays: what is wrong is to take nothing back
         if not same_query(each, present) or present.narrowed:
-            view = wanted_view(successor(present.name), each.query, each.refresh, present.instance)
-            wanted[present.name.lower()] = definitions.keeping(view, each)
+            wanted[present.name.lower()] = kept
     return draw(core, catalog, wanted, {each.name.lower(): each for each in statements})
 
 

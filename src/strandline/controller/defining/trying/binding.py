@@ -15,7 +15,7 @@ from strandline.controller.defining.changing.rebinding import rebind, rebinding,
 from strandline.controller.defining.creating import create
 from strandline.controller.defining.ground import Ground
 from strandline.controller.defining.project.settings import Defined
-from strandline.controller.defining.trying.mistakes import Mistakes
+from strandline.controller.defining.trying.mistakes import Mistakes, require_command
 from strandline.controller.language.statements import CreateMaterialization
 from strandline.controller.location import on_error
 from strandline.controller.location.items import Materialization
@@ -45,7 +45,7 @@ async def bind(
     before, epoch = core.catalog, core.require_writing().epoch
     each_of = {each.statement.name.lower(): each for each in defined}
     while True:
-        order, known = handing(before, _rebindings(core, defined, mistakes)), len(mistakes.found)
+        order, known = handing(before, await _rebindings(core, defined, mistakes)), len(mistakes.found)
         for name in order.following({name for name, each in each_of.items() if mistakes.waits(each, before)}):
             mistakes.lose(each_of[name])
         tried = [each for each in defined if not mistakes.waits(each, before)]
@@ -54,11 +54,11 @@ async def bind(
         now = [each for each in tried if each.statement.name.lower() not in later]
         made = [each for each in now if before.find(each.statement.name) is None]
         for each in now:
-            with mistakes.noted(each):
+            async with mistakes.noted(core, each):
                 await _drop(core, each)
         for each in now:
             if not mistakes.waits(each, before):
-                with mistakes.noted(each):
+                async with mistakes.noted(core, each):
                     await _add(core, each)
         if len(mistakes.found) == known:
             return Bound(tuple(made), tuple(each for each in tried if each not in now), order.circling(stay))
@@ -80,14 +80,16 @@ def pair(core: Ground, defined: Defined) -> tuple[Materialization, CreateMateria
     return Materialization(statement.name, statement.endpoint, statement.options, (), ""), statement
 
 
-def _rebindings(core: Ground, defined: Sequence[Defined], mistakes: Mistakes) -> dict[str, Rebinding]:
+async def _rebindings(core: Ground, defined: Sequence[Defined], mistakes: Mistakes) -> dict[str, Rebinding]:
     """Return what is to change, by names in lower case."""
     found = {}
     for each in defined:
         item, statement = pair(core, each)
+        if not item.id and mistakes.waits(each, core.catalog):  # it is refused, and has no table for another one
+            continue
         drops, adds = rebinding(item, statement)
         views, tables = (frozenset(drop.collection for drop in drops), frozenset(add.bind.table for add in adds))
-        with mistakes.noted(each):
+        async with mistakes.noted(core, each):
             on_error.common_to_all(item.name, item.options, on_error.MaterializationOptions)
             found[item.name.lower()] = Rebinding(item, views, tables)
     return found
@@ -102,3 +104,4 @@ async def _drop(core: Ground, defined: Defined) -> None:
 async def _add(core: Ground, defined: Defined) -> None:
     item, statement = pair(core, defined)
     await (rebind(core, item, statement) if item.id else create(core, statement))
+    require_command(core, defined)

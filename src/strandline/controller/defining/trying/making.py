@@ -15,7 +15,6 @@ from dataclasses import dataclass, replace
 from functools import partial
 from operator import methodcaller
 
-from strandline.controller.commanded import command
 from strandline.controller.defining import altering, instances, sources
 from strandline.controller.defining.changing import tables
 from strandline.controller.defining.changing.columns import more_columns
@@ -28,7 +27,7 @@ from strandline.controller.defining.ground import Ground
 from strandline.controller.defining.project.settings import SETTINGS_FILE, Defined, Project
 from strandline.controller.defining.relocating import relocated, seen_from
 from strandline.controller.defining.trying.binding import added, bind, pair
-from strandline.controller.defining.trying.mistakes import Mistake, Mistakes
+from strandline.controller.defining.trying.mistakes import WRONG, Mistake, Mistakes, require_command
 from strandline.controller.language.instances import CreateInstance
 from strandline.controller.language.statements import (
     Create,
@@ -54,7 +53,7 @@ from strandline.controller.location.items import (
     View,
 )
 from strandline.controller.location.version import moves, successor
-from strandline.errors import DefinitionError
+from strandline.errors import DefinitionError, NoExecutor
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +74,7 @@ async def make(core: Ground, project: Project, mistakes: Mistakes, dropped: Coll
 
     Raises `DefinitionError` naming views that read each other in a circle.
     """
-    _refuse_unknown_endpoints(core, project, mistakes)
+    await _refuse_unknown_endpoints(core, project, mistakes)
     epoch, adopts = core.require_writing().epoch, core.config.take_over
     catalog = await core.catalogs.change(epoch, partial(relocated, project, adopts=adopts))
     project = seen_from(project, catalog.root)
@@ -90,14 +89,16 @@ async def make(core: Ground, project: Project, mistakes: Mistakes, dropped: Coll
         if present is None or is_replaced(core, present, defined):
             wanted.append(defined)
             continue
-        with mistakes.noted(defined):
+        async with mistakes.noted(core, defined):
             if change := changed(core, present, defined):
                 mistakes.differs(defined, change)
             else:
                 there.append((present, defined))
     for present, defined in there:
-        with mistakes.noted(defined):
+        async with mistakes.noted(core, defined):
             await _keep(core, present, defined)
+            if not _binds(defined):  # it may lack the views that it gets below
+                require_command(core, defined)
     missing: list[Defined] = []
     replaced: list[Defined] = []
     for each in wanted:
@@ -121,10 +122,12 @@ async def make(core: Ground, project: Project, mistakes: Mistakes, dropped: Coll
     bound = await bind(core, listed, mistakes, lambda read: _waits(core, read, later))
     created += bound.created
     for each in bound.waiting:
-        with mistakes.noted(each):
+        async with mistakes.noted(core, each):
             _refuse_to_wait(core, each, circling=each.statement.name.lower() in bound.circling)
             later.append(each.statement.name.lower())
-    _require_commands(core, project, mistakes)
+    for present, defined in there:
+        if _binds(defined) and mistakes.waits(defined, core.catalog):  # its other options are refused with its views
+            await core.catalogs.change(epoch, methodcaller("with_item", present))
     await core.catalogs.change(
         epoch, methodcaller("with_defined", [each.statement.name for each in project.definitions])
     )
@@ -149,7 +152,7 @@ async def _unbind(core: Ground, project: Project, mistakes: Mistakes, dropped: C
         present, statement = pair(core, defined)
         drops = [each for each in rebinding(present, statement)[0] if each.collection in dropped]
         if drops and present.name.lower() not in dropped and not changed(core, present, defined):
-            with mistakes.noted(defined):
+            async with mistakes.noted(core, defined):
                 await altering.keep_options(core, present, defined)
                 await unbind(core, present, drops)
 
@@ -175,28 +178,18 @@ def _refuse_to_wait(core: Ground, defined: Defined, *, circling: bool) -> None:
         )
 
 
-def _require_commands(core: Ground, project: Project, mistakes: Mistakes) -> None:
-    """Take note of each definition of which an instance could not be told what to run."""
-    plans = core.require_writing().plans
-    for defined in project.definitions:
-        item = core.catalog.find(defined.statement.name)
-        if item is not None and not mistakes.waits(defined, core.catalog):
-            with mistakes.noted(defined):
-                command(item, core.catalog, plans, core.config)
-
-
 async def _created(core: Ground, defined: Defined, mistakes: Mistakes) -> bool:
     if mistakes.waits(defined, core.catalog):
         return False
-    with mistakes.noted(defined):
+    async with mistakes.noted(core, defined):
         if isinstance(defined.statement, CreateSource):
             statement = defined.statement
             shared = SharedSource(statement.name, statement.connector, statement.options, remap="", progress="")
             with sources.at_option(statement):
                 _resolve(core, shared)
         await create(core, defined.statement)
-        return True
-    return False
+        require_command(core, defined)
+    return not mistakes.waits(defined, core.catalog)
 
 
 def _resolve(core: Ground, source: Source | SharedSource) -> None:
@@ -208,17 +201,21 @@ def _resolve(core: Ground, source: Source | SharedSource) -> None:
 async def _replace(core: Ground, replaced: Sequence[Defined], mistakes: Mistakes) -> None:
     """Replace views, all of them together: each may read another one as it is to be."""
     views = [each.statement for each in replaced if isinstance(each.statement, CreateView)]
+    before, epoch = core.catalog, core.require_writing().epoch
     try:
         if views:
             await replace_views(core, views)
-    except DefinitionError:  # which of them is it, and in which file?
+    except NoExecutor:
+        raise
+    except WRONG:  # which of them is it, and in which file?
+        await core.catalogs.change(epoch, lambda _: before)
         for each in replaced:
-            with mistakes.noted(each):
+            async with mistakes.noted(core, each):
                 assert isinstance(each.statement, CreateView), "only views are replaced"
                 await replace_views(core, (each.statement,))
 
 
-def _refuse_unknown_endpoints(core: Ground, project: Project, mistakes: Mistakes) -> None:
+async def _refuse_unknown_endpoints(core: Ground, project: Project, mistakes: Mistakes) -> None:
     """Take note of each endpoint without a driver that there is, whether a materialization uses it or not."""
     drivers = core.assembly.endpoints
     if drivers is None:  # any may be
@@ -240,7 +237,7 @@ def _refuse_unknown_endpoints(core: Ground, project: Project, mistakes: Mistakes
                 ours = ", ".join(project.endpoints) or "none"
                 hint = f"the project's endpoints are: {ours}; the drivers are: {', '.join(drivers)}"
                 refusal = unknown("endpoint", name, [*project.endpoints, *drivers])
-                with mistakes.noted(defined):
+                async with mistakes.noted(core, defined):
                     raise DefinitionError(f"{refusal.message}; {hint}", at)
 
 

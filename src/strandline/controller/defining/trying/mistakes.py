@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from typing import Final
 
+from strandline.controller.commanded import command, runs_in
 from strandline.controller.defining.changing.order import needed_by
+from strandline.controller.defining.ground import Ground
 from strandline.controller.defining.project.settings import SETTINGS_FILE, Defined, Endpoint, Project
 from strandline.controller.language.statements import CreateMaterialization
 from strandline.controller.location.catalog import Catalog
@@ -21,6 +24,9 @@ from strandline.errors import (
     Unavailable,
 )
 from strandline.plane.asked import at_stage
+
+WRONG: Final = (DefinitionError, ConfigError, SourceError, Unavailable)
+"""What is raised where a definition is wrong, or what it needs does not answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,16 +53,21 @@ class Mistakes:
         self._tried: set[str] = set()
         self._names = {each.statement.name.lower() for each in project.definitions}
 
-    @contextmanager
-    def noted(self, defined: Defined) -> Iterator[None]:
-        """Take note of what is wrong with a definition.  What stores raise is let through, and `NoExecutor`."""
+    @asynccontextmanager
+    async def noted(self, core: Ground, defined: Defined) -> AsyncIterator[None]:
+        """Take note of what is wrong with a definition, and leave the catalog as it was before the block then.
+
+        What stores raise is let through, and `NoExecutor`.
+        """
+        before = core.catalog
         self._tried.add(defined.statement.name.lower())
         at_stage(f"tries {defined.statement.name}, {len(self._tried)} of {len(self._names)}")
         try:
             yield
         except NoExecutor:
             raise
-        except (DefinitionError, ConfigError, SourceError, Unavailable) as error:
+        except WRONG as error:
+            await core.catalogs.change(core.require_writing().epoch, lambda _: before)
             self.found.append(Mistake(defined.statement.name, self._placed(error, defined)))
             self.lose(defined)
 
@@ -107,8 +118,16 @@ class Mistakes:
         return False
 
 
+def require_command(core: Ground, defined: Defined) -> None:
+    """Raise what keeps an instance from being told what to run for a definition, or for the source that feeds it."""
+    catalog = core.catalog
+    if (item := catalog.find(defined.statement.name)) is not None:
+        command(catalog.items[runs_in(item)], catalog, core.require_writing().plans, core.config)
+
+
 def together(mistakes: Sequence[Mistake]) -> StrandlineError:
-    """Return all mistakes, of which there is one at least, as one error."""
+    """Return all mistakes, of which there is one at least, as one error: `Unavailable` if all of them are."""
     if len(mistakes) == 1:
         return mistakes[0].error
-    return DefinitionError("\n".join(str(each.error) for each in mistakes))
+    kind = Unavailable if all(isinstance(each.error, Unavailable) for each in mistakes) else DefinitionError
+    return kind("\n".join(str(each.error) for each in mistakes))

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from strandline.controller.core import Core
@@ -34,6 +34,11 @@ class Trial:
     def refused(self) -> tuple[str, ...]:
         """The mistakes, for people."""
         return tuple(str(each.error) for each in self.mistakes)
+
+    @property
+    def unanswered(self) -> tuple[str, ...]:
+        """Those of `refused` that are wrong only because what they need did not answer."""
+        return tuple(str(each.error) for each in self.mistakes if isinstance(each.error, Unavailable))
 
     @property
     def recreated(self) -> list[str]:
@@ -72,18 +77,19 @@ async def tried(core: Core, project: Project, dropped: Collection[str] = ()) -> 
     return Trial(scratch, made, tuple(mistakes.found), mistakes.untried)
 
 
-async def looked_into(core: Core, project: Project, trial: Trial) -> Trial:
-    """Return ``trial`` with what is wrong with the definitions that differ from what is there.
+async def looked_into(core: Core, project: Project, trial: Trial) -> Sequence[Mistake]:
+    """Return the mistakes of a project that is not applied, with what is wrong with definitions that differ.
 
-    They are tried without what is there, which `tried` has left as it is.  Raises as `tried`.
+    These are tried without what is there, which ``trial`` has left as it is, and so is what reads it.  Raises as
+    `tried`.
     """
     differing = [each for each in trial.mistakes if each.differs]
     if not differing:
-        return trial
+        return trial.mistakes
     gone = {name for each in differing for name in trial.scratch.before.downstream(each.name)}
     wrong = (await tried(core, project, gone)).mistakes
     known = {each.name for each in wrong}
-    return replace(trial, mistakes=(*wrong, *(each for each in differing if each.name not in known)))
+    return [*wrong, *(each for each in differing if each.name not in known)]
 
 
 def refuse_another(core: Core, project: Project) -> None:
