@@ -79,8 +79,7 @@ def main(arguments: Sequence[str] | None = None, *, spark: SparkSession | None =
         return exit_of(error)
     finally:
         os.environ.pop(TRACEBACK_VARIABLE, None)
-        if before is not None:
-            os.environ[TRACEBACK_VARIABLE] = before
+        os.environ |= {} if before is None else {TRACEBACK_VARIABLE: before}
     return Exit.OK
 
 
@@ -479,12 +478,12 @@ def source_skip(
     """List the undecodable records of a source, and dismiss them, so that they are no longer errors."""
     from strandline.cli import sources
 
-    if file or withdraw:
-        if as_of is not None:
-            raise typer.BadParameter("--as-of is of records that could not be decoded, and --file of a whole file")
+    if not (file or withdraw):
+        sources.skip(_opener(context), project, name, as_of, Output(json), apply=apply)
+    elif as_of is not None:
+        raise typer.BadParameter("--as-of is of records that could not be decoded, and --file of a whole file")
+    else:
         sources.skip_files(_opener(context), project, name, file or [], Output(json), apply=apply, withdraw=withdraw)
-        return
-    sources.skip(_opener(context), project, name, as_of, Output(json), apply=apply)
 
 
 @source_app.command("retry")

@@ -77,7 +77,7 @@ def run(opener: Opener, project: Project, wanted: Wanted, output: Output) -> Exi
 def until_stopped(call: Callable[[Stop], Exit], note: Callable[[str], object]) -> Exit:
     """Make a call that ends when a signal says stop, and return its status; also if the signal ended Spark first.
 
-    ``note`` is told that the signal was heard, and how long it takes to end.
+    ``note`` gets what there is to say: that the signal was heard, and how long it takes to end.
     """
     stop = Stop(note)
     with stop.listening():

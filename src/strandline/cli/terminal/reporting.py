@@ -54,7 +54,7 @@ class Report:
         self.waits: Callable[[Mapping[str, Any]], bool] = lambda _: False
         """Says, of an environment's progress, whether another tick may let more of the project be applied."""
         self.adopted: Callable[[], object] = tuple
-        """Says which definitions have changed, whoever changed them."""
+        """Says which definitions have changed, here or by another process."""
         self.beginnings: Callable[[], Sequence[Beginning]] = tuple
         """What is read or computed for the first time; any thread may ask."""
 

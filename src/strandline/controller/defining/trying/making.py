@@ -81,19 +81,7 @@ async def make(core: Ground, project: Project, mistakes: Mistakes, dropped: Coll
     if dropped:
         await _unbind(core, project, mistakes, dropped)
         await core.catalogs.change(epoch, methodcaller("lacking", frozenset(dropped)))
-    wanted, there = [], []
-    for defined in in_order(project.definitions):
-        present = core.catalog.find(defined.statement.name)
-        if mistakes.waits(defined, core.catalog):
-            continue
-        if present is None or is_replaced(core, present, defined):
-            wanted.append(defined)
-            continue
-        async with mistakes.noted(core, defined):
-            if change := changed(core, present, defined):
-                mistakes.differs(defined, change)
-            else:
-                there.append((present, defined))
+    wanted, there = await _compared(core, project, mistakes)
     for present, defined in there:
         async with mistakes.noted(core, defined):
             await _keep(core, present, defined)
@@ -137,6 +125,27 @@ async def make(core: Ground, project: Project, mistakes: Mistakes, dropped: Coll
         tuple(each.statement.name for each in replaced if core.catalog.find(successor(each.statement.name))),
         tuple(later),
     )
+
+
+async def _compared(
+    core: Ground, project: Project, mistakes: Mistakes
+) -> tuple[list[Defined], list[tuple[Item, Defined]]]:
+    """Return what is to be created or replaced, and the items that are there as they are defined, with that."""
+    wanted: list[Defined] = []
+    there: list[tuple[Item, Defined]] = []
+    for defined in in_order(project.definitions):
+        present = core.catalog.find(defined.statement.name)
+        if mistakes.waits(defined, core.catalog):
+            continue
+        if present is None or is_replaced(core, present, defined):
+            wanted.append(defined)
+            continue
+        async with mistakes.noted(core, defined):
+            if change := changed(core, present, defined):
+                mistakes.differs(defined, change)
+            else:
+                there.append((present, defined))
+    return wanted, there
 
 
 def _waits(core: Ground, read: Iterable[str], later: Collection[str]) -> bool:
