@@ -479,12 +479,7 @@ def source_skip(
     """List the undecodable records of a source, and dismiss them, so that they are no longer errors."""
     from strandline.cli import sources
 
-    if file or withdraw:
-        if as_of is not None:
-            raise typer.BadParameter("--as-of is of records that could not be decoded, and --file of a whole file")
-        sources.skip_files(_opener(context), project, name, file or [], Output(json), apply=apply, withdraw=withdraw)
-        return
-    sources.skip(_opener(context), project, name, as_of, Output(json), apply=apply)
+    sources.skip(_opener(context), project, name, as_of, file or [], Output(json), apply=apply, withdraw=withdraw)
 
 
 @source_app.command("retry")
