@@ -478,12 +478,7 @@ def source_skip(
     """List the undecodable records of a source, and dismiss them, so that they are no longer errors."""
     from strandline.cli import sources
 
-    if not (file or withdraw):
-        sources.skip(_opener(context), project, name, as_of, Output(json), apply=apply)
-    elif as_of is not None:
-        raise typer.BadParameter("--as-of is of records that could not be decoded, and --file of a whole file")
-    else:
-        sources.skip_files(_opener(context), project, name, file or [], Output(json), apply=apply, withdraw=withdraw)
+    sources.skip(_opener(context), project, name, as_of, file or [], Output(json), apply=apply, withdraw=withdraw)
 
 
 @source_app.command("retry")

@@ -11,18 +11,34 @@ from strandline.cli.terminal.exits import Exit
 from strandline.cli.terminal.lasting import changing
 from strandline.cli.terminal.opening import Opener
 from strandline.cli.terminal.output import Output
+from strandline.errors import InvalidUsage
 from strandline.instance.error_half import described
 
 
-def skip(opener: Opener, root: Path, name: str, as_of: int | None, output: Output, *, apply: bool) -> None:
-    """Print the undecodable records of a source; with ``apply`` dismiss them."""
+def skip(
+    opener: Opener,
+    root: Path,
+    name: str,
+    as_of: int | None,
+    files: Sequence[str],
+    output: Output,
+    *,
+    apply: bool,
+    withdraw: bool,
+) -> None:
+    """Print the undecodable records of a source; with ``apply`` dismiss them.  Or go on without ``files``."""
+    if as_of is not None and (files or withdraw):
+        raise InvalidUsage("--as-of is of records that could not be decoded, and --file of a whole file")
+    if files or withdraw:
+        _skip_files(opener, root, name, files, output, apply=apply, withdraw=withdraw)
+        return
     project = opener.place(root)
     with changing(opener, project, output) if apply else opener.reading(project, output.note) as env:
         found = env.skip(name, as_of, apply=apply)
     output.result(found, "\n".join(_lines(found)))
 
 
-def skip_files(
+def _skip_files(
     opener: Opener, root: Path, name: str, files: Sequence[str], output: Output, *, apply: bool, withdraw: bool
 ) -> None:
     """Say what the files are that a source is to go on without; with ``apply`` have it go on."""
