@@ -9,21 +9,23 @@ Laws: M2, M6.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
 from dataclasses import replace
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import pyarrow as pa
 
 from strandline.algebra.schema import Column, Schema
-from strandline.errors import FencedError
+from strandline.errors import FencedError, Unavailable
 from strandline.materialize.feed import NoRows
 from strandline.materialize.protocol.spec import canonical
 from strandline.materialize.protocol.task import Binding, MaterializationSpec
 from strandline.testing.contracts.drivers.world import KEYED, TWO, EndpointUnderTest, MakeEndpoint, World
 from strandline.testing.feed import ListFeed
-from strandline.testing.simulation.crashes import Crash, CrashPlan
+from strandline.testing.simulation.crashes import Crash, CrashPlan, PausePlan
+
+T = TypeVar("T")
 
 ORDERS, PEOPLE = TWO.bindings
 PLACES: Final = Binding("places", "Places", ("k",), KEYED)
@@ -203,3 +205,47 @@ async def older_view(endpoint: EndpointUnderTest) -> None:
     await successor.advance()
     world.check(world.upper)
     await successor.close()
+
+
+class _AfterApply(CrashPlan):
+    """Dies once Apply was called."""
+
+    async def through(self, label: str, call: Callable[[], Awaitable[T]]) -> T:
+        """Make a call, and die if it was Apply."""
+        answer = await super().through(label, call)
+        if label == "driver.apply":
+            raise Crash(label)
+        return answer
+
+
+async def emptied_beside(endpoint: EndpointUnderTest) -> None:
+    """Pause at every point of a transaction, while a successor begins to empty one of the tables; then go on.
+
+    It is for endpoints whose Apply empties tables.
+    """
+    world = await _world(endpoint)
+    at, met = 0, world.empties
+    while met:
+        at, met = at + 1, False
+        came, emptied = world.next(PEOPLE), world.next(PEOPLE)
+        world.bind((ORDERS, came))
+        await world.caught_up()
+
+        async def meanwhile(emptied: Binding = emptied) -> None:
+            nonlocal met
+            met = True
+            bound, feeds = world.spec, world.feeds
+            world.bind((ORDERS,), (emptied,))
+            with suppress(Crash):
+                await world.runtime(_AfterApply(), epoch=1).open()
+            world.spec, world.feeds = bound, feeds
+
+        world.write_over()
+        zombie = world.runtime(PausePlan(at, meanwhile))
+        with suppress(FencedError, Unavailable):
+            await zombie.advance()
+        await zombie.close()
+        world.bind((ORDERS,), (emptied,))
+        await world.caught_up()
+        world.forget()
+        await world.caught_up()
