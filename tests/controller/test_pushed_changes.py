@@ -19,6 +19,7 @@ from strandline.controller.location.config import Config, Mode
 from strandline.controller.location.items import Materialization
 from strandline.errors import DefinitionError, InvalidUsage
 from strandline.materialize.protocol.messages import DELETE, EXISTS, Request, Response, Store
+from strandline.materialize.protocol.task import item_of
 from strandline.testing.endpoints import Endpoint, KeyValueSession, MemoryDriver
 from strandline.testing.simulation.kernel import run_sync
 
@@ -95,6 +96,7 @@ def test_a_collection_without_a_key_can_be_pushed_as_changes_and_not_be_kept_equ
     assert isinstance(item, Materialization)
     (binding,) = spec_of(item, core.catalog).bindings
     assert (binding.key, binding.delta, binding.diffs, binding.times) == ((), True, True, False)
+    assert item_of(binding.state_key) == item.id
 
 
 @pytest.mark.parametrize("option", ["diffs", "times"])

@@ -155,6 +155,11 @@ class Task:
         """Whether the endpoint was given nothing yet, while no transaction is under way."""
         return not self._machine.begun and not self._machine.replays
 
+    @property
+    def replays_to(self) -> int:
+        """Where a transaction ends that was cut off and is to be done again; 0: there is none."""
+        return self._machine.replays_to
+
     async def open(self) -> None:
         """Recover: take the log over, apply the spec to the endpoint, begin a session.  `advance` calls it if needed.
 
@@ -298,8 +303,12 @@ class Task:
         await self._step(event)
 
     async def _complete(self, upto: int | None) -> int:
-        """Return the time that every bound collection is complete up to; ``upto`` if that is given."""
-        return await complete(self._feeds) if upto is None else upto
+        """Return the time that every bound collection is complete up to; ``upto`` if that is given.
+
+        What was cut off was read up to its end.  A collection that has come since, and cannot be read so far yet, takes
+        no part in the replay, and is not waited for.
+        """
+        return max(await complete(self._feeds) if upto is None else upto, self.replays_to)
 
     async def _step(self, first: states.Event) -> None:
         """Step and act until only an answer of the driver, or another window, can bring it on."""

@@ -22,6 +22,12 @@ def test_a_later_backfill_fences_off_an_older_one() -> None:
         bound().require_newest([bound(backfill=1).state_key, bound(backfill=10).state_key])
 
 
+def test_a_collection_that_took_the_place_of_another_fences_that_off() -> None:
+    """Damage: a process that slept since before a view was dropped drops the table of the view that came for it."""
+    with pytest.raises(FencedError, match=r"'t.v3' is filled by a later session: its backfill is 3, .* is 2"):
+        bound(incarnation="m-7-s-1@l-1").require_newest([bound(incarnation="m-7-s-2@l-1", backfill=3).state_key])
+
+
 def test_what_is_older_or_of_other_data_fences_nothing_off() -> None:
     """Damage: a materialization that is made again under its name is refused for ever."""
     others = [
@@ -32,3 +38,10 @@ def test_what_is_older_or_of_other_data_fences_nothing_off() -> None:
         bound(incarnation="", backfill=9),
     ]
     bound().require_newest(each.state_key for each in others)
+    of_others = [
+        bound(incarnation="m-7-s-2@l-1", backfill=2),
+        bound(incarnation="m-8-s-1@l-1", backfill=9),
+        bound(incarnation="m-7-s-1@l-2", backfill=9),
+        bound(incarnation="m-7-s-1", backfill=9),
+    ]
+    bound(incarnation="m-7-s-1@l-1").require_newest(each.state_key for each in of_others)

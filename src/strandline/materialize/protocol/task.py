@@ -9,6 +9,8 @@ Trap: times of one collection say nothing about another.  If a collection or a m
 its old name, its bindings must get another `Binding.incarnation`; otherwise the old checkpoint would apply to the new
 data.  Two installations may give materializations the same name, so the incarnation also holds the location's id: an
 endpoint lets a materialization replace what another one of its name and of the same location filled, and nothing else.
+
+Long because the specification and the progress of a task are read together.
 """
 
 from __future__ import annotations
@@ -26,6 +28,8 @@ from strandline.errors import CorruptionError, DefinitionError, FencedError, Inv
 
 U32_MAX: Final = 2**32 - 1
 SPLITS_MAX: Final = 64
+BEFORE_SHARD: Final = "-s-"
+"""Stands in an incarnation between the id of the materialization and the rest of the id of the collection's shard."""
 _INCARNATION: Final = re.compile(r"(?:[a-z0-9-]*[a-z0-9])?(?:@[a-z0-9-]*[a-z0-9])?")
 
 
@@ -148,17 +152,19 @@ class Binding:
         return bool(ours and theirs) and ours != theirs
 
     def require_newest(self, held: Iterable[str]) -> None:
-        """Check that no later backfill of the same data is among the state keys that an endpoint holds.
+        """Check that the materialization has not filled the resource anew, as the state keys of an endpoint say.
 
-        What Apply does for an older one would be done to its successor's rows; no log stops a process that sleeps in
-        the middle of an Apply.
+        What Apply does for an older binding would be done to its successor's rows; no log stops a process that sleeps
+        in the middle of an Apply.  The counter grows, too, when another collection takes the place of one.
 
         Raises:
-            FencedError: there is one.
+            FencedError: it has: from the same data, or from another collection.
         """
+        item = item_of(self.state_key)
         for state_key in held:
             backfill, _, incarnation = state_key.rpartition(".v")[2].partition("-")
-            same = (resource_of(state_key), incarnation) == (self.resource, self.incarnation)
+            replaces = item and (item, location_of(self.state_key)) == (item_of(state_key), location_of(state_key))
+            same = resource_of(state_key) == self.resource and (replaces or incarnation == self.incarnation)
             if same and int(backfill) > self.backfill:
                 raise FencedError(
                     f"{self.resource!r} is filled by a later session: its backfill is {backfill}, "
@@ -277,6 +283,15 @@ def resource_of(state_key: str) -> str:
     ('a.v1', 'a')
     """
     return state_key.rpartition(".v")[0]
+
+
+def item_of(state_key: str) -> str:
+    """Return the id of the materialization that a state key belongs to; empty: it is not known.
+
+    >>> item_of("a@b.v0-m-1-s-7@l-1"), item_of("a@b.v0-shard-7")
+    ('m-1', '')
+    """
+    return state_key.rpartition(".v")[2].partition("@")[0].partition("-")[2].rpartition(BEFORE_SHARD)[0]
 
 
 def location_of(state_key: str) -> str:

@@ -214,7 +214,9 @@ class Splits:
         await self._parts(replace(self._spec, bindings=begun) if begun else self._spec, layout, epoch)
         tasks = self._tasks.values()
         if begun:
-            upto = max(await complete(self._feeds), *(task.status.position for task in tasks))
+            # What was cut off is done again before its extent is forgotten: a part of it is at the endpoint.
+            ahead = (time for task in tasks for time in (task.status.position, task.replays_to))
+            upto = max(await complete(self._feeds), *ahead)
             await self._each(lambda task: task.settle(upto))
         settled = [task.record for task in tasks]
         # Where the splits do not agree, the binding is gone.

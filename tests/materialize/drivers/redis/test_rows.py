@@ -39,6 +39,7 @@ from strandline.materialize.protocol.messages import (
 from strandline.materialize.protocol.task import NOTHING, WHOLE, Binding, KeyRange, MaterializationSpec
 from strandline.options import understood
 from strandline.store.secret import Secret
+from strandline.testing.contracts.drivers.coming_and_going import emptied_beside
 from strandline.testing.contracts.drivers.world import KEYED, World, row
 
 pytestmark = pytest.mark.server
@@ -231,6 +232,12 @@ def test_what_slept_while_it_emptied_a_resource_deletes_no_row_of_its_successor(
     with pytest.raises(FencedError):
         asyncio.run(zombie.open())
     world.check(world.upper)
+
+
+@pytest.mark.parametrize("exact", [False, True])
+def test_what_writes_while_a_resource_is_emptied_leaves_nothing_there(exact: bool, redis_server: RedisServer) -> None:
+    """Damage: rows that were to be taken out are there for ever, and the statement said that they are gone."""
+    asyncio.run(emptied_beside(RedisDatabase(redis_server, next(DATABASES), exact=exact)))
 
 
 def test_keys_of_another_program_or_materialization_are_not_touched(hashes: RedisDatabase) -> None:

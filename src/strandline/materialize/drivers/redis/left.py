@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from strandline.errors import CorruptionError, FencedError, StrandlineError
-from strandline.materialize.drivers.redis.server import Command, Server
+from strandline.materialize.drivers.redis.server import Command, Fence, Server
+from strandline.materialize.drivers.redis.texts import pattern
 from strandline.materialize.protocol.refusals import LOST
 from strandline.materialize.protocol.task import KeyRange, MaterializationSpec, location_of
 from strandline.store.system import SystemIds
@@ -74,7 +75,7 @@ def begin(server: Server, spec: MaterializationSpec, range_: KeyRange) -> Left:
     """Leave the first token of a session.  Raises `FencedError` if one that was opened later has left its own."""
     number = int(server.ask("INCR", SESSIONS))
     location = location_of(spec.bindings[0].state_key) if spec.bindings else ""
-    key = f"{LEFT}:{_BEFORE.join((location, spec.name, str(range_)))}".encode()
+    key = _begin(location, spec.name) + str(range_).encode()
     fills = ", ".join(f"the keys {binding.resource}:*" for binding in spec.bindings)
     left = Left(key, number, SystemIds().fresh("session"), fills, spec.name)
 
@@ -87,3 +88,21 @@ def begin(server: Server, spec: MaterializationSpec, range_: KeyRange) -> Left:
     server.exchange(key, change)
     left.was_left()
     return left
+
+
+def refuse_sessions(server: Server, task: str, location: str, fence: Fence) -> None:
+    """Have no session of ``task`` write again that has left a token, as long as ``fence`` stands.
+
+    A session that leaves its first token later looks after that whose the keys are, and finds the owner that ``fence``
+    names.
+    """
+    begin = _begin(location, task)
+    token = f"{int(server.ask('INCR', SESSIONS))}-{SystemIds().fresh('session')}-0".encode()
+    for found in server.keys(pattern(LEFT)):
+        keys = [key for key in found if key.startswith(begin)]
+        server.change([(("HSET", key, _FIELD, token),) for key in keys], [fence])
+
+
+def _begin(location: str, task: str) -> bytes:
+    """Return what the keys of the tokens of a task begin with, before the key range."""
+    return f"{LEFT}:{location}{_BEFORE}{task}{_BEFORE}".encode()

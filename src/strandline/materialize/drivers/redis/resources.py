@@ -2,8 +2,9 @@
 
 ``strandline:owners`` says of each resource which task fills it and from which data (its state key).  Apply empties a
 resource whose data are other ones before the first row of the new ones comes: it becomes the owner first, then it
-deletes keys as long as it is, then it says that it has.  So what a crash has left half empty is emptied again, and a
-process that wakes while it deletes keys finds that they are another's, or that they were deleted meanwhile.
+refuses all sessions that are open, then it deletes keys as long as it is the owner, then it says that it has.  So what
+a crash has left half empty is emptied again, a session of before stores no row behind the deletion, and a process that
+wakes while it deletes keys finds that they are another's, or that they were deleted meanwhile.
 
 ``strandline:progress`` has the number of the last transaction of each resource and key range.  Redis may lose what it
 has acknowledged (its file is written once a second; a replica that is promoted lags).  It loses the newest writes
@@ -20,11 +21,11 @@ import msgspec
 
 from strandline.errors import ConfigError, DefinitionError, FencedError, Unavailable
 from strandline.materialize.drivers.redis.exact import BEFORE_RANGE, FENCE, STORED, drop_all
-from strandline.materialize.drivers.redis.left import LEFT, SESSIONS, lost
+from strandline.materialize.drivers.redis.left import LEFT, SESSIONS, lost, refuse_sessions
 from strandline.materialize.drivers.redis.server import Change, Command, Fence, Server
 from strandline.materialize.drivers.redis.texts import pattern, prefix
 from strandline.materialize.protocol.refusals import FILLED_THERE, UNSUITED
-from strandline.materialize.protocol.task import Binding, KeyRange, MaterializationSpec
+from strandline.materialize.protocol.task import Binding, KeyRange, MaterializationSpec, location_of
 
 OWNERS: Final = "strandline:owners"
 PROGRESS: Final = "strandline:progress"
@@ -120,6 +121,7 @@ def _make(server: Server, task: str, fit: Fit) -> None:
     server.exchange(OWNERS.encode(), own)
     if fit.empties:
         mine = Fence(OWNERS.encode(), field, msgspec.json.encode(owner), f"the keys {prefix(resource)}*")
+        refuse_sessions(server, task, location_of(fit.binding.state_key), mine)
         drop_all(server, resource, mine)
         for keys in server.keys(pattern(resource)):
             server.change([(("UNLINK", key),) for key in keys], [mine])

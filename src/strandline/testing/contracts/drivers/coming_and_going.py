@@ -8,16 +8,24 @@ Laws: M2, M6.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
 from dataclasses import replace
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
+import pyarrow as pa
+
+from strandline.algebra.schema import Column, Schema
+from strandline.errors import FencedError, Unavailable
 from strandline.materialize.feed import NoRows
 from strandline.materialize.protocol.spec import canonical
 from strandline.materialize.protocol.task import Binding, MaterializationSpec
 from strandline.testing.contracts.drivers.world import KEYED, TWO, EndpointUnderTest, MakeEndpoint, World
-from strandline.testing.simulation.crashes import Crash, CrashPlan
+from strandline.testing.feed import ListFeed
+from strandline.testing.simulation.crashes import Crash, CrashPlan, PausePlan
+
+T = TypeVar("T")
 
 ORDERS, PEOPLE = TWO.bindings
 PLACES: Final = Binding("places", "Places", ("k",), KEYED)
@@ -97,6 +105,22 @@ class ComingAndGoing(World):
         await runtime.close()
 
 
+class ComingAndGoingContract:
+    """What every driver does while views come and go; `driver_contract.DriverContract` has it."""
+
+    def test_views_come_and_go(self, make_endpoint: MakeEndpoint) -> None:
+        """Damage: a view that comes back has the rows that it left; or those of its neighbours go with it."""
+        asyncio.run(come_and_go(make_endpoint()))
+
+    def test_a_crash_while_views_come_and_go_changes_nothing_else(self, make_endpoint: MakeEndpoint) -> None:
+        """Damage: after a crash rows that were to be kept are gone, or those that were to go are there."""
+        asyncio.run(come_and_go_everywhere(make_endpoint))
+
+    def test_what_slept_since_before_a_view_went_does_not_undo_the_next(self, make_endpoint: MakeEndpoint) -> None:
+        """Damage: a process that sleeps in its Apply wakes, and drops the rows of the view that has the table now."""
+        asyncio.run(older_view(make_endpoint()))
+
+
 async def _world(endpoint: EndpointUnderTest) -> ComingAndGoing:
     """Return a world whose first collection has rows at the endpoint."""
     verdicts = await endpoint.driver().validate(THREE)
@@ -151,3 +175,77 @@ async def _crash_once(world: ComingAndGoing, plan: CrashPlan) -> bool:
         assert tables[0] == world.truth(0, committed.of(ORDERS.state_key) or 0), plan.points[-1]
     await world.caught_up()
     return plan.happened
+
+
+async def older_view(endpoint: EndpointUnderTest) -> None:
+    """Fill a table from another view, with other columns; then let Apply come as it was for the view before."""
+    stays, went = (replace(each, incarnation=f"m-1-s-{each.collection}@l-1") for each in TWO.bindings)
+    schema = Schema((Column("k", "bigint"), Column("who", "string")))
+    came = Binding("places", went.resource, ("k",), schema, backfill=1, incarnation="m-1-s-places@l-1")
+    world, driver = World(endpoint, replace(TWO, bindings=(stays, went))), endpoint.driver()
+    places = ListFeed("places", schema, {"k": pa.int64(), "who": pa.string()})
+    if not all(each.empties for each in await driver.validate(world.spec)):
+        return  # there no table is filled twice
+    older = world.spec
+    world.write_round()
+    runtime = world.runtime()
+    await runtime.advance()
+    await runtime.close()
+    places.write(0, *(({"k": k, "who": "came"}, 1) for k in range(3)))
+    world.spec, world.feeds = replace(TWO, bindings=(stays, came)), [world.feeds[0], places]
+    world.collections = [*zip(world.spec.bindings, world.feeds, strict=True)]
+    world.seal(world.upper + 1)
+    successor = world.runtime(epoch=2)
+    await successor.advance()
+    with suppress(FencedError):
+        await driver.apply(older, {})
+    world.check(world.upper)
+    places.write(world.upper, ({"k": 9, "who": "later"}, 1))
+    world.seal(world.upper + 1)
+    await successor.advance()
+    world.check(world.upper)
+    await successor.close()
+
+
+class _AfterApply(CrashPlan):
+    """Dies once Apply was called."""
+
+    async def through(self, label: str, call: Callable[[], Awaitable[T]]) -> T:
+        """Make a call, and die if it was Apply."""
+        answer = await super().through(label, call)
+        if label == "driver.apply":
+            raise Crash(label)
+        return answer
+
+
+async def emptied_beside(endpoint: EndpointUnderTest) -> None:
+    """Pause at every point of a transaction, while a successor begins to empty one of the tables; then go on.
+
+    It is for endpoints whose Apply empties tables.
+    """
+    world = await _world(endpoint)
+    at, met = 0, world.empties
+    while met:
+        at, met = at + 1, False
+        came, emptied = world.next(PEOPLE), world.next(PEOPLE)
+        world.bind((ORDERS, came))
+        await world.caught_up()
+
+        async def meanwhile(emptied: Binding = emptied) -> None:
+            nonlocal met
+            met = True
+            bound, feeds = world.spec, world.feeds
+            world.bind((ORDERS,), (emptied,))
+            with suppress(Crash):
+                await world.runtime(_AfterApply(), epoch=1).open()
+            world.spec, world.feeds = bound, feeds
+
+        world.write_over()
+        zombie = world.runtime(PausePlan(at, meanwhile))
+        with suppress(FencedError, Unavailable):
+            await zombie.advance()
+        await zombie.close()
+        world.bind((ORDERS,), (emptied,))
+        await world.caught_up()
+        world.forget()
+        await world.caught_up()

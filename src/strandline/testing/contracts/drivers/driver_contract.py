@@ -30,7 +30,7 @@ from strandline.frontier.antichain import EMPTY
 from strandline.materialize.driver import require_all
 from strandline.materialize.protocol.fsm import QUIET_TIMES_MAX
 from strandline.materialize.protocol.task import NOTHING, Binding, MaterializationSpec
-from strandline.testing.contracts.drivers.coming_and_going import come_and_go, come_and_go_everywhere
+from strandline.testing.contracts.drivers.coming_and_going import ComingAndGoingContract
 from strandline.testing.contracts.drivers.losing import Loses, lost
 from strandline.testing.contracts.drivers.odd_values import odd_values
 from strandline.testing.contracts.drivers.world import (
@@ -45,7 +45,7 @@ from strandline.testing.hostile import HOSTILE, PATHS
 from strandline.testing.simulation.crashes import Crash, CrashPlan, PausePlan
 
 
-class DriverContract:
+class DriverContract(ComingAndGoingContract):
     """The tests for every driver."""
 
     def test_tables_follow_their_collections(self, make_endpoint: MakeEndpoint) -> None:
@@ -127,14 +127,6 @@ class DriverContract:
     def test_what_slept_through_a_backfill_does_not_undo_it(self, make_endpoint: MakeEndpoint) -> None:
         """Damage: a process that sleeps in its Apply wakes after a backfill, and drops the rows of that."""
         asyncio.run(older_apply(make_endpoint()))
-
-    def test_views_come_and_go(self, make_endpoint: MakeEndpoint) -> None:
-        """Damage: a view that comes back has the rows that it left; or those of its neighbours go with it."""
-        asyncio.run(come_and_go(make_endpoint()))
-
-    def test_a_crash_while_views_come_and_go_changes_nothing_else(self, make_endpoint: MakeEndpoint) -> None:
-        """Damage: after a crash rows that were to be kept are gone, or those that were to go are there."""
-        asyncio.run(come_and_go_everywhere(make_endpoint))
 
     def test_collections_that_are_complete_are_finished_once(self, make_endpoint: MakeEndpoint) -> None:
         """Damage: a collection that will never change again keeps its task busy, or is never finished."""
