@@ -138,7 +138,7 @@ class Retention:
             state = self._client.known(shard)
             for reader in () if state is None else sorted(state.criticals):
                 if reader.startswith(LOGS) and (reader, shard) not in reads:
-                    await self._client.release(shard, reader)
+                    await self._client.release(shard, reader, self._epoch)
 
     def _upper(self, shard: str) -> Frontier | None:
         state = self._client.known(shard)

@@ -177,13 +177,18 @@ class PersistClient:
         await handle.register()
         return handle
 
-    async def release(self, shard: str, reader: str) -> None:
-        """Release the hold of the critical reader ``reader`` of ``shard``, which no one has any longer, for good."""
+    async def release(self, shard: str, reader: str, epoch: int) -> None:
+        """Release the hold of the critical reader ``reader`` of ``shard``, which no one has any longer, for good.
+
+        It stays if an epoch above ``epoch`` has taken it meanwhile: it is that one's now.
+        """
         machine = await self._open(shard)
 
         def gone(state: ShardState) -> tuple[ShardState, OpaqueMismatch | None]:
             held = state.criticals.get(reader)
-            return (state, None) if held is None else expire_critical(state, reader, held.opaque)
+            if held is None or held.opaque > epoch:
+                return state, None
+            return expire_critical(state, reader, held.opaque)
 
         await machine.commit(gone)
 

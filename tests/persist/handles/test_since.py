@@ -97,3 +97,21 @@ def test_a_hold_that_two_coroutines_move_stands_where_it_was_moved_furthest(plac
     shared._machine.maintain = meanwhile
     assert run_sync(shared.downgrade(Frontier(3))) == Frontier(3)
     assert shared.since == Frontier(5)
+
+
+def test_a_release_that_was_overtaken_leaves_the_successors_hold(place):
+    """Damage: a zombie's retry releases the history that its successor's endpoint reads; that stops for good."""
+    zombie, heir = place.client(), place.client()
+    hold(place, 1, client=zombie)
+    successors = []
+
+    async def succeeded():
+        successors.append(await heir.since("s", "r", 2))
+        await successors[0].downgrade(Frontier(5))
+
+    place.plan.append(Outcome.LOST)
+    place.clock.meanwhile.append(succeeded)
+    run_sync(zombie.release("s", "r", 1))
+    assert run_sync(successors[0].downgrade(Frontier(6))) == Frontier(6)
+    run_sync(heir.release("s", "r", 3))
+    assert place.state("s").criticals == {}

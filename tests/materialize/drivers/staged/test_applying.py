@@ -12,7 +12,7 @@ from tests.materialize.drivers.staged.late import BINDING, SCENARIOS, Hand, appl
 from tests.materialize.drivers.staged.memory_lake import MemoryFormat, MemoryLake
 
 from strandline.materialize.drivers.staged.table import Lake, Snapshot
-from strandline.materialize.drivers.staged.work import named
+from strandline.materialize.drivers.staged.work import named, owner_of
 from strandline.materialize.protocol.messages import Acknowledge, Flush, Open, Opened, StartCommit, StartedCommit
 from strandline.materialize.protocol.task import WHOLE, Checkpoint, MaterializationSpec
 
@@ -51,6 +51,61 @@ def test_what_a_backfill_has_made_moot_holds_no_other_binding_up() -> None:
         assert applied.state is not None
         assert (await driver.apply(without, applied.state.apply(state))).state is None
         assert not hand.rows()
+
+    asyncio.run(body())
+
+
+def _left_behind(lake: MemoryLake, number: int = 1) -> tuple[MaterializationSpec, dict[str, Any]]:
+    """Return a task whose view of table t was dropped, and a state that names what was staged for that table."""
+    hand = Hand(lake)
+    other = replace(BINDING, collection="u", resource="u")
+    asyncio.run(lake.driver().apply(MaterializationSpec("m", (BINDING, other)), {}))
+    entry = hand.entry(number, (1, "a", True, False))
+    return MaterializationSpec("m", (other,)), {BINDING.state_key: named(entry)}
+
+
+def _lost(lake: MemoryLake) -> None:
+    lake.tables["t"].files.clear()
+
+
+def _rolled_back(lake: MemoryLake) -> None:
+    """Do nothing: the state names a transaction that the table is too old for."""
+
+
+def _altered(lake: MemoryLake) -> None:
+    """Do nothing: the row to replace is not there."""
+
+
+def _taken(lake: MemoryLake) -> None:
+    stored = lake.table("t")
+    seen = stored.snapshot("")
+    assert seen is not None
+    assert stored.own(seen, owner_of("m2", BINDING.state_key), ())
+
+
+@pytest.mark.parametrize(
+    ("happened", "number", "why"),
+    [
+        (_lost, 1, "is gone before it was applied"),
+        (_rolled_back, 5, "has transaction 0, and 4 was applied"),
+        (_altered, 1, "of 1 rows to replace or delete 0 were there"),
+        (_taken, 1, "is filled by another"),
+    ],
+)
+def test_what_a_dropped_view_had_staged_holds_no_other_view_up(
+    happened: Callable[[MemoryLake], None], number: int, why: str
+) -> None:
+    """Damage: the view was dropped for its table's sake, and all others stop at each tick for ever, for that table."""
+    lake = MemoryLake()
+    without, state = _left_behind(lake, number)
+    happened(lake)
+
+    async def body() -> None:
+        applied = await lake.driver().apply(without, state)
+        assert applied.state is not None
+        assert "'t'" in applied.action
+        assert why in applied.action
+        assert (await lake.driver().apply(without, applied.state.apply(state))).state is None
 
     asyncio.run(body())
 

@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from tests.materialize.drivers.delta.delta_endpoint import DeltaEndpoint
+from tests.materialize.drivers.staged.late import BINDING
+from tests.materialize.drivers.staged.memory_lake import MemoryLake
 
 from strandline.errors import Unavailable
+from strandline.materialize.drivers.staged import stage
 from strandline.materialize.drivers.staged.place import LocalPlace
+from strandline.materialize.protocol.messages import DELETE, EXISTS, Acknowledge, Flush, Open, Store
+from strandline.materialize.protocol.task import WHOLE, Binding, MaterializationSpec
 from strandline.testing.contracts.drivers.world import World
 
 
@@ -33,3 +40,37 @@ def test_a_file_that_a_successor_removes_while_it_is_staged_is_no_fault_of_ours(
     monkeypatch.setattr(LocalPlace, call, late)
     with pytest.raises(Unavailable, match="was removed while it was staged"):
         asyncio.run(runtime.advance())
+
+
+@pytest.mark.parametrize("gone", [False, True])
+def test_what_was_staged_for_a_view_is_removed_though_the_view_was_dropped(
+    gone: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Damage: each view that is dropped after a crash leaves files in its table's directory, which no one names."""
+    monkeypatch.setattr(stage, "PIECE_BYTES", 1)  # each row is written at once
+    lake = MemoryLake()
+    other = replace(BINDING, collection="u", resource="u")
+    stored = pa.table({"k": [1], "x": ["a"], EXISTS: [False], DELETE: [False]})
+
+    async def opened(*bindings: Binding, state: Any) -> Any:
+        spec = MaterializationSpec("m", bindings)
+        await lake.driver().apply(spec, state)
+        session = await lake.driver().open()
+        await session.send(Open(spec, "1", WHOLE, state))
+        await session.receive()
+        await session.send(Acknowledge())
+        return session, await session.receive()
+
+    async def body() -> None:
+        cut, _ = await opened(BINDING, other, state={})
+        await cut.send(Flush())
+        state = (await cut.receive()).state.apply({})
+        await cut.send(Store(0, stored))
+        assert lake.tables["t"].files, "it is staged, and the process dies"
+        if gone:
+            lake.tables["t"].newest = None
+        _, acknowledged = await opened(other, state=state)
+        assert acknowledged.state.apply(state) == {}
+        assert gone or not lake.tables["t"].files
+
+    asyncio.run(body())

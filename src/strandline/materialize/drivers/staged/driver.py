@@ -14,7 +14,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from strandline.errors import DefinitionError, Unavailable
+from strandline.errors import CorruptionError, DefinitionError, Unavailable
 from strandline.materialize.driver import (
     FILLED_BY,
     FOREIGN_ROWS,
@@ -34,10 +34,11 @@ from strandline.materialize.drivers.staged.keys import KeyIndex
 from strandline.materialize.drivers.staged.session import StagedSession
 from strandline.materialize.drivers.staged.shape import aligned, arrow_schema, missing, shape_of, written
 from strandline.materialize.drivers.staged.table import Lake, Snapshot, Table
-from strandline.materialize.drivers.staged.work import Entry, entries, owner_of, state_key_of, task_of
+from strandline.materialize.drivers.staged.work import Entry, Work, entries, owner_of, state_key_of, task_of
 from strandline.materialize.drivers.threads import to_its_end
 from strandline.materialize.protocol.state import StateUpdate
 from strandline.materialize.protocol.task import Binding, MaterializationSpec, resource_of
+from strandline.problem import cases_of
 from strandline.store.clock import Ids
 
 
@@ -109,12 +110,19 @@ class StagedDriver:
             if entry.work is None:
                 continue
             table = self._lake.table(resource)
-            if resource not in keys and _replaced(table.snapshot(entry.writer), spec.name, state_key):
+            if resource not in keys and (why := _moot(table, entry.writer, entry.work)):
                 patch[state_key] = None
+                actions.append(_forgot(resource, why))
                 continue
-            if applier.apply(table, entry):
-                actions.append(f"applied what was staged for table {resource!r}")
-            patch[state_key] = {"work": None}
+            try:
+                if applier.apply(table, entry):
+                    actions.append(f"applied what was staged for table {resource!r}")
+                patch[state_key] = {"work": None}
+            except (DefinitionError, CorruptionError) as error:
+                if resource in keys:
+                    raise
+                patch[state_key] = None  # it must not stop the tables that views still fill
+                actions.append(_forgot(resource, _cause(error)))
         return patch, actions
 
     def _fit(self, spec: MaterializationSpec, binding: Binding, known: dict[str, Entry], *, do: bool) -> str:
@@ -137,9 +145,22 @@ class StagedDriver:
         raise Unavailable(f"{table.name}: {CONFLICTS_MAX} commits of other writers came before; try again")
 
 
-def _replaced(seen: Snapshot | None, task: str, state_key: str) -> bool:
-    """Return whether nothing can come of what a binding has staged: its table is gone, or filled from the start."""
-    return seen is None or (task_of(seen.owner) == task and state_key_of(seen.owner) != state_key)
+def _moot(table: Table, writer: str, work: Work) -> str:
+    """Return why nothing can come of what was staged for a table that no view fills any longer; empty: it can."""
+    seen = table.snapshot(writer)
+    if seen is None:
+        return "the table is gone"
+    return "" if seen.owner == work.owner else "the table is filled by another by now"
+
+
+def _forgot(resource: str, why: str) -> str:
+    return f"forgot what was staged for table {resource!r}, whose view was dropped: {why}"
+
+
+def _cause(error: Exception) -> str:
+    """Return what has happened, without the ways out: they are of a table that a view fills."""
+    (said,) = error.args
+    return "; ".join(case.cause for case in cases_of(said)) or str(said)
 
 
 def _difference(table: Table, seen: Snapshot, binding: Binding, owner: str, wanted: Any, task: str) -> tuple[str, Any]:

@@ -17,12 +17,12 @@ Laws: M2, M3.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import pyarrow as pa
 
-from strandline.errors import Unavailable
+from strandline.errors import CorruptionError, DefinitionError, Unavailable
 from strandline.materialize.answers import Answers
 from strandline.materialize.drivers.staged.applying import Applier
 from strandline.materialize.drivers.staged.keys import KeyIndex, keys_in
@@ -30,12 +30,15 @@ from strandline.materialize.drivers.staged.shape import Shape, aligned, arrow_sc
 from strandline.materialize.drivers.staged.stage import Stage, found, unstage
 from strandline.materialize.drivers.staged.table import Lake, Table
 from strandline.materialize.drivers.staged.work import (
+    NOTHING_STAGED,
+    STAGED_IN,
     STAGING,
     Entry,
     Work,
     entries,
     named,
     owner_of,
+    staged_in,
     staging,
     writer_of,
 )
@@ -95,7 +98,8 @@ class StagedSession:
                     self._answer(Loaded(place, rows))
             case Flush():
                 self._directory = self._ids.fresh("stage")
-                self._answer(Flushed(self._changed({STAGING: self._directory})))
+                tables = [each.resource for each in self._open.spec.bindings]
+                self._answer(Flushed(self._changed({STAGING: self._directory, STAGED_IN: tables})))
             case Store(place, rows):
                 with self._staging():
                     await to_its_end(lambda: self._stage(place).add(rows))
@@ -142,7 +146,9 @@ class StagedSession:
         if left is not None:
             for table in self._tables.values():
                 unstage(table, left)
-            patch[STAGING] = None
+            for resource in staged_in(self._state) - {each.resource for each in self._open.spec.bindings}:
+                _unstage_left(self._lake.table(resource), left)
+            patch |= NOTHING_STAGED
         return patch
 
     def _table(self, work: Work) -> Table:
@@ -184,7 +190,7 @@ class StagedSession:
 
     def _staged(self, checkpoint: Checkpoint) -> dict[str, Any]:
         """Write what is left into files; return the patch that names all of them."""
-        patch: dict[str, Any] = {STAGING: None}
+        patch: dict[str, Any] = {**NOTHING_STAGED}
         known = dict(entries(self._state))
         for place, binding in enumerate(self._open.spec.bindings):
             stage, last = self._stages.get(place), known.get(binding.state_key)
@@ -217,3 +223,10 @@ class StagedSession:
             end=range_.end,
         )
         return Entry(writer, number + 1, work)
+
+
+def _unstage_left(table: Table, directory: str) -> None:
+    """Remove what was staged for a table that no view fills any longer, if that is still a table as we know them."""
+    with suppress(DefinitionError, CorruptionError):
+        if table.snapshot("") is not None:
+            unstage(table, directory)

@@ -1,11 +1,13 @@
 """Work: what a transaction staged for one binding, as the driver's state names it, and the state's documents.
 
     {"staging": "stage-…",                          the directory of the transaction that is being stored
+     "staged-in": ["orders"],                       the tables that have it
      "orders.v0": {"writer": "…", "number": 7,      the binding's last transaction that the log has committed
                    "work": {…}}}                    present until it is known to be applied
 
 Every update of the state is a merge patch.  ``staging`` is durable before the first file is written (with `Flushed`),
-and a commit names another directory than every later transaction.  So a session that opens with a state that still has
+and a commit names another directory than every later transaction.  The tables are said beside it, for a view may be
+dropped before the next session opens.  So a session that opens with a state that still has
 it knows that nothing of it was committed, and that no one can commit it: the one that staged it is fenced by the log.
 
 Law: M2.
@@ -24,7 +26,9 @@ from strandline.materialize.protocol.refusals import DAMAGED
 from strandline.materialize.protocol.task import WHOLE, KeyRange
 
 STAGING: Final = "staging"
-"""A state key has a dot in it, so none is equal to it."""
+STAGED_IN: Final = "staged-in"
+"""A state key has a dot in it, so none is equal to these."""
+NOTHING_STAGED: Final = {STAGING: None, STAGED_IN: None}
 
 
 class PieceForm(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -117,6 +121,11 @@ def entries(state: Any) -> Iterator[tuple[str, Entry]]:
 def staging(state: Any) -> str | None:
     """Return the directory of a transaction that was being stored when the state was written."""
     return state.get(STAGING) if isinstance(state, Mapping) else None
+
+
+def staged_in(state: Any) -> frozenset[str]:
+    """Return the tables that have that directory; none in a state that an earlier version wrote."""
+    return frozenset(state.get(STAGED_IN, ())) if isinstance(state, Mapping) else frozenset()
 
 
 def named(entry: Entry) -> dict[str, Any]:
