@@ -91,6 +91,7 @@ def test_a_server_that_is_killed_while_it_takes_rows_loses_nothing(
         nonlocal killed
         world = World(database)
         world.feeds[0] = ListFeed("orders", KEYED, KEYED_TYPES, batch_rows=ROWS)
+        world.collections[0] = (world.spec.bindings[0], world.feeds[0])
         for number in range(KILLS):
             for k in range(ROWS):
                 if number:

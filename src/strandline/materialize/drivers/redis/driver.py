@@ -219,7 +219,7 @@ class RedisSession:
             self._fences = tuple(take(self._server, binding, self._range) for binding in self._bindings)
             begun = [self._marks(binding, ahead=1) for binding in self._bindings]
             self._replayed = frozenset(marks for marks in begun if marks.any(self._server))
-        resources.require_owned(self._server, spec)  # behind the token: whoever takes the keys now refuses that
+        resources.require_owned(self._server, spec)  # after the token: a session that takes the keys now refuses it
         if self._noted_under:  # else nothing was committed since ranges were joined
             resources.require_kept(self._server, self._bindings, self._noted_under, self._committed)
 

@@ -146,7 +146,7 @@ class StagedSession:
         if left is not None:
             for table in self._tables.values():
                 unstage(table, left)
-            for resource in staged_in(self._state) - {each.resource for each in self._open.spec.bindings}:
+            for resource in sorted(staged_in(self._state) - {each.resource for each in self._open.spec.bindings}):
                 _unstage_left(self._lake.table(resource), left)
             patch |= NOTHING_STAGED
         return patch
