@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -77,6 +78,22 @@ def test_a_number_out_of_range_names_its_column_and_row() -> None:
         arguments.arrow([{"n": 1}, {"n": 2**70}], "t", ["n"])
     with pytest.raises(InvalidUsage, match=r"^table 't': row 2: column 'n' cannot be read: Could not convert 'a'"):
         arguments.arrow([{"n": 1}, {"n": "a"}, {"n": 2}], "t", ["n"])
+
+
+@pytest.mark.parametrize("zone", [None, "UTC"])
+def test_a_time_of_day_is_not_cut_off_to_store_a_date(zone: str | None) -> None:
+    """Damage: a table keeps less than it was given, and no one is told."""
+    kind = pa.timestamp("us", zone)
+    midnight, noon = (pa.scalar(seconds * 1_000_000, kind).as_py() for seconds in (1_767_225_600, 1_767_270_840))
+    days = pa.array([midnight, None, noon], kind)
+    assert [row["day"] for row in inserted(pa.table({"day": days[:2]}))] == [dt.date(2026, 1, 1), None]
+    with pytest.raises(InvalidUsage, match="^row 3: column 'day' cannot be cast to date32.*lose the time of day"):
+        inserted(pa.table({"day": days}))
+    schema = Schema((Column("d", "array<struct<a:date>>"),))
+    for each, fits in ((midnight, True), (noon, False)):
+        nested = pa.table({"d": pa.array([[{"a": each}]], pa.list_(pa.struct([("a", kind)])))})
+        with nullcontext() if fits else pytest.raises(InvalidUsage, match="lose the time of day"):
+            stamped(nested, schema, time=1, diff=1)
 
 
 @pytest.mark.parametrize(("cell", "given"), [("300", ()), ("-129", ()), ("?", (pa.scalar(300),))])

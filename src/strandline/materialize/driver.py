@@ -35,22 +35,22 @@ FOREIGN_ROWS: Final = Problem(
     "table-of-another-program",
     "{table} holds rows that this materialization did not write",
     Stopped.ENDPOINT,
-    (Way("drop the table there"), Way("drop the materialization, and create it with another name for the table")),
+    (Way("drop the materialization, and create it with another name for the table"), Way("drop the table there")),
 )
 FILLED_BY: Final = Problem(
     "table-of-another-task",
     "{table} is filled by materialization {by!r}{where}",
     Stopped.ENDPOINT,
     (
-        Way("drop the table there"),
         Way("drop the materialization, and create one of another name with another name for the table"),
+        Way("drop the table there"),
     ),
 )
 NO_TABLE: Final = Problem(
     "no-table",
     "{table!r} cannot be filled, for it is {what}",
     Stopped.ENDPOINT,
-    (Way("drop it there"), Way("drop the materialization, and create it with another name for the table")),
+    (Way("drop the materialization, and create it with another name for the table"), Way("drop it there")),
 )
 TABLE_GONE: Final = Problem(
     "table-gone", "{table} is gone, though it was filled from {collection!r}", Stopped.ENDPOINT, (REFILL,)

@@ -111,10 +111,29 @@ def stamped(table: pa.Table, schema: Schema, *, time: int, diff: int) -> pa.Tabl
 
 
 def _cast(column: pa.ChunkedArray, target: pa.DataType) -> pa.ChunkedArray:
-    """Cast values, refusing those that do not fit; a whole number fits a decimal by its value, not its type's range."""
+    """Cast values, refusing those that do not fit; a whole number fits a decimal by its value, not its type's range.
+
+    Arrow makes a date of any time without a word; here only midnight (of a timestamp with a zone: in UTC) fits a date.
+    """
     if pa.types.is_integer(column.type) and pa.types.is_decimal(target):
         column = column.cast(pa.decimal128(_DECIMAL_DIGITS, target.scale))
-    return column.cast(target)
+    cast = column.cast(target)
+    if _cut(column, cast):
+        raise pa.ArrowInvalid("a date would lose the time of day of a timestamp")
+    return cast
+
+
+def _cut(given: pa.ChunkedArray, cast: pa.ChunkedArray) -> bool:
+    """Return whether a date among the values that were cast is of another time than midnight."""
+    kind = cast.type
+    if pa.types.is_date(kind) and pa.types.is_timestamp(given.type):
+        return not cast.cast(given.type).equals(given)
+    if pa.types.is_list(kind):
+        return _cut(pc.list_flatten(given), pc.list_flatten(cast))
+    if pa.types.is_struct(kind) and pa.types.is_struct(given.type):
+        names = [field.name for field in kind if given.type.get_field_index(field.name) >= 0]
+        return any(_cut(pc.struct_field(given, name), pc.struct_field(cast, name)) for name in names)
+    return False
 
 
 def _misfits(column: pa.ChunkedArray, target: pa.DataType, last: int) -> bool:

@@ -69,13 +69,13 @@ UNWRITABLE: Final = Problem(
     "table-not-writable",
     "{table} has {what}, which Strandline does not write",
     Stopped.ENDPOINT,
-    (Way("drop the table there"), OTHER_TABLE),
+    (OTHER_TABLE, Way("drop the table there")),
 )
 FILLED_THERE: Final = Problem(
     "filled-by-another",
     "{whom} fills {what}",
     Stopped.ENDPOINT,
-    (Way("remove {rest} there"), OTHER_TABLE),
+    (OTHER_TABLE, Way("remove {rest} there")),
 )
 OTHER_KIND: Final = Problem(
     "key-of-another-kind",

@@ -70,6 +70,12 @@ def test_the_identity_decides_what_records_are():
         noted("t", Schema((Column("v", "string"),)), upstream())
 
 
+def test_the_sql_to_run_upstream_names_the_table_as_it_is_called_there():
+    """Damage: public.Orders is public.orders to PostgreSQL, so another table is altered, or none."""
+    with pytest.raises(SourceError, match='ALTER TABLE public."Orders" REPLICA IDENTITY FULL'):
+        noted("public.Orders", Schema((Column("v", "string"),)), upstream())
+
+
 @pytest.mark.parametrize(
     ("columns", "why"),
     [

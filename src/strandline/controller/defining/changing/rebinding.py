@@ -97,11 +97,17 @@ def unbound(catalog: Catalog, defined: Iterable[Defined]) -> Catalog:
 
 
 async def _stuck(core: Ground, present: Materialization) -> frozenset[str]:
-    """Return the tables, those of dropped views among them, from which the endpoint cannot take rows out."""
+    """Return the tables, those of dropped views among them, from which the endpoint cannot take rows out.
+
+    Each is asked about by itself: one that is left may have a name that could not stand beside those that are bound.
+    """
     known = (*bindings(present, core.catalog), *(binding_left(present, left) for left in present.left))
     endpoint = core.assembly.drivers(present.endpoint, present.endpoint_options)
-    verdicts = await endpoint.validate(MaterializationSpec(present.name, known, present.options)) if known else ()
-    return frozenset(each.resource for each, verdict in zip(known, verdicts, strict=True) if not verdict.empties)
+    stuck = set()
+    for each in known:
+        (verdict,) = await endpoint.validate(MaterializationSpec(present.name, (each,), present.options))
+        stuck |= set() if verdict.empties else {each.resource}
+    return frozenset(stuck)
 
 
 def _altered(

@@ -94,7 +94,7 @@ class Applier:
                     f"what was staged for it by {work.owner} is not applied"
                 )
             if seen.reached != entry.number - 1:
-                raise rolled_back(table, seen, entry.number - 1)
+                raise rolled_back(table, seen, entry.number - 1, task_of(work.owner))
             try:
                 removed, rewritten = self._exchanged(table, seen, work)
             except _StagedFileIsGoneError as error:
@@ -253,7 +253,7 @@ def gone(table: Table, work: Work) -> DefinitionError:
     return DefinitionError(FILLED_GONE.said(table=table.name, item=task_of(work.owner)))
 
 
-def rolled_back(table: Table, seen: Snapshot, number: int) -> CorruptionError:
-    """Return the error for a table that is older than what was applied to it."""
+def rolled_back(table: Table, seen: Snapshot, number: int, task: str | None) -> CorruptionError:
+    """Return the error for a table that is older than what ``task`` has applied to it; another may own it by now."""
     about = {"table": table.name, "reached": seen.reached, "number": number}
-    return CorruptionError(ROLLED_BACK.said(item=task_of(seen.owner), **about))
+    return CorruptionError(ROLLED_BACK.said(item=task, **about))

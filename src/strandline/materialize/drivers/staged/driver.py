@@ -138,7 +138,7 @@ class StagedDriver:
                     return f"created table {binding.resource!r}"
                 continue
             if last is not None and seen.reached < last.number:
-                raise rolled_back(table, seen, last.number)
+                raise rolled_back(table, seen, last.number, spec.name)
             action, change = _difference(table, seen, binding, owner, wanted, spec.name)
             if change is None or not do or change():
                 return action

@@ -158,7 +158,7 @@ def check_log(standing: Standing, read: int, item: str) -> None:
 def check_publication(standing: Standing, tables: Iterable[tuple[str, str]], publication: str) -> None:
     """Raise `SourceError` if there is no publication.  ``tables``: what the statement is to name that makes it."""
     if standing.published is None:
-        listed = ", ".join(map(_dotted, tables)) or "…"
+        listed = ", ".join(map(dotted, tables)) or "…"
         about = {"database": standing.database, "publication": publication, "quoted": quoted(publication)}
         raise SourceError(NO_PUBLICATION.said(**about, tables=listed))
 
@@ -187,7 +187,7 @@ def followed(note: TableNote, standing: Standing, publication: str) -> TableNote
         return note
     if now is None:
         why = f"publication {publication!r} does not have it; first run there: "
-        why += f"ALTER PUBLICATION {quoted(publication)} ADD TABLE {_dotted(table)}"
+        why += f"ALTER PUBLICATION {quoted(publication)} ADD TABLE {dotted(table)}"
     elif left_out := _left_out(standing, publication):
         why = f"{left_out}; first change that there"
     elif note.entries and not now.goes_on(note.entries):
@@ -226,7 +226,7 @@ def table_of(tables: Sequence[UpstreamTable], wanted: tuple[str, str], publicati
     for table in tables:
         if (table.schema, table.name) == wanted:
             return table
-    listed = _dotted(wanted)
+    listed = dotted(wanted)
     raise SourceError(UNPUBLISHED.said(publication=publication, quoted=quoted(publication), table=listed))
 
 
@@ -240,5 +240,6 @@ def quoted(name: str) -> str:
     return name if plain else '"' + name.replace('"', '""') + '"'
 
 
-def _dotted(table: tuple[str, str]) -> str:
+def dotted(table: tuple[str, str]) -> str:
+    """Return schema and name of a table as SQL of PostgreSQL names it."""
     return f"{quoted(table[0])}.{quoted(table[1])}"

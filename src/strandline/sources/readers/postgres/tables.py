@@ -40,6 +40,7 @@ from strandline.sources.readers.postgres.pgoutput import (
 )
 from strandline.sources.readers.postgres.rewrites import shaped, unlike
 from strandline.sources.readers.postgres.server import UpstreamColumn, UpstreamTable
+from strandline.sources.readers.postgres.slot import dotted
 
 Texts: TypeAlias = tuple[bytes | None, ...]
 """The values of the declared columns, in their order, as texts."""
@@ -83,7 +84,7 @@ KEY_LACKING: Final = Problem(
     Stopped.TABLE,
     (
         Way("drop the table here, and create it with that column"),
-        Way("run upstream", "ALTER TABLE {table} REPLICA IDENTITY FULL", foreign=True),
+        Way("run upstream", "ALTER TABLE {upstream} REPLICA IDENTITY FULL", foreign=True),
     ),
 )
 COLUMN_LACKING: Final = Problem(
@@ -143,7 +144,8 @@ def noted(reference: str, schema: Schema, upstream: UpstreamTable) -> TableNote:
         declared = {column.name: name for name, column in columns.items()}
         lacking = [column.name for column in upstream.columns if column.key and column.name not in declared]
         if lacking:
-            raise SourceError(KEY_LACKING.said(table=reference, lacking=", ".join(lacking)))
+            named = {"table": reference, "upstream": dotted(table_name(reference))}
+            raise SourceError(KEY_LACKING.said(lacking=", ".join(lacking), **named))
         key = tuple(declared[column.name] for column in upstream.columns if column.key)
     notes = tuple(map(column_note, columns.values()))
     note = TableNote(reference, key, notes, schema.ddl, upstream.oid, (*sorted(upstream.published.entries),))
