@@ -249,6 +249,28 @@ def test_a_source_that_stands_still_after_the_note_says_what_it_left(
     assert site.rows("v") == [(2,), (3,), (4,)]
 
 
+def test_a_file_that_changed_before_it_was_durable_says_what_is_left(site: Site) -> None:
+    """Damage: the command that the problem advises fails with that problem, and has changed something all the same."""
+    filled(site)
+    write(site, "d.csv", 7)
+    reader = site.readers[NAME]
+    looked = reader._look
+
+    async def harmed(names: Any, *, listed: bool = False) -> Any:
+        if not listed and "d.csv" in names:
+            write(site, "d.csv", 7, 8, 9)
+            reader._look = looked
+        return await looked(names, listed=listed)
+
+    reader._look = harmed
+    assert "d.csv" in site.tick()["problems"][NAME]
+    with pytest.raises(Unavailable, match="the source goes on without the file already, .* withdraw them later: "):
+        site.env.withdraw(NAME, ["d.csv"], apply=True)
+    site.tick()
+    assert site.env.withdraw(NAME, ["d.csv"], apply=True)["withdrawn"] == 0
+    site.clean()
+
+
 def test_errors_that_were_dismissed_stay_so_and_others_stay(site: Site) -> None:
     """Damage: what an operator dismissed is an error again, or what is still wrong is none."""
     filled(site, ", on_error 'continue'")

@@ -27,7 +27,7 @@ from strandline.controller.core import Core
 from strandline.controller.holding import Hold
 from strandline.controller.location.catalog import unknown
 from strandline.controller.location.items import Fed, SharedSource, Source
-from strandline.errors import InvalidUsage, Unavailable
+from strandline.errors import InvalidUsage, SourceError, Unavailable
 from strandline.frontier.antichain import Frontier, as_time
 from strandline.instance import error_half
 from strandline.instance.instance import Instance
@@ -123,7 +123,7 @@ async def go_on_without(core: Core, name: str, files: Sequence[str], *, apply: b
         for file in files:
             await connectors.pass_over(wanted, file, core.client, epoch)
         withdrawn = await _withdraw(core, source, rest)
-    except Unavailable as error:
+    except (SourceError, Unavailable) as error:  # the reader that runs may still look for the files
         raise Unavailable(f"{error}; {rest.left}") from error
     finally:
         rest.hold.give_back()
