@@ -16,6 +16,7 @@ from typer.testing import CliRunner
 from dockerfile import ROOT, command, commands, instructions, stages
 from strandline.cli.app import app
 from strandline.cli.doctor.machine import PYTHON_MIN
+from strandline.cli.terminal.opening import Opener
 
 BUILD, FINAL = stages()
 
@@ -104,7 +105,7 @@ def test_what_it_runs_are_commands_with_these_options() -> None:
     ran = [shlex.split(each)[1:] for each in commands(FINAL) if each.startswith("strandline ")]
     assert [each[0] for each in ran] == ["warm", "doctor"]
     for name, *arguments in (*ran, default):
-        shown = CliRunner().invoke(app, [name, "--help"])
+        shown = CliRunner().invoke(app, [name, "--help"], obj=Opener())
         assert shown.exit_code == 0
         assert [option for option in arguments if option.startswith("--") and option not in shown.output] == []
 

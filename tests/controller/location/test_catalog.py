@@ -135,7 +135,7 @@ def test_a_catalog_with_a_source_in_an_instance_is_read_as_it_was_written() -> N
     }
     assert run_sync(store.change(7, lambda catalog: catalog)) == found
     since_then = IN_INSTANCE.replace(
-        b'"id":"m-1","instance":"x"', b'"id":"m-1","instance":"x","location":"","left":[],"backfills":0'
+        b'"id":"m-1","instance":"x"', b'"id":"m-1","instance":"x","location":"","left":[],"backfills":0,"fence":0'
     )
     since_then = since_then.replace(
         b'"keep_history":null,"instance":"x"',

@@ -156,8 +156,11 @@ def test_a_connector_of_another_author_is_an_endpoint(tmp_path: Path) -> None:
     world = World(tmp_path)
 
     async def run() -> None:
-        task = await fill(world)
+        task = world.task()
+        await task.open()
         assert task.status.applied == ("created T",)
+        await task.close()
+        task = await fill(world)
         world.write(7, (3, "c", 1))
         await task.advance()
         assert world.rows == {2: "B", 3: "c"}
@@ -205,9 +208,10 @@ def test_a_backfill_is_seen_by_the_connector(tmp_path: Path) -> None:
         await (await fill(world)).close()
         world.spec = MaterializationSpec("m", (Binding("c", "T", ("k",), COLUMNS, backfill=1),))
         task = world.task()
+        await task.open()
+        assert task.status.applied == ("created T",)
         while await task.advance():
             pass
-        assert task.status.applied == ("created T",)
         await task.close()
         assert world.rows == {2: "B"}
 
