@@ -72,7 +72,10 @@ def test_a_table_goes_to_another(tmp_path: Path, giver: str, taker: str) -> None
     assert bound(found) == {giver: {"C"}, taker: {"N", "T"}}
     assert found.plan()["changes"] == []
     found.tick()
-    assert "'T' holds rows that this materialization did not write; drop the table" in problems(found)[taker]
+    assert (
+        "'T' holds rows that this materialization did not write; drop the materialization, and"
+        in problems(found)[taker]
+    )
     emptied(found, "T")
     found.note("c", "c")
     assert problems(found) == {}

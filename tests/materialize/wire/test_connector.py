@@ -156,10 +156,6 @@ def test_a_connector_of_another_author_is_an_endpoint(tmp_path: Path) -> None:
     world = World(tmp_path)
 
     async def run() -> None:
-        task = world.task()
-        await task.open()
-        assert task.status.applied == ("created T",)
-        await task.close()
         task = await fill(world)
         world.write(7, (3, "c", 1))
         await task.advance()
@@ -293,7 +289,7 @@ def test_a_namesake_of_another_location_is_refused(tmp_path: Path) -> None:
     world.spec = replace(SPEC, bindings=(replace(SPEC.bindings[0], incarnation="m-1@l-a"),))
 
     async def run() -> None:
-        with pytest.raises(DefinitionError, match="materialization '.*' of another location fills 't'; remove"):
+        with pytest.raises(DefinitionError, match="materialization '.*' of another location fills 't'; drop"):
             await fill(world)
 
     asyncio.run(run())

@@ -240,7 +240,9 @@ def test_a_namesake_of_another_location_touches_nothing(endpoint: DeltaEndpoint)
         for data in ("m-1@l-a", "m-1@l-b", "m-2@l-a")
     )
     apply(endpoint, here)
-    with pytest.raises(DefinitionError, match="is filled by materialization 'm' of another location; drop the table"):
+    with pytest.raises(
+        DefinitionError, match="is filled by materialization 'm' of another location; drop the materialization"
+    ):
         apply(endpoint, there)
     assert not asyncio.run(endpoint.driver().preview(here))
     apply(endpoint, again)

@@ -62,7 +62,7 @@ def test_a_checkpoint_of_another_runtime_is_kept_whole() -> None:
 def test_an_endpoint_of_another_runtime_is_not_taken_over() -> None:
     """Damage: two programs write one table, each from its own checkpoint."""
     with pytest.raises(
-        ConfigError, match="another program, which has read 'a;s', fills the endpoint; remove that program's checkpoint"
+        ConfigError, match="another program, which has read 'a;s', fills the endpoint; drop the materialization"
     ):
         from_wire(Checkpoint(**CHECKPOINT))
 
