@@ -112,7 +112,7 @@ CHECK_COMMANDS: Final = (
     ("mypy",),
 )
 
-SHARE_S: Final = {"unit": 1.0, "spark": 1.0, "servers": 2.0, "kills": 15.0}
+SHARE_S: Final = {"unit": 0.5, "spark": 0.5, "servers": 1.0, "kills": 15.0}
 """A test of these stages that takes longer runs in fewer runs (`one_in` in `drawing.py`): on average, so long of each.
 
 The other stages hold laws and planted bugs, which every run tries, or what has no shorter form.

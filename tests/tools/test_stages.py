@@ -230,8 +230,8 @@ def test_what_a_run_took_is_what_the_next_one_deals_by(
     """Else tests are dealt by seconds of long ago; or a run of one stage forgets what all others cost."""
     monkeypatch.setattr(stages.costs, "COSTS_FILE", tmp_path / "seconds.json")
     assert stages.costs.recorded() == {}
-    stages.costs.record({"unit": {"tests/a.py": 1.04}, "spark": {"tests/b.py": 30}}, {"a": 9, "b": 3.14, "c": 1})
-    stages.costs.record({"unit": {"tests/c.py": 2}, "views": {}}, {"a": 1})
+    stages.costs.record({"unit": {"tests/a.py": 1.04}, "spark": {"tests/b.py": 30}}, {"a": 9, "b": 3.14, "c": 0.2})
+    stages.costs.record({"unit": {"tests/c.py": 2}, "views": {}}, {"a": 0.2})
     assert stages.costs.recorded() == {"unit": {"tests/c.py": 2}, "spark": {"tests/b.py": 30}, "tests": {"b": 3.1}}
 
 
