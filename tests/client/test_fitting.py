@@ -82,7 +82,7 @@ def test_a_number_out_of_range_names_its_column_and_row() -> None:
 
 @pytest.mark.parametrize("zone", [None, "UTC"])
 def test_a_time_of_day_is_not_cut_off_to_store_a_date(zone: str | None) -> None:
-    """Damage: a table keeps less than it was given, and no one is told."""
+    """Damage: a table keeps less than it was given, without a word."""
     kind = pa.timestamp("us", zone)
     midnight, noon = (pa.scalar(seconds * 1_000_000, kind).as_py() for seconds in (1_767_225_600, 1_767_270_840))
     days = pa.array([midnight, None, noon], kind)

@@ -108,7 +108,7 @@ def _beside(session: SparkSession, env: Environment, runaway: str, asks: int) ->
     try:
         _until(lambda: tasks(session) > 0)
         took = _asked(env, asks)
-        assert not ended, f"a runaway query has ended by itself: {ended}"
+        assert not ended, f"a runaway query has ended by itself: {runaway}"
         begun = time.perf_counter()
     finally:
         cancel()
