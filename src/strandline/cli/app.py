@@ -78,8 +78,10 @@ def main(arguments: Sequence[str] | None = None, *, spark: SparkSession | None =
         sys.stderr.write(f"strandline: {printable(sentence(error))}\n")
         return exit_of(error)
     finally:
-        os.environ.pop(TRACEBACK_VARIABLE, None)
-        os.environ |= {} if before is None else {TRACEBACK_VARIABLE: before}
+        if before is None:
+            os.environ.pop(TRACEBACK_VARIABLE, None)
+        else:
+            os.environ[TRACEBACK_VARIABLE] = before
     return Exit.OK
 
 

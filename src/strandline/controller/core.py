@@ -123,7 +123,7 @@ class Core:
         core = cls(assembly, client, catalogs, config, mode)
         if mode is not Mode.FULL:
             if not (await catalogs.read()).epoch and not {*await consensus.list_keys()} - {LOCATION, OPENING}:
-                opens = await core.opening.process()
+                opens = await core.opening.process(catalogs.current.holder)
                 how = "open it for writing to make one" if opens is None else f"{opens} starts, and makes one"
                 raise NothingStored(f"nothing was stored at this location yet; {how}")
             return core

@@ -201,7 +201,7 @@ class RecoveryLog:
                 raise FencedError(f"recovery log {self._key!r} is over: its materialization was dropped")
             if found.epoch > self._epoch:
                 raise FencedError(f"recovery log {self._key!r} belongs to epoch {found.epoch}; this is {self._epoch}")
-            mine = replace(found, epoch=self._epoch, token=token, opened=found.opened + 1 if found.layout else 0)
+            mine = self._taken_over(found, token)
             return encode(mine)
 
         await self._register.update(step)
@@ -221,11 +221,15 @@ class RecoveryLog:
             record = _found(self._key, body)
             if record.epoch >= self._epoch:
                 return None
-            record = replace(record, epoch=self._epoch, token=token, opened=record.opened + 1 if record.layout else 0)
+            record = self._taken_over(record, token)
             return encode(record)
 
         await self._register.update(step)
         return record
+
+    def _taken_over(self, found: Record, token: str) -> Record:
+        """Return the record with this opener's epoch and token; the logs of its splits get an epoch that none had."""
+        return replace(found, epoch=self._epoch, token=token, opened=found.opened + 1 if found.layout else 0)
 
     async def write(self, progress: Progress, state: Any, greatest: Greatest | None = None) -> None:
         """Replace the record; when this returns it is durable.  ``greatest``: None: as they are.

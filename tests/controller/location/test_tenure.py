@@ -81,9 +81,14 @@ class Place:
         """As process ``own`` has it."""
         return Opening(HandClock(9), CountingIds(f"p{own}"), self.consensus, Host(self.running, own))
 
+    @property
+    def catalogs(self) -> CatalogStore:
+        """The catalog of the location."""
+        return CatalogStore(Register(KEY, HandClock(9), CountingIds(), self.consensus))
+
     def told(self) -> int | None:
         """Which process opens it, as another one learns."""
-        found = run_sync(self.opening(8).process())
+        found = run_sync(self.opening(8).process(run_sync(self.catalogs.read()).holder))
         return None if found is None else found.pid
 
 
@@ -111,8 +116,7 @@ def test_a_process_may_take_over_from_one_that_opens_and_one_that_holds_is_said_
     run_sync(place.opening(7).announce(Config()))
     ours = run_sync(place.opening(OURS).announce(Config(take_over=True)))
     assert place.told() == OURS
-    catalogs = CatalogStore(Register(KEY, HandClock(9), CountingIds(), place.consensus))
-    run_sync(catalogs.succeed(lambda _: ours))
+    run_sync(place.catalogs.succeed(lambda _: ours))
     assert place.told() is None
     with pytest.raises(Held, match="is being written by"):
         run_sync(place.opening(7).announce(Config()))

@@ -77,7 +77,7 @@ async def status(core: Core) -> dict[str, Any]:
         "writer_persist": None if writers is None else persists,
         "holder": None if (holder := catalog.holder) is None else str(holder),
         "holder_lives": None if holder is None else lives(holder, core.assembly.processes),
-        "opening": None if (opening := await core.opening.process()) is None else str(opening),
+        "opening": None if (opening := await core.opening.process(holder)) is None else str(opening),
         "collections": collections,
         "sources": {
             item.name: {

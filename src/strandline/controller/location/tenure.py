@@ -168,9 +168,9 @@ class Opening:
         """Say no longer that this process opens the location.  Raises what a store raises."""
         await self._register.update(lambda body: msgspec.json.encode(None) if _decode(body) == ours else None)
 
-    async def process(self) -> Holder | None:
-        """Return the process of this machine that opens the location now; None: none does, or it has opened it."""
-        found, holder = _decode(await self._register.read()), (await self._catalogs.read()).holder
+    async def process(self, holder: Holder | None) -> Holder | None:
+        """Return the process of this machine that opens the location now; None: none does, or it is the ``holder``."""
+        found = _decode(await self._register.read())
         opens = found is not None and lives(found, self._processes) and (holder is None or not found.is_process(holder))
         return found if opens else None
 

@@ -126,6 +126,8 @@ def _cast(column: pa.ChunkedArray, target: pa.DataType) -> pa.ChunkedArray:
 def _cut(given: pa.ChunkedArray, cast: pa.ChunkedArray) -> bool:
     """Return whether a date among the values that were cast is of another time than midnight."""
     kind = cast.type
+    if kind == given.type:
+        return False
     if pa.types.is_date(kind) and pa.types.is_timestamp(given.type):
         return not cast.cast(given.type).equals(given)
     if pa.types.is_list(kind):

@@ -197,13 +197,16 @@ class Machine:
     @property
     def replays(self) -> bool:
         """Whether a transaction is to be done again, of which the endpoint may have rows."""
-        return isinstance(self.head, Idle | Extending) and self.head.progress.extent is not None
+        return self._cut_off is not None
 
     @property
     def replays_to(self) -> int:
         """Where the transaction ends that is to be done again; 0: there is none."""
-        extent = self.head.progress.extent if isinstance(self.head, Idle | Extending) else None
-        return 0 if extent is None else extent.upper
+        return 0 if self._cut_off is None else self._cut_off.upper
+
+    @property
+    def _cut_off(self) -> Extent | None:
+        return self.head.progress.extent if isinstance(self.head, Idle | Extending) else None
 
     def taking_part(self, progress: Progress) -> tuple[str, ...]:
         """Return the state keys of the next transaction: all, but in a replay those that it began with.
