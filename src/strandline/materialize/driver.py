@@ -50,7 +50,10 @@ NO_TABLE: Final = Problem(
     "no-table",
     "{table!r} cannot be filled, for it is {what}",
     Stopped.ENDPOINT,
-    (Way("drop the materialization, and create it with another name for the table"), Way("drop it there")),
+    (
+        Way("drop the materialization, and create it with another name for the table"),
+        Way("drop what has that name there"),
+    ),
 )
 TABLE_GONE: Final = Problem(
     "table-gone", "{table} is gone, though it was filled from {collection!r}", Stopped.ENDPOINT, (REFILL,)
@@ -65,7 +68,7 @@ UNFIT_FOREIGN: Final = Problem(
     "table-unlike",
     "{table} has the columns ({there}), but {collection!r} needs ({wanted}), and this materialization did not make it",
     Stopped.ENDPOINT,
-    (Way("drop the table there"), Way("drop the materialization, and create it with another name for the table")),
+    (Way("drop the materialization, and create it with another name for the table"), Way("drop the table there")),
 )
 ROWS_MISSING: Final = Problem(
     "table-rows-missing",

@@ -484,7 +484,9 @@ class SqlClaims:
     def test_a_view_in_the_place_of_a_table_is_named(self, endpoint: SqlEndpoint) -> None:
         """Damage: the endpoint is said to be busy, for ever."""
         endpoint.run(f"CREATE VIEW {endpoint.dialect.qualified('t').text} AS SELECT 1 AS k")
-        with pytest.raises(DefinitionError, match="'t' cannot be filled, for it is a view; drop it there; or"):
+        with pytest.raises(
+            DefinitionError, match="'t' cannot be filled, for it is a view; drop the materialization, and"
+        ):
             run(endpoint.driver().apply(SPEC, {}))
 
     def test_the_database_itself_has_one_row_per_key(self, endpoint: SqlEndpoint) -> None:
