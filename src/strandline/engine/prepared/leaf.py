@@ -14,12 +14,10 @@ this room, which falls back to fresh plans wherever anything here fails.
 
 from __future__ import annotations
 
-import base64
 import itertools
-import json
 import struct
 import tempfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final
 
 import pyarrow as pa
@@ -49,10 +47,12 @@ class Leaves:
         self._context = context._jsc  # noqa: SLF001
         self._array = context._gateway.new_array  # noqa: SLF001
         self._sessions = jvm.org.apache.spark.sql.classic.SparkSession
-        self._json = jvm.com.fasterxml.jackson.databind.ObjectMapper()
-        self._file = jvm.java.io.File
+        self._stream = jvm.java.io.DataOutputStream
+        self._buffered = jvm.java.io.BufferedOutputStream
+        self._file = jvm.java.io.FileOutputStream
         self._rdd = jvm.org.apache.spark.api.java.JavaRDD
         self._read = jvm.PythonRDD.readRDDFromFile
+        self._write = jvm.PythonRDD.writeIteratorToStream
         spark = jvm.org.apache.spark
         self._as_java = jvm.scala.jdk.javaapi.CollectionConverters.asJava
         self._memory = _instance(spark.memory, "UnifiedMemoryManager").apply(context._jsc.sc().conf(), 1)  # noqa: SLF001
@@ -66,6 +66,9 @@ class Leaves:
         self._task_of = spark.TaskContextImpl
         self._no_resources = _instance(jvm.scala.collection.immutable, "Map").empty()
         self._nothing = self._context.parallelize(self._list(), 1).rdd().partitions()
+        end = self._list()
+        end.add(bytearray())  # shorter than each record batch
+        self._end = self._context.parallelize(end, 1)
 
     def leaf(self, schema: pa.Schema) -> Leaf:
         """Return a leaf for tables with the columns of ``schema``; it holds no rows yet."""
@@ -126,11 +129,11 @@ class Leaves:
             replaced.add(child)
         return plan.withNewChildren(self._as_scala(replaced).toSeq())
 
-    def run(self, rdds: Sequence[Any]) -> list[list[bytes]]:
-        """Return the lists of record batches that are the one element of each of ``rdds``, computed in this thread."""
-        array = self._array(self._rdd, len(rdds))
+    def run(self, rdds: Sequence[Any]) -> list[list[memoryview]]:
+        """Return the record batches of each of ``rdds``, which have one partition each, computed in this thread."""
+        array = self._array(self._rdd, 2 * len(rdds))
         for position, rdd in enumerate(rdds):
-            array[position] = rdd
+            array[2 * position], array[2 * position + 1] = rdd, self._end
         whole = self._context.union(array).coalesce(1).rdd()
         partition = self.written(whole.partitions()[0])
         number = -1 - next(self.numbers)
@@ -141,15 +144,18 @@ class Leaves:
         self._tasks.setTaskContext(task)
         try:
             # One call for all of it: each look into a list of the JVM is a call.  A file, because an answer of Py4J is
-            # copied and searched several times on either side: of a long text that takes seconds.
-            with tempfile.NamedTemporaryFile(prefix="strandline-", suffix=".json") as file:
-                self._json.writeValue(self._file(file.name), self._as_java(whole.iterator(partition, task)))
-                found = json.load(file)
+            # text that is copied and searched several times on either side: of a long row that takes seconds.
+            with tempfile.NamedTemporaryFile(prefix="strandline-", suffix=".batches") as file:
+                stream = self._stream(self._buffered(self._file(file.name)))
+                try:
+                    self._write(whole.iterator(partition, task), stream)
+                finally:
+                    stream.close()
+                return list(_parts(memoryview(file.read())))
         finally:
             task.markTaskCompleted(self._none())
             memory.cleanUpAllAllocatedMemory()
             self._tasks.unset()
-        return [[base64.b64decode(batch) for batch in batches] for batches in found]
 
     def written(self, partition: Any) -> Any:
         """Return a partition as a task would get it: those of joins and unions look up those below them only then."""
@@ -168,3 +174,17 @@ class Leaf:
 def _instance(package: Any, name: str) -> Any:
     """Return the one instance of a Scala object."""
     return getattr(getattr(package, f"{name}$"), "MODULE$")
+
+
+def _parts(written: memoryview) -> Iterator[list[memoryview]]:
+    """Yield the record batches of one RDD after another.  Each batch stands behind its length; none ends an RDD's."""
+    batches, position = list[memoryview](), 0
+    while position < len(written):
+        (length,) = struct.unpack_from(">i", written, position)
+        position += 4
+        if length:
+            batches.append(written[position : position + length])
+            position += length
+        else:
+            yield batches
+            batches = []

@@ -7,7 +7,7 @@ give **stale rows without an error**.  A plan is taken only if each of its nodes
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -64,9 +64,9 @@ class Prepared:
     leaves: Mapping[str, Leaf]
     schema: pa.Schema
     batches: Any
-    """A `JavaRDD` of one partition with one element: the list of the result's record batches."""
+    """A `JavaRDD` of the result's record batches, of one partition."""
 
-    def table(self, batches: list[bytes]) -> pa.Table:
+    def table(self, batches: Sequence[memoryview]) -> pa.Table:
         """Return the result whose record batches are ``batches``."""
         found = [pa.ipc.read_record_batch(pa.py_buffer(batch), self.schema) for batch in batches]
         return pa.Table.from_batches(found, self.schema)
@@ -103,7 +103,7 @@ def compiled(leaves: Leaves, own: Mapping[str, Leaf], frame: DataFrame) -> Prepa
     unknown = sorted({name for name in _nodes(plan) if name not in KEEPS_NOTHING})
     if unknown:
         raise CannotPrepareError(f"Spark plans it with {', '.join(unknown)}")
-    return Prepared(own, to_arrow_schema(frame.schema, timezone="UTC"), jdf.toArrowBatchRdd(plan).toJavaRDD().glom())
+    return Prepared(own, to_arrow_schema(frame.schema, timezone="UTC"), jdf.toArrowBatchRdd(plan).toJavaRDD())
 
 
 def _nodes(plan: Any) -> Iterator[str]:
