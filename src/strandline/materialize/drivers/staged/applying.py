@@ -82,8 +82,11 @@ class Applier:
         assert work is not None, "only what has work is applied"
         for _ in range(CONFLICTS_MAX):
             seen = table.snapshot(entry.writer)
-            if seen is None:
+            if seen is None and not work.gives_up:
                 raise gone(table, work)
+            # Of a table that is given up nothing is staged, and another may have it: then its rows are not ours.
+            if seen is None or (work.gives_up and seen.owner != work.owner):
+                return False
             if seen.reached >= entry.number:
                 self._unstage(table, work)
                 return False
