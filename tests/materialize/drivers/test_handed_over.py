@@ -8,13 +8,13 @@ from itertools import count
 from pathlib import Path
 
 import pytest
-from redis_server import RedisServer
 from tests.materialize.drivers.delta.delta_endpoint import DeltaEndpoint
 from tests.materialize.drivers.redis.redis_endpoint import RedisDatabase
 from tests.materialize.drivers.sqlite.test_sqlite import SQLiteEndpoint
 from tests.materialize.drivers.staged.memory_lake import MemoryLake
 
-from strandline.testing.contracts.drivers.coming_and_going import handed_over_everywhere
+from redis_server import RedisServer
+from strandline.testing.contracts.drivers.handing_over import handed_over_everywhere
 from strandline.testing.contracts.drivers.world import EndpointUnderTest
 
 NUMBERS = count()
@@ -22,14 +22,17 @@ SLOW = pytest.mark.slow
 
 
 def sqlite(tmp_path: Path) -> Callable[[], EndpointUnderTest]:
+    """Return what makes files of SQLite."""
     return lambda: SQLiteEndpoint(tmp_path / f"{next(NUMBERS)}.db")
 
 
 def delta(tmp_path: Path) -> Callable[[], EndpointUnderTest]:
+    """Return what makes lakes of Delta tables."""
     return lambda: DeltaEndpoint(tmp_path / str(next(NUMBERS)))
 
 
 def lake(_: Path) -> Callable[[], EndpointUnderTest]:
+    """Return what makes lakes in memory."""
     return MemoryLake
 
 

@@ -11,7 +11,7 @@ data.  Two installations may give materializations the same name, so the incarna
 endpoint lets a materialization replace what another one of its name and of the same location filled, and nothing else.
 
 A table that is to be emptied and left is bound by a key of its own kind (`Binding.gives_up`).  Once that is in a
-checkpoint, anybody may fill the table; the key stays there, so an older session of the task knows that it is late.
+checkpoint, any task may fill the table; the key stays there, so an older session of this one knows that it is late.
 
 Long because the specification and the progress of a task are read together.
 """
@@ -87,7 +87,7 @@ class Binding:
     a further column ``__diff`` bigint.  ``times``: apart by time, in a further column ``__time`` bigint.
 
     ``reduce``: a JSON Schema as text, by whose annotations the rows of a key are reduced to one; its properties are the
-    columns.  The collection is append-only then.  ``gives_up``: the resource is emptied, and left for anybody to fill.
+    columns.  The collection is append-only then.  ``gives_up``: the resource is emptied, and left for any task to fill.
     ``task``: the materialization's name, for what messages advise; its `MaterializationSpec` says it of all its
     bindings.
 

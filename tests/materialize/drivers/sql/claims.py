@@ -454,6 +454,36 @@ class SqlClaims:
 
         run(body())
 
+    def test_a_table_that_was_given_up_is_like_any_other(self, endpoint: SqlEndpoint) -> None:
+        """Damage: who has emptied a table deletes rows that came later; or a namesake waits for ever until it may."""
+        emptied = MaterializationSpec("m", (replace(HERE.bindings[0], backfill=1, gives_up=True),))
+        wanted = MaterializationSpec("m", (replace(HERE.bindings[0], backfill=2),))
+        table = endpoint.dialect.qualified("t").text
+
+        async def body() -> None:
+            await commit((await opened(endpoint, spec=HERE))[0], 2, rows_of((1, "one", NEW)), HERE)
+            await commit((await opened(endpoint, spec=emptied))[0], 3, spec=emptied)
+            assert endpoint.rows("t") == []
+            endpoint.run(f"INSERT INTO {table} (k, x) VALUES (9, 'theirs')")
+            await commit((await opened(endpoint, spec=emptied))[0], 4, spec=emptied)
+            with pytest.raises(FencedError, match="filled by a later session"):
+                await endpoint.driver().apply(HERE, {})
+            halves = [(await opened(endpoint, half, emptied))[0] for half in (HALF, REST)]
+            await commit(halves[0], 5, spec=emptied)
+            with pytest.raises(DefinitionError, match="'t' holds rows that this materialization did not write"):
+                await endpoint.driver().apply(wanted, {})
+            session, _ = await opened(endpoint, spec=wanted, apply=False)
+            with pytest.raises(DefinitionError, match="'t' holds rows that this materialization did not write"):
+                await commit(session, 6, rows_of((1, "one", NEW)), wanted)
+            assert await contents(endpoint) == [(9, "theirs")]
+            endpoint.run(f"DELETE FROM {table}")
+            await commit((await opened(endpoint, spec=THERE))[0], 2, rows_of((3, "three", NEW)), THERE)
+            with pytest.raises(DefinitionError, match="'t' is filled by materialization 'm' of another location"):
+                await endpoint.driver().apply(wanted, {})
+            assert await contents(endpoint) == [(3, "three")]
+
+        run(body())
+
     def test_rows_that_others_wrote_after_the_table_was_adopted_stay(self, endpoint: SqlEndpoint) -> None:
         """Damage: the first transaction, hours later, deletes rows that another program has stored meanwhile."""
 

@@ -4,8 +4,8 @@
 resource whose data are other ones before the first row of the new ones comes: it becomes the owner first, then it
 refuses all sessions that are open, then it deletes keys as long as it is the owner, then it says that it has.  So what
 a crash has left half empty is emptied again, a session of before stores no row behind the deletion, and a process that
-wakes while it deletes keys finds that they are another's, or that they were deleted meanwhile.  The owner of a resource
-that is emptied to be given up stays noted, so that an older session of it knows; anybody may become the next one.
+wakes while it deletes keys finds that they are another's, or that they were deleted meanwhile.  A binding that empties
+its resource and gives it up stays noted, so an older session of its task knows; any task may become the next owner.
 
 ``strandline:progress`` has the number of the last transaction of each resource and key range.  Redis may lose what it
 has acknowledged (its file is written once a second; a replica that is promoted lags).  It loses the newest writes

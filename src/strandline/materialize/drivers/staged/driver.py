@@ -181,14 +181,15 @@ def _difference(table: Table, seen: Snapshot, binding: Binding, owner: str, want
     lacks = missing(seen.shape, wanted)
     if ours:
         binding.require_newest([state_key_of(seen.owner)])
-    if by is not None and _given_up(table, seen, by):
+    empty = not any(piece.rows for piece in seen.pieces)
+    if by is not None and _given_up(table, seen, by) and not (ours and empty):
         ours, by = False, None
     if binding.gives_up and not ours:
         return "", None
     if not ours and by is not None:
         where = " of another location" if elsewhere else ""
         raise DefinitionError(FILLED_BY.said(table=table.name, by=by, where=where))
-    if not ours and any(piece.rows for piece in seen.pieces):
+    if not (ours or empty):
         raise DefinitionError(FOREIGN_ROWS.said(table=table.name))
     if lacks is None:
         if filled or not ours:

@@ -63,7 +63,7 @@ class Work(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def gives_up(self) -> bool:
-        """Whether it empties the table, for anybody to fill."""
+        """Whether it empties the table, for any task to fill."""
         return given_up(state_key_of(self.owner))
 
     @property

@@ -17,11 +17,11 @@ from typing import Any, Final, TypeVar
 import pyarrow as pa
 
 from strandline.algebra.schema import Column, Schema
-from strandline.errors import DefinitionError, FencedError, Unavailable
+from strandline.errors import FencedError, Unavailable
 from strandline.materialize.feed import NoRows
-from strandline.materialize.protocol.spec import canonical, contents
+from strandline.materialize.protocol.spec import canonical
 from strandline.materialize.protocol.task import Binding, MaterializationSpec
-from strandline.testing.contracts.drivers.world import KEYED, TWO, EndpointUnderTest, MakeEndpoint, World, row
+from strandline.testing.contracts.drivers.world import KEYED, TWO, EndpointUnderTest, MakeEndpoint, World
 from strandline.testing.feed import ListFeed
 from strandline.testing.simulation.crashes import Crash, CrashPlan, PausePlan
 
@@ -120,12 +120,8 @@ class ComingAndGoingContract:
         """Damage: a process that sleeps in its Apply wakes, and drops the rows of the view that has the table now."""
         asyncio.run(older_view(make_endpoint()))
 
-    def test_a_table_that_was_emptied_is_anybody_s(self, make_endpoint: MakeEndpoint) -> None:
-        """Damage: who gave a table up, and wants it again, deletes the rows of the one that has filled it since."""
-        asyncio.run(handed_over(make_endpoint()))
 
-
-async def _world(endpoint: EndpointUnderTest) -> ComingAndGoing:
+async def begun(endpoint: EndpointUnderTest) -> ComingAndGoing:
     """Return a world whose first collection has rows at the endpoint."""
     verdicts = await endpoint.driver().validate(THREE)
     world = ComingAndGoing(endpoint, empties=all(each.empties for each in verdicts))
@@ -135,7 +131,7 @@ async def _world(endpoint: EndpointUnderTest) -> ComingAndGoing:
 
 async def come_and_go(endpoint: EndpointUnderTest) -> None:
     """Add a view, drop it with its rows kept, add it again, and drop it with its rows taken out."""
-    world = await _world(endpoint)
+    world = await begun(endpoint)
     for removes in (False, True, False):
         came = world.next(PEOPLE)
         world.bind((ORDERS, came))
@@ -152,7 +148,7 @@ async def come_and_go_everywhere(make_endpoint: MakeEndpoint) -> None:
 
     The first one comes back to the rows that it has left, the other one to a table that is being emptied.
     """
-    world = await _world(make_endpoint())
+    world = await begun(make_endpoint())
     here, away = world.next(PEOPLE), PLACES
     world.bind((ORDERS, here))
     await world.caught_up()
@@ -211,113 +207,6 @@ async def older_view(endpoint: EndpointUnderTest) -> None:
     await successor.close()
 
 
-async def handed_over(endpoint: EndpointUnderTest) -> None:
-    """Have one task empty a table, another one fill it, the first one want it again, and the other one give it up."""
-    world = await _world(endpoint)
-    if not world.empties:
-        return
-    came = world.next(PEOPLE)
-    world.bind((ORDERS, came))
-    await world.caught_up()
-    world.drop(came, removes=True, others=(ORDERS,))
-    await world.caught_up()
-    taker = _taker(endpoint)
-    await _pushed(taker)
-    await _goes_on(world, taker)
-    await _wants_again(world, taker)
-    stays, went = taker.spec.bindings
-    emptied = replace(went, backfill=1, gives_up=True)
-    taker.spec = replace(taker.spec, bindings=(stays, emptied))
-    feeds: list[Any] = [taker.feeds[0], NoRows(emptied.collection, emptied.schema)]
-    taker.feeds = feeds
-    await _pushed(taker, checks=False)
-    assert not endpoint.rows(went.resource)
-    world.bind((ORDERS, world.next(PEOPLE)))
-    await world.caught_up()
-    await _pushed(taker, checks=False)
-    world.check(world.upper)
-
-
-async def handed_over_everywhere(make_endpoint: MakeEndpoint, *, rows: bool) -> None:
-    """Have a task crash at each point of emptying a table, which another one wants then; without ``rows`` it has none.
-
-    The other one may be refused as long as the first one has not emptied it; in the end each has what is its own.
-    """
-    at, alive = 0, True
-    while alive:
-        at, plan, world = at + 1, CrashPlan(at + 1, after=True), await _world(make_endpoint())
-        came = world.next(PEOPLE)
-        world.bind((ORDERS, came))
-        await world.caught_up()
-        if not rows:
-            people = world.feeds[1]
-            people.write(world.upper, *((each, -1) for each in contents(came, people.before(world.upper)).values()))
-            world.seal(world.upper + 1)
-            await _pushed(world, writes=False)
-        orders = world.feeds[0]
-        world.drop(came, removes=True, others=(ORDERS,))
-        orders.write(world.upper, (row(4, 4.5, "more"), 1))
-        world.seal(world.upper + 1)
-        with suppress(Crash):
-            await world.runtime(plan).advance()
-        getattr(world.endpoint, "died", lambda: None)()
-        alive, taker = plan.happened, _taker(world.endpoint)
-        with suppress(DefinitionError):
-            await _pushed(taker)
-        await _pushed(world, checks=False)
-        await _pushed(taker)
-        await _goes_on(world, taker)
-    assert at > 1
-
-
-def _taker(endpoint: EndpointUnderTest) -> World:
-    """Return another task that wants the table of `PEOPLE`."""
-    first, wanted = replace(PLACES, collection="firsts", resource="Firsts"), replace(PLACES, resource=PEOPLE.resource)
-    return World(endpoint, MaterializationSpec("taker", (first, wanted)))
-
-
-async def _pushed(world: World, *, writes: bool = True, checks: bool = True) -> None:
-    """Have collections change, if they are to, and a fresh runtime push all of that."""
-    if writes:
-        world.write_over()
-    runtime = world.runtime()
-    try:
-        while await runtime.advance():
-            pass
-    finally:
-        await runtime.close()
-    if checks:
-        world.check(world.upper)
-
-
-async def _goes_on(world: ComingAndGoing, taker: World) -> None:
-    """Have the one that gave a table up go on, with the table that it was to empty, and without it."""
-    await _pushed(world, checks=False)
-    world.bind((ORDERS,))
-    await _pushed(world)
-    taker.check(taker.upper)
-
-
-async def _wants_again(world: ComingAndGoing, taker: World) -> None:
-    """Have the one that gave a table up want it again, and give that up as well: rows of the other one stay."""
-    again = world.next(PEOPLE)
-    world.bind((ORDERS, again))
-    try:
-        await _pushed(world)
-    except DefinitionError:
-        pass
-    else:
-        raise AssertionError(f"{again.resource!r} is filled by two tasks")
-    taker.check(taker.upper)
-    await _pushed(taker)
-    world.bind((ORDERS,), (replace(world.next(PEOPLE), gives_up=True),))
-    await _pushed(world, checks=False)
-    taker.check(taker.upper)
-    world.bind((ORDERS,))
-    await _pushed(world)
-    await _pushed(taker)
-
-
 class _AfterApply(CrashPlan):
     """Dies once Apply was called."""
 
@@ -334,7 +223,7 @@ async def emptied_beside(endpoint: EndpointUnderTest) -> None:
 
     It is for endpoints whose Apply empties tables.
     """
-    world = await _world(endpoint)
+    world = await begun(endpoint)
     at, met = 0, world.empties
     while met:
         at, met = at + 1, False
