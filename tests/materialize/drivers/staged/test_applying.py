@@ -74,6 +74,14 @@ def test_a_split_that_fills_rows_without_a_key_says_what_helps() -> None:
     assert [way.command for way in case.ways] == ["ALTER MATERIALIZATION `m` SET (splits '1')"]
 
 
+def test_a_table_that_is_gone_is_empty() -> None:
+    """Damage: a table is dropped there before its rows are taken out, and the task waits for it for ever."""
+    hand = Hand(MemoryLake())
+    owner = owner_of("m", replace(BINDING, backfill=1, gives_up=True).state_key)
+    assert hand.table.snapshot("") is None
+    assert not hand.apply(hand.entry(1, (1, "a", False, False), replaces=True, owner=owner))
+
+
 def _left_behind(lake: MemoryLake, number: int = 1) -> tuple[MaterializationSpec, dict[str, Any]]:
     """Return a task whose view of table t was dropped, and a state that names what was staged for that table."""
     hand = Hand(lake)

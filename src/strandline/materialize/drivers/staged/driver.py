@@ -134,8 +134,6 @@ class StagedDriver:
         for _ in range(CONFLICTS_MAX):
             seen = table.snapshot("" if last is None else last.writer)
             if seen is None:
-                if binding.gives_up:
-                    return ""
                 if last is not None:
                     raise _gone(table, binding)
                 if not do or table.create(wanted, owner):

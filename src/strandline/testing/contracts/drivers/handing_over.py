@@ -39,6 +39,7 @@ async def handed_over(endpoint: EndpointUnderTest) -> None:
     await world.caught_up()
     world.drop(came, removes=True, others=(ORDERS,))
     await world.caught_up()
+    await world.caught_up()
     taker = _taker(endpoint)
     await _pushed(taker)
     await _goes_on(world, taker)
@@ -109,11 +110,21 @@ async def _pushed(world: World, *, writes: bool = True, checks: bool = True) -> 
 
 
 async def _goes_on(world: ComingAndGoing, taker: World) -> None:
-    """Have the one that gave a table up go on, with the table that it was to empty, and without it."""
+    """Have the one that gave a table up go on, with the table that it was to empty, and without it; the other as well.
+
+    A session of the other one is open all the time, and no one fences it.
+    """
+    taker.write_over()
+    runtime = taker.runtime()
+    await runtime.advance()
     await _pushed(world, checks=False)
     world.bind((ORDERS,))
     await _pushed(world)
     taker.check(taker.upper)
+    taker.write_over()
+    await runtime.advance()
+    taker.check(taker.upper)
+    await runtime.close()
 
 
 async def _wants_again(world: ComingAndGoing, taker: World) -> None:
