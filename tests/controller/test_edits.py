@@ -12,7 +12,7 @@ from pyspark.sql.types import DataType
 import strandline
 from strandline.algebra.schema import quote
 from strandline.client import Environment
-from strandline.engine.sql.edits import assignable
+from strandline.engine.sql.edits import spark_assigns
 from strandline.errors import CollectionError, DefinitionError, InvalidUsage, Position
 
 if TYPE_CHECKING:
@@ -216,6 +216,6 @@ def test_what_may_be_stored_is_what_spark_stores(spark: SparkSession) -> None:
         (source, target)
         for source in TYPES
         for target in TYPES
-        if assignable(kinds[source], kinds[target]) != cast.canANSIStoreAssign(scala[source], scala[target])
+        if spark_assigns(kinds[source], kinds[target]) != cast.canANSIStoreAssign(scala[source], scala[target])
     ]
     assert not wrong

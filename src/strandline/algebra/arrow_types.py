@@ -94,32 +94,32 @@ def spark_type(column: str, kind: pa.DataType) -> str:
     raise DefinitionError(f"column {column!r} is {kind} in Arrow, which no type of Spark stores")
 
 
-def assignable(given: pa.DataType, wanted: Type) -> bool:
+def arrow_fits(given: pa.DataType, wanted: Type) -> bool:
     """Return whether values of an Arrow type may be stored in a column without a CAST, where each of them fits.
 
-    It is Spark's rule for tables, ANSI store assignment: a number becomes another number, a date a timestamp, and
-    anything but a nested value a text; nothing else changes its kind.
+    A number becomes another number, a date a timestamp, and anything but a nested value a text; nothing else changes
+    its kind.  So it is where Spark stores (`engine/sql/edits.py`), but a field of a struct is found by its name.
 
-    >>> [assignable(pa.int64(), Atom(name)) for name in ("int", "double", "string", "date", "boolean")]
+    >>> [arrow_fits(pa.int64(), Atom(name)) for name in ("int", "double", "string", "date", "boolean")]
     [True, True, True, False, False]
-    >>> [assignable(pa.string(), Atom(name)) for name in ("string", "int", "date", "binary")]
+    >>> [arrow_fits(pa.string(), Atom(name)) for name in ("string", "int", "date", "binary")]
     [True, False, False, False]
-    >>> assignable(pa.list_(pa.int8()), Array(Atom("bigint"))), assignable(pa.list_(pa.string()), Array(Atom("bigint")))
+    >>> arrow_fits(pa.list_(pa.int8()), Array(Atom("bigint"))), arrow_fits(pa.list_(pa.string()), Array(Atom("bigint")))
     (True, False)
     """
     if kinds.is_null(given):
         return True
     if kinds.is_dictionary(given) or kinds.is_run_end_encoded(given):
-        return assignable(given.value_type, wanted)
+        return arrow_fits(given.value_type, wanted)
     match wanted:
         case Atom("string"):
             return not kinds.is_nested(given)
         case Array(element):
-            return _is_list(given) and assignable(given.value_type, element)
+            return _is_list(given) and arrow_fits(given.value_type, element)
         case Struct(fields):
             named = {name.lower(): field for name, field in fields}
             return kinds.is_struct(given) and all(
-                field.name.lower() in named and assignable(field.type, named[field.name.lower()]) for field in given
+                field.name.lower() in named and arrow_fits(field.type, named[field.name.lower()]) for field in given
             )
     family = _family(given)
     return bool(family) and family == _family(arrow(wanted))

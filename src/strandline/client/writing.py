@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 import pyarrow as pa
 
-from strandline.algebra.arrow_types import arrow_schema, assignable
+from strandline.algebra.arrow_types import arrow_fits, arrow_schema
 from strandline.algebra.excerpt import within
 from strandline.algebra.schema import DIFF
 from strandline.algebra.types import parse
@@ -195,7 +195,7 @@ def _require_assignable(table: Collection, rows: pa.Table) -> None:
     given = {field.name.lower(): field.type for field in rows.schema}
     for column in table.schema:
         kind = given.get(column.name.lower())
-        if kind is not None and not assignable(kind, parse(column.name, column.type)):
+        if kind is not None and not arrow_fits(kind, parse(column.name, column.type)):
             raise InvalidUsage(
                 f"table {table.name!r}: column {column.name!r} is {column.type}, and the rows have {kind} in it: "
                 "convert them first (nothing else makes a number or a date of a text)"

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 from contextlib import suppress
+from dataclasses import replace
 from typing import Final
 
 from strandline.algebra.schema import Schema
@@ -208,7 +209,8 @@ def bindings(item: Materialization, catalog: Catalog) -> tuple[Binding, ...]:
 
 def binding_left(item: Materialization, left: LeftTable) -> Binding:
     """Return the binding by which rows are taken out that a dropped view has left."""
-    return _binding(item, left.name, left.bound, left.schema, left.shard)
+    binding = _binding(item, left.name, left.bound, left.schema, left.shard)
+    return replace(binding, gives_up=left.empties)
 
 
 def _binding(item: Materialization, name: str, bound: BoundTable, schema: Schema, shard: str) -> Binding:

@@ -66,7 +66,7 @@ UNFIT: Final = Problem(
 )
 UNFIT_FOREIGN: Final = Problem(
     "table-unlike",
-    "{table} has the columns ({there}), but {collection!r} needs ({wanted}), and this materialization did not make it",
+    "{table} has the columns ({there}), but {collection!r} needs ({wanted}), and this materialization does not own it",
     Stopped.ENDPOINT,
     (Way("drop the materialization, and create it with another name for the table"), Way("drop the table there")),
 )

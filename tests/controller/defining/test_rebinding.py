@@ -317,6 +317,12 @@ def test_views_come_and_go_at_every_kind_of_endpoint(
         assert await contents(core, before, "People") == []
         assert core.catalog.one("also", Materialization, "materialization").left == ()
         assert (await verify_endpoint(core, "also")).ok
+        taken = CreateMaterialization("taker", endpoint, options, (Bind("places", "People", ("k",)),))
+        await definitions.create_materialization(core, taken)
+        await place.grown(core, 2)
+        assert core.problems == {}
+        assert (await verify_endpoint(core, "taker")).ok
+        assert (await verify_endpoint(core, "also")).ok
 
     asyncio.run(body())
 

@@ -41,6 +41,7 @@ CASES: Final[list[Case]] = [
 ]
 SERVER: Final = "it needs a real server of an old version, or with other settings"
 BUG: Final = "it is a bug of Strandline, which a test that could cause it would mend"
+ALONE: Final = "a task fills from the start as one, whatever its splits: only a driver that is asked alone"
 NOT_FOLLOWED: Final = {
     "columns-not-added": "tests/controller/defining/test_upstream_columns.py follows it",
     "iceberg-branch-absent": "CREATE SOURCE does not ask for it, and a branch is never dropped while it is read",
@@ -55,7 +56,8 @@ NOT_FOLLOWED: Final = {
     "upstream-went-back": "each reader says it first, in words of its own",
     "webhook-shards-apart": "it needs stores that were restored apart",
     "text-not-utf-eight": "no statement and no list makes a text that is not UTF-8",
-    "split-fills-alone": "a task fills from the start as one, whatever its splits: only a driver that is asked alone",
+    "split-fills-alone": ALONE,
+    "split-lacks-key": ALONE,
     "unexplained": BUG,
     "view-stuck": BUG,
     "wrong-for-ever": "it needs a replica that computes wrong: tests/controller/instances/test_wrong_replicas.py",

@@ -146,6 +146,7 @@ class RebindingWorld(PushedWorld):
         if what in {Is.BOUND, Is.EMPTIED}:
             self.counter += 1
             self.bump(place)
+        self.all[place] = replace(self.all[place], gives_up=what in {Is.EMPTIED, Is.GONE})
         of = {each: [b for b, is_ in zip(self.all, self.views, strict=True) if is_ is each] for each in Is}
         self.spec = replace(self.spec, bindings=(*of[Is.BOUND], *of[Is.EMPTIED]))
 

@@ -118,23 +118,23 @@ def given(rows: DataFrame, schema: Schema, *, diff: int) -> DataFrame:
     return rows.select(*(_stored(cell, column) for cell, column in zip(cells, schema, strict=True)), *_stamp(diff))
 
 
-def assignable(source: DataType, target: DataType) -> bool:
+def spark_assigns(source: DataType, target: DataType) -> bool:
     """Tell whether Spark stores a value of type ``source`` in a column of type ``target`` (ANSI store assignment).
 
     >>> from pyspark.sql.types import IntegerType, LongType, StringType
-    >>> assignable(LongType(), IntegerType()), assignable(StringType(), IntegerType())
+    >>> spark_assigns(LongType(), IntegerType()), spark_assigns(StringType(), IntegerType())
     (True, False)
     """
     match source, target:
         case (NullType(), _) | (NumericType(), NumericType()) | (DatetimeType(), DatetimeType()):
             return True
         case ArrayType(), ArrayType():
-            return assignable(source.elementType, target.elementType)
+            return spark_assigns(source.elementType, target.elementType)
         case MapType(), MapType():
-            return assignable(source.keyType, target.keyType) and assignable(source.valueType, target.valueType)
+            return spark_assigns(source.keyType, target.keyType) and spark_assigns(source.valueType, target.valueType)
         case StructType(), StructType():
             return len(source.fields) == len(target.fields) and all(
-                assignable(one.dataType, other.dataType)
+                spark_assigns(one.dataType, other.dataType)
                 for one, other in zip(source.fields, target.fields, strict=True)
             )
         case AtomicType(), StringType():
@@ -166,7 +166,7 @@ def _stored(cell: Column, column: Described) -> Column:
 
 
 def _unassignable(source: DataType, column: Described) -> str:
-    if assignable(source, DataType.fromDDL(column.type)):
+    if spark_assigns(source, DataType.fromDDL(column.type)):
         return ""
     return (
         f"column {column.name!r} is {column.type} and its value is {type_text(source)}; "

@@ -95,14 +95,12 @@ OTHER_CHECKPOINT: Final = Problem(
     "it was emptied, or restored from a backup",
     Stopped.ENDPOINT,
 )
+RUN_AS_ONE: Final = Way("run the materialization as one", "ALTER MATERIALIZATION {item:sql} SET (splits '1')")
 SPLIT_ALONE: Final = Problem(
     "split-fills-alone",
     "{table} cannot be filled from the start by the split [{begin}, {end}] alone: it may hold rows of others",
     Stopped.ENDPOINT,
-    (
-        Way("empty the table there"),
-        Way("run the materialization as one", "ALTER MATERIALIZATION {item:sql} SET (splits '1')"),
-    ),
+    (Way("empty the table there"), RUN_AS_ONE),
 )
 IRREDUCIBLE: Final = Problem(
     "rows-not-reducible",

@@ -10,6 +10,9 @@ its old name, its bindings must get another `Binding.incarnation`; otherwise the
 data.  Two installations may give materializations the same name, so the incarnation also holds the location's id: an
 endpoint lets a materialization replace what another one of its name and of the same location filled, and nothing else.
 
+A table that is to be emptied and left is bound by a key of its own kind (`Binding.gives_up`).  Once that is in a
+checkpoint, any task may fill the table; the key stays there, so an older session of this one knows that it is late.
+
 Long because the specification and the progress of a task are read together.
 """
 
@@ -30,6 +33,8 @@ U32_MAX: Final = 2**32 - 1
 SPLITS_MAX: Final = 64
 BEFORE_SHARD: Final = "-s-"
 """Stands in an incarnation between the id of the materialization and the rest of the id of the collection's shard."""
+GIVEN_UP: Final = "!"
+"""Ends the state key of a binding that gives its resource up."""
 _INCARNATION: Final = re.compile(r"(?:[a-z0-9-]*[a-z0-9])?(?:@[a-z0-9-]*[a-z0-9])?")
 
 
@@ -82,8 +87,9 @@ class Binding:
     a further column ``__diff`` bigint.  ``times``: apart by time, in a further column ``__time`` bigint.
 
     ``reduce``: a JSON Schema as text, by whose annotations the rows of a key are reduced to one; its properties are the
-    columns.  The collection is append-only then.  ``task``: the materialization's name, for what messages advise; its
-    `MaterializationSpec` says it of all its bindings.
+    columns.  The collection is append-only then.  ``gives_up``: the resource is emptied, and left for any task to fill.
+    ``task``: the materialization's name, for what messages advise; its `MaterializationSpec` says it of all its
+    bindings.
 
     >>> from strandline.algebra.schema import Column
     >>> Binding("v", "t", ("a",), Schema((Column("a", "int"),)), backfill=2).state_key
@@ -92,6 +98,8 @@ class Binding:
     't.v0-shard-7'
     >>> Binding("v", "t", ("a",), Schema((Column("a", "int"),)), incarnation="m-1@l-1").elsewhere("t.v0-m-1@l-2")
     True
+    >>> Binding("v", "t", ("a",), Schema((Column("a", "int"),)), incarnation="m-1@l-1", gives_up=True).state_key
+    't.v0-m-1@l-1!'
     """
 
     collection: str
@@ -104,6 +112,7 @@ class Binding:
     times: bool = False
     diffs: bool = False
     reduce: str = ""
+    gives_up: bool = False
     task: str = field(default="", compare=False)
 
     def __post_init__(self) -> None:
@@ -144,7 +153,8 @@ class Binding:
     @property
     def state_key(self) -> str:
         """The key of this binding's progress; it changes with the data and with the counter."""
-        return "-".join((f"{self.resource}.v{self.backfill}", self.incarnation)).removesuffix("-")
+        key = "-".join((f"{self.resource}.v{self.backfill}", self.incarnation)).removesuffix("-")
+        return f"{key}{GIVEN_UP}" if self.gives_up else key
 
     def elsewhere(self, state_key: str) -> bool:
         """Return whether a state key belongs to another location; False if one of the two locations is not known."""
@@ -162,7 +172,7 @@ class Binding:
         """
         item = item_of(self.state_key)
         for state_key in held:
-            backfill, _, incarnation = state_key.rpartition(".v")[2].partition("-")
+            backfill, _, incarnation = state_key.removesuffix(GIVEN_UP).rpartition(".v")[2].partition("-")
             replaces = item and (item, location_of(self.state_key)) == (item_of(state_key), location_of(state_key))
             same = resource_of(state_key) == self.resource and (replaces or incarnation == self.incarnation)
             if same and int(backfill) > self.backfill:
@@ -252,8 +262,9 @@ class Checkpoint:
         return Checkpoint(tuple(sorted(frozenset.intersection(*(frozenset(each.times) for each in checkpoints)))))
 
     def mentions(self, binding: Binding) -> bool:
-        """Return whether anything was committed to the binding's resource from its location, under any backfill."""
-        return any(resource_of(key) == binding.resource and not binding.elsewhere(key) for key, _ in self.times)
+        """Return whether the binding's location has filled its resource, under any backfill, and not given it up."""
+        filled = (key for key, _ in self.times if resource_of(key) == binding.resource and not given_up(key))
+        return any(not binding.elsewhere(key) for key in filled)
 
     def lacking(self, state_keys: Collection[str]) -> Checkpoint:
         """Return the checkpoint without some entries."""
@@ -297,10 +308,19 @@ def item_of(state_key: str) -> str:
 def location_of(state_key: str) -> str:
     """Return the id of the location that a state key belongs to; empty: it is not known.
 
-    >>> location_of("a@b.v0-shard-7@l-1"), location_of("a@b.v0-shard-7")
-    ('l-1', '')
+    >>> location_of("a@b.v0-shard-7@l-1"), location_of("a@b.v0-shard-7"), location_of("a@b.v0-shard-7@l-1!")
+    ('l-1', '', 'l-1')
     """
-    return state_key.rpartition(".v")[2].partition("@")[2]
+    return state_key.removesuffix(GIVEN_UP).rpartition(".v")[2].partition("@")[2]
+
+
+def given_up(state_key: str) -> bool:
+    """Return whether a binding has emptied its resource, and left it, once its state key is in a checkpoint.
+
+    >>> given_up("a.v1-shard-7@l-1!"), given_up("a!.v1")
+    (True, False)
+    """
+    return state_key.endswith(GIVEN_UP)
 
 
 @dataclass(frozen=True, slots=True)

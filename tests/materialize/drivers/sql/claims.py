@@ -43,6 +43,9 @@ HERE, THERE, AGAIN = (  # the same name in two locations, and created again in t
     MaterializationSpec("m", (replace(SPEC.bindings[0], incarnation=data),))
     for data in ("m-1@l-a", "m-1@l-b", "m-2@l-a")
 )
+EMPTIED, WANTED = (  # it is given up here, and is to be filled again
+    MaterializationSpec("m", (replace(HERE.bindings[0], backfill=number, gives_up=number == 1),)) for number in (1, 2)
+)
 TWO_KEYS = MaterializationSpec(
     "m", (Binding("v", "t", ("a", "b"), Schema((Column("a", "bigint"), Column("x", "string"), Column("b", "string")))),)
 )
@@ -451,6 +454,56 @@ class SqlClaims:
             with pytest.raises(DefinitionError, match="'t' is filled by materialization 'm' of another location"):
                 await endpoint.driver().apply(HERE, {})
             assert await contents(endpoint) == [(3, "three")]
+
+        run(body())
+
+    def test_a_table_that_was_given_up_is_like_any_other(self, endpoint: SqlEndpoint) -> None:
+        """Damage: who has emptied a table deletes rows that came later; or a namesake waits for ever until it may."""
+        table = endpoint.dialect.qualified("t").text
+
+        async def body() -> None:
+            await commit((await opened(endpoint, spec=HERE))[0], 2, rows_of((1, "one", NEW)), HERE)
+            await commit((await opened(endpoint, spec=EMPTIED))[0], 3, spec=EMPTIED)
+            assert endpoint.rows("t") == []
+            endpoint.run(f"INSERT INTO {table} (k, x) VALUES (9, 'theirs')")
+            await commit((await opened(endpoint, spec=EMPTIED))[0], 4, spec=EMPTIED)
+            with pytest.raises(FencedError, match="filled by a later session"):
+                await endpoint.driver().apply(HERE, {})
+            with pytest.raises(DefinitionError, match="'t' holds rows that this materialization did not write"):
+                await endpoint.driver().apply(WANTED, {})
+            session, _ = await opened(endpoint, spec=WANTED, apply=False)
+            with pytest.raises(DefinitionError, match="'t' holds rows that this materialization did not write"):
+                await commit(session, 6, rows_of((1, "one", NEW)), WANTED)
+            assert await contents(endpoint) == [(9, "theirs")]
+
+        run(body())
+
+    def test_a_table_that_was_given_up_may_be_filled_from_another_location(self, endpoint: SqlEndpoint) -> None:
+        """Damage: a namesake elsewhere is refused until a person drops an empty table."""
+
+        async def body() -> None:
+            await commit((await opened(endpoint, spec=HERE))[0], 2, rows_of((1, "one", NEW)), HERE)
+            await commit((await opened(endpoint, spec=EMPTIED))[0], 3, spec=EMPTIED)
+            await commit((await opened(endpoint, spec=THERE))[0], 2, rows_of((3, "three", NEW)), THERE)
+            with pytest.raises(DefinitionError, match="'t' is filled by materialization 'm' of another location"):
+                await endpoint.driver().apply(WANTED, {})
+            assert await contents(endpoint) == [(3, "three")]
+
+        run(body())
+
+    def test_a_table_that_was_given_up_stays_so_where_splits_join(self, endpoint: SqlEndpoint) -> None:
+        """Damage: splits emptied a table at different times, and the one that joins them deletes another's rows."""
+
+        async def body() -> None:
+            await commit((await opened(endpoint, spec=HERE))[0], 2, rows_of((1, "one", NEW)), HERE)
+            await commit((await opened(endpoint, spec=EMPTIED))[0], 3, spec=EMPTIED)
+            halves = [(await opened(endpoint, half, EMPTIED))[0] for half in (HALF, REST)]
+            await commit(halves[0], 5, spec=EMPTIED)
+            endpoint.run(f"INSERT INTO {endpoint.dialect.qualified('t').text} (k, x) VALUES (9, 'theirs')")
+            session, _ = await opened(endpoint, spec=WANTED, apply=False)
+            with pytest.raises(DefinitionError, match="'t' holds rows that this materialization did not write"):
+                await commit(session, 6, rows_of((1, "one", NEW)), WANTED)
+            assert await contents(endpoint) == [(9, "theirs")]
 
         run(body())
 

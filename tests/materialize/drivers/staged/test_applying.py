@@ -7,14 +7,20 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+import msgspec
 import pytest
 from tests.materialize.drivers.staged.late import BINDING, SCENARIOS, Hand, applied_while_a_successor_goes_on
 from tests.materialize.drivers.staged.memory_lake import MemoryFormat, MemoryLake
 
+from strandline.errors import DefinitionError
+from strandline.materialize.drivers.staged.applying import Applier
+from strandline.materialize.drivers.staged.keys import KeyIndex
 from strandline.materialize.drivers.staged.table import Lake, Snapshot
 from strandline.materialize.drivers.staged.work import named, owner_of
 from strandline.materialize.protocol.messages import Acknowledge, Flush, Open, Opened, StartCommit, StartedCommit
 from strandline.materialize.protocol.task import WHOLE, Checkpoint, MaterializationSpec
+from strandline.problem import cases_of
+from strandline.testing.doubles import CountingIds
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS)
@@ -53,6 +59,27 @@ def test_what_a_backfill_has_made_moot_holds_no_other_binding_up() -> None:
         assert not hand.rows()
 
     asyncio.run(body())
+
+
+def test_a_split_that_fills_rows_without_a_key_says_what_helps() -> None:
+    """Damage: a person empties the table, as a message about other tables advises, and nothing changes."""
+    lake = MemoryLake()
+    asyncio.run(lake.driver().apply(MaterializationSpec("m", (BINDING,)), {}))
+    entry = Hand(lake).entry(1, (1, "a", False, False))
+    assert entry.work is not None
+    alone = msgspec.structs.replace(entry.work, key=(), replaces=True, end=2**31)
+    with pytest.raises(DefinitionError, match="a row without a key") as caught:
+        Applier(CountingIds("a"), KeyIndex()).apply(lake.table("t"), msgspec.structs.replace(entry, work=alone))
+    (case,) = cases_of(caught.value.args[0])
+    assert [way.command for way in case.ways] == ["ALTER MATERIALIZATION `m` SET (splits '1')"]
+
+
+def test_a_table_that_is_gone_is_empty() -> None:
+    """Damage: a table is dropped there before its rows are taken out, and the task waits for it for ever."""
+    hand = Hand(MemoryLake())
+    owner = owner_of("m", replace(BINDING, backfill=1, gives_up=True).state_key)
+    assert hand.table.snapshot("") is None
+    assert not hand.apply(hand.entry(1, (1, "a", False, False), replaces=True, owner=owner))
 
 
 def _left_behind(lake: MemoryLake, number: int = 1) -> tuple[MaterializationSpec, dict[str, Any]]:

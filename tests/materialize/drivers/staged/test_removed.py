@@ -13,11 +13,13 @@ from tests.materialize.drivers.delta.delta_endpoint import DeltaEndpoint
 from tests.materialize.drivers.staged.late import BINDING
 from tests.materialize.drivers.staged.memory_lake import MemoryLake
 
-from strandline.errors import Unavailable
+from strandline.errors import DefinitionError, Unavailable
 from strandline.materialize.drivers.staged import stage
 from strandline.materialize.drivers.staged.place import LocalPlace
+from strandline.materialize.drivers.staged.table import Change
 from strandline.materialize.protocol.messages import DELETE, EXISTS, Acknowledge, Flush, Open, Store
 from strandline.materialize.protocol.task import WHOLE, Binding, MaterializationSpec
+from strandline.testing.contracts.drivers.coming_and_going import ORDERS, PEOPLE, begun
 from strandline.testing.contracts.drivers.world import World
 
 
@@ -72,5 +74,31 @@ def test_what_was_staged_for_a_view_is_removed_though_the_view_was_dropped(
         _, acknowledged = await opened(other, state=state)
         assert acknowledged.state.apply(state) == {}
         assert gone or not lake.tables["t"].files
+
+    asyncio.run(body())
+
+
+def test_rows_that_come_to_a_table_that_was_given_up_stay() -> None:
+    """Damage: who has emptied a table, and wants it again, deletes what another program has stored there since."""
+
+    async def body() -> None:
+        lake = MemoryLake()
+        world = await begun(lake)
+        world.bind((ORDERS, PEOPLE))
+        await world.caught_up()
+        world.drop(PEOPLE, removes=True, others=(ORDERS,))
+        await world.caught_up()
+        world.forget()
+        table = lake.table("People")
+        seen = table.snapshot("")
+        assert seen is not None
+        rows = pa.table({"s": ["theirs"], "f": [1.5], "k": [9]})
+        piece = table.write("theirs", iter([rows]), seen.shape)
+        assert piece is not None
+        assert table.commit(seen, Change("theirs", 1, 0, (), (piece,)))
+        world.bind((ORDERS, world.next(PEOPLE)))
+        with pytest.raises(DefinitionError, match="'People' holds rows that this materialization did not write"):
+            await world.caught_up()
+        assert lake.rows("People") == rows.to_pylist()
 
     asyncio.run(body())

@@ -216,7 +216,8 @@ class RedisSession:
     def _begin(self, spec: MaterializationSpec) -> None:
         self._left = begin(self._server, spec, self._range)
         if self._exact:
-            self._fences = tuple(take(self._server, binding, self._range) for binding in self._bindings)
+            filled = (binding for binding in self._bindings if not binding.gives_up)
+            self._fences = tuple(take(self._server, binding, self._range) for binding in filled)
             begun = [self._marks(binding, ahead=1) for binding in self._bindings]
             self._replayed = frozenset(marks for marks in begun if marks.any(self._server))
         resources.require_owned(self._server, spec)  # after the token: a session that takes the keys now refuses it

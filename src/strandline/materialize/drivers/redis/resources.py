@@ -4,7 +4,8 @@
 resource whose data are other ones before the first row of the new ones comes: it becomes the owner first, then it
 refuses all sessions that are open, then it deletes keys as long as it is the owner, then it says that it has.  So what
 a crash has left half empty is emptied again, a session of before stores no row behind the deletion, and a process that
-wakes while it deletes keys finds that they are another's, or that they were deleted meanwhile.
+wakes while it deletes keys finds that they are another's, or that they were deleted meanwhile.  A binding that empties
+its resource and gives it up stays noted, so an older session of its task knows; any task may become the next owner.
 
 ``strandline:progress`` has the number of the last transaction of each resource and key range.  Redis may lose what it
 has acknowledged (its file is written once a second; a replica that is promoted lags).  It loses the newest writes
@@ -25,7 +26,7 @@ from strandline.materialize.drivers.redis.left import LEFT, SESSIONS, lost, refu
 from strandline.materialize.drivers.redis.server import Change, Command, Fence, Server
 from strandline.materialize.drivers.redis.texts import pattern, prefix
 from strandline.materialize.protocol.refusals import FILLED_THERE, UNSUITED
-from strandline.materialize.protocol.task import Binding, KeyRange, MaterializationSpec, location_of
+from strandline.materialize.protocol.task import Binding, KeyRange, MaterializationSpec, given_up, location_of
 
 OWNERS: Final = "strandline:owners"
 PROGRESS: Final = "strandline:progress"
@@ -39,6 +40,11 @@ class Owner(msgspec.Struct, frozen=True):
     task: str
     state_key: str
     emptying: bool = False
+
+    @property
+    def given_up(self) -> bool:
+        """Whether it has deleted what there was, and fills the resource no longer."""
+        return given_up(self.state_key) and not self.emptying
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,20 +76,25 @@ def fits(server: Server, spec: MaterializationSpec) -> list[Fit]:
 
 def _fit(server: Server, task: str, binding: Binding, owners: Mapping[str, Owner]) -> Fit:
     resource, owner = binding.resource, owners.get(binding.resource)
+    filled = owner is not None and not owner.given_up
+    elsewhere = owner is not None and binding.elsewhere(owner.state_key)
+    ours = owner is not None and owner.task == task and not elsewhere
+    if owner is not None and ours:
+        binding.require_newest([owner.state_key])
+    if binding.gives_up and not (filled and ours):
+        return Fit(binding, "", owner)  # there is nothing (any longer) that it could delete
     for other, its in owners.items():
-        ours = its.task == task and not binding.elsewhere(its.state_key)
-        if other != resource and not ours and nested(other, resource):
+        beside = its.task == task and not binding.elsewhere(its.state_key)
+        if other != resource and not (beside or its.given_up) and nested(other, resource):
             raise _of_another(other, its, elsewhere=binding.elsewhere(its.state_key))
-    if owner is None:
+    if owner is None or not filled:
         for found in server.keys(pattern(resource)):
             one, keys = found[0].decode(errors="replace"), f"the keys {prefix(resource)}*"
             what = f"{keys} of {server.name}, as {one!r}"
             raise DefinitionError(FILLED_THERE.said(whom="another program", what=what, rest=keys))
         return Fit(binding, f"took the keys {prefix(resource)}*", owner)
-    elsewhere = binding.elsewhere(owner.state_key)
-    if owner.task != task or elsewhere:
+    if not ours:
         raise _of_another(resource, owner, elsewhere=elsewhere)
-    binding.require_newest([owner.state_key])
     if owner.state_key != binding.state_key or owner.emptying:
         return Fit(binding, f"emptied the keys {prefix(resource)}*, to fill them from the start", owner, empties=True)
     return Fit(binding, "", owner)
@@ -168,6 +179,7 @@ def progress(bindings: Sequence[Binding], range_: KeyRange, transactions: Mappin
     return tuple(
         ("HSET", PROGRESS, _field(binding, str(range_)), str(transactions[binding.state_key]).encode())
         for binding in bindings
+        if not binding.gives_up  # another may fill its resource by now
     )
 
 
@@ -177,7 +189,7 @@ def require_kept(server: Server, bindings: Sequence[Binding], range_: str, commi
     Raises `CorruptionError`: the server has lost what it acknowledged.
     """
     held = server.ask("HGETALL", PROGRESS)
-    for binding in bindings:
+    for binding in (each for each in bindings if not each.gives_up):
         noted, wanted = held.get(_field(binding, range_)), committed.get(binding.state_key, 0)
         if int(noted or 0) < wanted:
             more = f" (they are at transaction {int(noted or 0)}, and {wanted} were committed)"

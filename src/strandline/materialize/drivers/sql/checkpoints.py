@@ -15,7 +15,7 @@ Every function works inside the caller's transaction.  How two transactions that
 | DuckDB | they conflict if both change the fence to another value, so a commit raises it, too | a row that all change |
 
 A session that takes ranges which disagree on bindings that are gone cannot keep a time of these.  It keeps that their
-tables were filled (`_REMEMBERED`), so that a backfill may still empty them.
+tables were filled (`_REMEMBERED`) and not given up, so that a backfill may still empty them.
 
 Law: M3.
 """
@@ -32,7 +32,7 @@ from strandline.materialize.drivers.sql.dialect import Dialect
 from strandline.materialize.drivers.sql.text import Sql
 from strandline.materialize.drivers.tiles import checkpoint_of, left_of
 from strandline.materialize.protocol.refusals import OTHER_CHECKPOINT
-from strandline.materialize.protocol.task import Checkpoint, KeyRange, location_of, resource_of
+from strandline.materialize.protocol.task import Checkpoint, KeyRange, given_up, location_of, resource_of
 
 TABLE: Final = "strandline_checkpoints"
 
@@ -184,9 +184,9 @@ def forget(connection: Connection, dialect: Dialect, materialization: str, state
 
 
 def _remembering(base: Checkpoint, held: Iterable[Checkpoint]) -> Checkpoint:
-    """Return ``base`` with a mention of every resource that one of ``held`` mentions."""
+    """Return ``base`` with a mention of every resource that one of ``held`` says to be filled."""
     known = {resource_of(key) for key, _ in base.times}
-    keys = {key for each in held for key, _ in each.times if resource_of(key) not in known}
+    keys = {key for each in held for key, _ in each.times if resource_of(key) not in known and not given_up(key)}
     lost = (f"{resource_of(key)}{_REMEMBERED}@{location_of(key)}".removesuffix("@") for key in keys)
     return Checkpoint(tuple(sorted({**dict(base.times), **dict.fromkeys(lost, 0)}.items())))
 

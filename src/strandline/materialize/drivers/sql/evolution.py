@@ -2,7 +2,7 @@
 
 A table that this task never filled is adopted if it is empty and can store the rows; else it is refused, with the
 difference.  A table that a materialization of the same name fills from another location is refused: once that table was
-dropped, the other location's checkpoints are forgotten.
+dropped, or given up, the other location's checkpoints are forgotten.
 In a table of ours a column is added, a type is widened and a NOT NULL is dropped in place.  Any other
 difference is said, and made up for by a backfill, which makes the table again.
 """
@@ -21,7 +21,7 @@ from strandline.materialize.drivers.sql.connection import Connection
 from strandline.materialize.drivers.sql.dialect import Dialect, Found
 from strandline.materialize.drivers.sql.target import INDEX_PREFIX, Target
 from strandline.materialize.drivers.sql.text import Sql, compose, identifier, joined
-from strandline.materialize.protocol.task import Checkpoint, MaterializationSpec, resource_of
+from strandline.materialize.protocol.task import Checkpoint, MaterializationSpec, given_up, resource_of
 from strandline.problem import Problem
 
 SCRATCH: Final = "strandline_scratch"
@@ -44,7 +44,7 @@ class Beforehand:
     """What the database holds before an Apply changes anything: no two of its bindings have one table.
 
     ``tables``: the name of each table, by `Dialect.fold` of it.  ``committed``: the checkpoints of the task.
-    ``forgotten``: the state keys in them of another location, whose tables are gone.
+    ``forgotten``: the state keys in them of another location, whose tables are gone or given up.
     """
 
     tables: Mapping[str, str]
@@ -68,7 +68,7 @@ def beforehand(connection: Connection, dialect: Dialect, spec: MaterializationSp
     _refuse_other(connection, dialect, checkpoints.TABLE)
     held = Beforehand(there, [*checkpoints.of_task(connection, dialect, spec.name).values()])
     elsewhere = sorted(key for key in set(held.state_keys) if spec.bindings[0].elsewhere(key))
-    for name in map(resource_of, elsewhere):
+    for name in (resource_of(key) for key in elsewhere if not given_up(key)):
         if dialect.fold(name) in there:
             raise DefinitionError(FILLED_BY.said(table=f"table {name!r}", by=spec.name, where=" of another location"))
     return Beforehand(there, [each.lacking(elsewhere) for each in held.committed], elsewhere)
@@ -87,7 +87,8 @@ def require_newest(connection: Connection, dialect: Dialect, spec: Materializati
 def plan(connection: Connection, target: Target, before: Beforehand) -> list[Change]:
     """Return what makes the binding's table fit; change nothing.
 
-    A table that one of the task's checkpoints mentions belongs to this task.
+    A table that one of the task's checkpoints mentions belongs to this task.  One that is to be emptied, and is not its
+    own (any longer), has nothing that it could take out.
 
     Raises:
         DefinitionError: the table was filled and is gone; or it has other columns; or it holds rows of another program;
@@ -99,6 +100,8 @@ def plan(connection: Connection, target: Target, before: Beforehand) -> list[Cha
     name = binding.resource
     filled = any(checkpoint.of(binding.state_key) is not None for checkpoint in before.committed)
     ours = any(checkpoint.mentions(binding) for checkpoint in before.committed)
+    if binding.gives_up and not ours:
+        return []
     _refuse_other(connection, dialect, name)
     found = before.tables.get(dialect.fold(name))
     if found is None:

@@ -7,7 +7,7 @@ its fence, so the row shows the outcome.
 
 A binding that is not in the committed checkpoint begins from nothing, so the transaction that stores its first rows
 also empties its table: readers see the old contents until they see the new ones.  A table that this task has never
-filled must be empty then: other programs may have written to it since it was adopted.
+filled, or has given up, must be empty then: other programs may have written to it since it was adopted.
 
 Laws: M2, M3.
 """
@@ -172,7 +172,7 @@ class SqlSession:
             if all(each.of(target.binding.state_key) is None for each in before):
                 if any(each.mentions(target.binding) for each in before):
                     tables.empty(connection, target, held.range)
-                else:
+                elif not target.binding.gives_up:
                     tables.refuse_rows(connection, target)
         for binding, pending in stores.items():
             tables.store(connection, self._targets[binding], pending)

@@ -27,7 +27,7 @@ from strandline.materialize.drivers.staged.keys import KeyIndex, Keys, Mask, key
 from strandline.materialize.drivers.staged.shape import Shape, arrow_schema
 from strandline.materialize.drivers.staged.table import Change, Piece, Snapshot, Table
 from strandline.materialize.drivers.staged.work import Entry, Work, task_of
-from strandline.materialize.protocol.refusals import REFILL_ALL, SPLIT_ALONE
+from strandline.materialize.protocol.refusals import REFILL_ALL, RUN_AS_ONE
 from strandline.materialize.protocol.task import WHOLE
 from strandline.problem import Problem, Stopped
 from strandline.store.clock import Ids
@@ -62,6 +62,13 @@ ROLLED_BACK: Final = Problem(
     Stopped.ENDPOINT,
     (REFILL_ALL,),
 )
+KEYLESS_ALONE: Final = Problem(
+    "split-lacks-key",
+    "{table} cannot be filled from the start by the split [{begin}, {end}] alone: a row without a key does not show "
+    "which split it belongs to",
+    Stopped.ENDPOINT,
+    (RUN_AS_ONE,),
+)
 
 
 class Applier:
@@ -82,8 +89,11 @@ class Applier:
         assert work is not None, "only what has work is applied"
         for _ in range(CONFLICTS_MAX):
             seen = table.snapshot(entry.writer)
-            if seen is None:
+            if seen is None and not work.gives_up:
                 raise gone(table, work)
+            # Of a table that is given up nothing is staged, and another may have it: then its rows are not ours.
+            if seen is None or (work.gives_up and seen.owner != work.owner):
+                return False
             if seen.reached >= entry.number:
                 self._unstage(table, work)
                 return False
@@ -148,10 +158,13 @@ class Applier:
             raise CorruptionError(PIECES_MISSING.said(item=task_of(work.owner), **about))
 
     def _replaced(self, table: Table, seen: Snapshot, work: Work) -> Iterator[tuple[Piece, Mask]]:
-        """Yield the pieces that hold rows of the work's key range, with these rows."""
+        """Yield the pieces that hold rows of the work's key range, with these rows.
+
+        Raises `DefinitionError` if the rows have no key.
+        """
         if not work.key:
             about = {"begin": work.begin, "end": work.end, "item": task_of(work.owner)}
-            raise DefinitionError(SPLIT_ALONE.said(table=table.name, **about))
+            raise DefinitionError(KEYLESS_ALONE.said(table=table.name, **about))
         from strandline.materialize.wire.hashing import key_hashes, within
 
         for piece in seen.pieces:

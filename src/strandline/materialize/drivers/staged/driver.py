@@ -34,10 +34,10 @@ from strandline.materialize.drivers.staged.keys import KeyIndex
 from strandline.materialize.drivers.staged.session import StagedSession
 from strandline.materialize.drivers.staged.shape import aligned, arrow_schema, missing, shape_of, written
 from strandline.materialize.drivers.staged.table import Lake, Snapshot, Table
-from strandline.materialize.drivers.staged.work import Entry, Work, entries, owner_of, state_key_of, task_of
+from strandline.materialize.drivers.staged.work import Entry, Work, entries, owner_of, state_key_of, task_of, writer_of
 from strandline.materialize.drivers.threads import to_its_end
 from strandline.materialize.protocol.state import StateUpdate
-from strandline.materialize.protocol.task import Binding, MaterializationSpec, resource_of
+from strandline.materialize.protocol.task import WHOLE, Binding, MaterializationSpec, given_up, resource_of
 from strandline.problem import cases_of
 from strandline.store.clock import Ids
 
@@ -129,6 +129,8 @@ class StagedDriver:
         """Make the binding's table, or check that it fits; return what was done as a sentence, or nothing."""
         table, last = self._lake.table(binding.resource), known.get(binding.state_key)
         owner, wanted = owner_of(spec.name, binding.state_key), self._lake.stored(shape_of(binding))
+        if binding.gives_up and last is not None:
+            return ""  # it is emptied, and may be another's by now
         for _ in range(CONFLICTS_MAX):
             seen = table.snapshot("" if last is None else last.writer)
             if seen is None:
@@ -177,10 +179,15 @@ def _difference(table: Table, seen: Snapshot, binding: Binding, owner: str, want
     lacks = missing(seen.shape, wanted)
     if ours:
         binding.require_newest([state_key_of(seen.owner)])
+    empty = not any(piece.rows for piece in seen.pieces)
+    if by is not None and _given_up(table, seen, by) and not (ours and empty):
+        ours, by = False, None
+    if binding.gives_up and not ours:
+        return "", None
     if not ours and by is not None:
         where = " of another location" if elsewhere else ""
         raise DefinitionError(FILLED_BY.said(table=table.name, by=by, where=where))
-    if not ours and any(piece.rows for piece in seen.pieces):
+    if not (ours or empty):
         raise DefinitionError(FOREIGN_ROWS.said(table=table.name))
     if lacks is None:
         if filled or not ours:
@@ -197,6 +204,15 @@ def _difference(table: Table, seen: Snapshot, binding: Binding, owner: str, want
     elif not filled:
         parts.append(f"table {resource!r} is filled from the start: its rows stay until the new ones replace them")
     return "; ".join(parts), partial(table.own, seen, owner, lacks) if parts else None
+
+
+def _given_up(table: Table, seen: Snapshot, by: str) -> bool:
+    """Return whether the binding of task ``by`` that owns a table has emptied it, and fills it no longer."""
+    state_key = state_key_of(seen.owner)
+    if not given_up(state_key) or not any(piece.rows for piece in seen.pieces):
+        return given_up(state_key)
+    emptied = table.snapshot(writer_of(by, state_key, WHOLE))  # what is there now has come since, if it was
+    return emptied is not None and emptied.reached > 0
 
 
 def _gone(table: Table, binding: Binding) -> DefinitionError:

@@ -5,7 +5,8 @@ it holds.  So whether a transaction is applied is read from the table, never fro
 at most once: `Table.commit` succeeds only if nothing was committed since the snapshot in which it was seen to be due.
 
 The *owner* of a table is the binding (task and state key) that fills it.  It changes when a backfill begins, so what an
-older binding still wants to apply is refused from then on.
+older binding still wants to apply is refused from then on.  A binding that empties its table and gives it up stays
+noted, so an older session of its task knows; any task may become the next owner.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ import msgspec
 from strandline.errors import CorruptionError
 from strandline.materialize.drivers.staged.table import Piece
 from strandline.materialize.protocol.refusals import DAMAGED
-from strandline.materialize.protocol.task import WHOLE, KeyRange
+from strandline.materialize.protocol.task import WHOLE, KeyRange, given_up
 
 STAGING: Final = "staging"
 STAGED_IN: Final = "staged-in"
@@ -60,6 +60,11 @@ class Work(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def range(self) -> KeyRange:
         """The key range of its writer."""
         return KeyRange(self.begin, self.end)
+
+    @property
+    def gives_up(self) -> bool:
+        """Whether it empties the table, for any task to fill."""
+        return given_up(state_key_of(self.owner))
 
     @property
     def added(self) -> tuple[Piece, ...]:

@@ -68,7 +68,7 @@ class ComingAndGoing(World):
     def drop(self, binding: Binding, *, removes: bool, others: Iterable[Binding]) -> None:
         """Drop a view; ``others``: what is bound from now on."""
         if removes and self.empties:
-            self.bind(others, (self.next(binding),))
+            self.bind(others, (replace(self.next(binding), gives_up=True),))
         else:
             kept = self.truth(self.spec.bindings.index(binding), self.upper)
             self.bind(others)
@@ -121,7 +121,7 @@ class ComingAndGoingContract:
         asyncio.run(older_view(make_endpoint()))
 
 
-async def _world(endpoint: EndpointUnderTest) -> ComingAndGoing:
+async def begun(endpoint: EndpointUnderTest) -> ComingAndGoing:
     """Return a world whose first collection has rows at the endpoint."""
     verdicts = await endpoint.driver().validate(THREE)
     world = ComingAndGoing(endpoint, empties=all(each.empties for each in verdicts))
@@ -131,7 +131,7 @@ async def _world(endpoint: EndpointUnderTest) -> ComingAndGoing:
 
 async def come_and_go(endpoint: EndpointUnderTest) -> None:
     """Add a view, drop it with its rows kept, add it again, and drop it with its rows taken out."""
-    world = await _world(endpoint)
+    world = await begun(endpoint)
     for removes in (False, True, False):
         came = world.next(PEOPLE)
         world.bind((ORDERS, came))
@@ -148,7 +148,7 @@ async def come_and_go_everywhere(make_endpoint: MakeEndpoint) -> None:
 
     The first one comes back to the rows that it has left, the other one to a table that is being emptied.
     """
-    world = await _world(make_endpoint())
+    world = await begun(make_endpoint())
     here, away = world.next(PEOPLE), PLACES
     world.bind((ORDERS, here))
     await world.caught_up()
@@ -223,11 +223,11 @@ async def emptied_beside(endpoint: EndpointUnderTest) -> None:
 
     It is for endpoints whose Apply empties tables.
     """
-    world = await _world(endpoint)
+    world = await begun(endpoint)
     at, met = 0, world.empties
     while met:
         at, met = at + 1, False
-        came, emptied = world.next(PEOPLE), world.next(PEOPLE)
+        came, emptied = world.next(PEOPLE), replace(world.next(PEOPLE), gives_up=True)
         world.bind((ORDERS, came))
         await world.caught_up()
 

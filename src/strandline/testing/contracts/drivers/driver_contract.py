@@ -31,6 +31,7 @@ from strandline.materialize.driver import require_all
 from strandline.materialize.protocol.fsm import QUIET_TIMES_MAX
 from strandline.materialize.protocol.task import NOTHING, Binding, MaterializationSpec
 from strandline.testing.contracts.drivers.coming_and_going import ComingAndGoingContract
+from strandline.testing.contracts.drivers.handing_over import HandingOverContract
 from strandline.testing.contracts.drivers.losing import Loses, lost
 from strandline.testing.contracts.drivers.odd_values import odd_values
 from strandline.testing.contracts.drivers.world import (
@@ -45,7 +46,7 @@ from strandline.testing.hostile import HOSTILE, PATHS
 from strandline.testing.simulation.crashes import Crash, CrashPlan, PausePlan
 
 
-class DriverContract(ComingAndGoingContract):
+class DriverContract(ComingAndGoingContract, HandingOverContract):
     """The tests for every driver."""
 
     def test_tables_follow_their_collections(self, make_endpoint: MakeEndpoint) -> None:
