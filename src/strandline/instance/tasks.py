@@ -15,7 +15,7 @@ from strandline.materialize.feed import Feed, NoRows
 from strandline.materialize.log import ENDED, Record, RecoveryLog, peek, register_of
 from strandline.materialize.protocol.task import MaterializationSpec
 from strandline.materialize.schedule.pace import Pace, Schedule
-from strandline.materialize.schedule.paced import paced
+from strandline.materialize.schedule.paced import Begun, paced
 from strandline.materialize.splits.task import Splits
 from strandline.materialize.status import Status
 from strandline.persist.client import PersistClient
@@ -97,12 +97,8 @@ async def fence_task(log: str, epoch: int, client: PersistClient) -> None:
         await fencing(split_log(log, share.log), record.opened).fence()
 
 
-async def _begun(log: str, spec: MaterializationSpec, client: PersistClient) -> int:
-    """Return the end of the last extent that has begun, committed or not, as the recovery log says; 0: none has."""
-    found = 0
-    for each in [record.progress for record in await records(log, client)]:
-        found = max(found, each.position.time(spec.state_keys), 0 if each.extent is None else each.extent.upper)
-    return found
+async def _begun(log: str, spec: MaterializationSpec, client: PersistClient) -> Begun:
+    return Begun.of([record.progress for record in await records(log, client)], spec.state_keys)
 
 
 async def _peek(log: str, client: PersistClient) -> Record:
