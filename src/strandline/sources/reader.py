@@ -207,7 +207,8 @@ class Surroundings:
     ``progress`` opens the record shard that is its own, under ``epoch``. ``evolving``: the tables that get the
     columns that upstream gets (`gained`). ``altering``: how the statement begins that adds columns to a table, as
     ``ALTER TABLE `t```. ``later``: the columns that each table has got since it was created: what is older upstream
-    has none of them.  ``left_out``: files that are not read, although the source has not gone on without them yet.
+    has none of them.  ``left_out``: files that are not read, although the source has not gone on without them yet; a
+    reader that is given some is beside the one that runs, and lets no file leave.
     """
 
     clock: Clock

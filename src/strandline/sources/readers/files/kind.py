@@ -19,7 +19,13 @@ from strandline.sources.readers.files.columns import NewColumns
 from strandline.sources.readers.files.discovery import DISCOVERY
 from strandline.sources.readers.files.folder import Folder
 from strandline.sources.readers.files.local_folder import LocalFolder
-from strandline.sources.readers.files.options import S3, FileOptions, object_root_and_pattern, root_and_pattern
+from strandline.sources.readers.files.options import (
+    S3,
+    FileOptions,
+    OnDurable,
+    object_root_and_pattern,
+    root_and_pattern,
+)
 from strandline.sources.readers.files.reader import FileReader, absent
 from strandline.sources.readers.files.sequence import FileSequence
 from strandline.store.blob_kinds.object_location import ObjectLocation
@@ -31,6 +37,8 @@ _SHOWN: Final = 20
 async def _open(options: FileOptions, given: Surroundings) -> FileReader:
     sequence = await FileSequence.open(await given.progress(), given.epoch)
     sequence.passed_over.update(_number(sequence, given.name, name) for name in given.left_out)
+    if given.left_out:
+        options = replace(options, retain=options.stays, on_durable=OnDurable.KEEP, archive=None)
     folder, later = await _folder(options, given), given.later.get("", ())
     columns = NewColumns(given.decoder, replace(options.decoding, later=later), given)
     return FileReader(
