@@ -321,7 +321,8 @@ class ReaderKind(Generic[O]):
     a source with these options needs; the caller requires them before it opens, releases or asks upstream.
 
     ``alterable``: the options that say how a source goes on and not what it holds, so that they may change while it is
-    there.  ``of_files``: how a source goes on without some of its files.  None: a source of this kind reads no files.
+    there.  ``altered`` says why a source with the first options cannot go on with the second ones: empty if it can.
+    ``of_files``: how a source goes on without some of its files.  None: a source of this kind reads no files.
     """
 
     name: str
@@ -342,4 +343,5 @@ class ReaderKind(Generic[O]):
     shared: Callable[[O], bool] = one_at_a_time
     needs: Callable[[O], Sequence[str]] = no_extras
     alterable: tuple[str, ...] = ()
+    altered: Callable[[O, O], str] | None = None
     of_files: OfFiles | None = None

@@ -110,6 +110,17 @@ def _check(options: FileOptions, schema: Schema) -> None:
             )
 
 
+def _altered(before: FileOptions, options: FileOptions) -> str:
+    """Return why files may not have to stay from now on: those that left by themselves would be missed."""
+    if before.on_durable is OnDurable.KEEP or not options.stays:
+        return ""
+    gone = "deleted" if before.on_durable is OnDurable.DELETE else "archived"
+    return (
+        f"option 'on_durable': the files that it has {gone} itself would count as vanished; set retain 'false' as "
+        "well, by which files that are durable may be gone"
+    )
+
+
 async def _ask(options: FileOptions) -> None:
     """Refuse a local path at which there is neither a directory nor a file."""
     if not options.in_s3:
@@ -130,4 +141,5 @@ KIND: Final = ReaderKind(
     counts="files",
     of_files=_Files(),
     alterable=("archive", "on_durable", "retain", "settle"),
+    altered=_altered,
 )
