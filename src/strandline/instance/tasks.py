@@ -64,29 +64,16 @@ async def records(log: str, client: PersistClient) -> list[Record]:
     return [await _peek(split_log(log, share.log), client) for share in record.layout] or [record]
 
 
-async def end_task(log: str, client: PersistClient) -> None:
-    """Take the logs of a dropped task over for ever: what still runs it somewhere writes nothing more.
-
-    The task's own log goes first.  Without it none can give the task other splits, so the logs that it names are all.
-
-    Raises `Unavailable` or `Indeterminate` if Consensus does not answer; call it again then.
-    """
-
-    def ending(key: str) -> RecoveryLog:
-        return RecoveryLog(client.clock, client.ids, client.consensus, key, ENDED)
-
-    for share in (await ending(log).open()).layout:
-        await ending(split_log(log, share.log)).open()
-
-
 async def fence_task(log: str, epoch: int, client: PersistClient) -> None:
     """Let nothing write for a task that has opened its log under an epoch below ``epoch``.  Idempotent.
+
+    `ENDED`: the task was dropped, so nothing writes for it any more, and its logs are over for ever.
 
     The task's own log goes first: without it none can give the task other splits, or open the logs that it names under
     the epoch that they have then.
 
-    Raises `Unavailable` or `Indeterminate` if Consensus does not answer, and `CorruptionError` if a log holds no
-    record; call it again then.
+    Raises `Unavailable` or `Indeterminate` if Consensus does not answer, and `CorruptionError` if a log that is to go
+    on holds no record; call it again then.
     """
 
     def fencing(key: str, epoch: int) -> RecoveryLog:
@@ -94,7 +81,7 @@ async def fence_task(log: str, epoch: int, client: PersistClient) -> None:
 
     record = await fencing(log, epoch).fence()
     for share in record.layout:
-        await fencing(split_log(log, share.log), record.opened).fence()
+        await fencing(split_log(log, share.log), ENDED if epoch == ENDED else record.opened).fence()
 
 
 async def _begun(log: str, spec: MaterializationSpec, client: PersistClient) -> Begun:
