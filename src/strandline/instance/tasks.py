@@ -67,7 +67,7 @@ async def records(log: str, client: PersistClient) -> list[Record]:
 async def fence_task(log: str, epoch: int, client: PersistClient) -> None:
     """Let nothing write for a task that has opened its log under an epoch below ``epoch``.  Idempotent.
 
-    `ENDED`: the task was dropped, so nothing writes for it any more, and its logs are over for ever.
+    `ENDED`: the task was dropped, and its logs are over for ever.
 
     The task's own log goes first: without it none can give the task other splits, or open the logs that it names under
     the epoch that they have then.

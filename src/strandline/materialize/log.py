@@ -204,8 +204,8 @@ class RecoveryLog:
     async def fence(self) -> Record:
         """Take the log over from openers of lower epochs, unless one of this epoch has; return its record.
 
-        The handle is not open after it.  Whoever ends the log (`ENDED`) replaces a record that cannot be read: no task
-        could go on from it.
+        The handle is not open after it.  An opener that ends the log (`ENDED`) replaces a record that cannot be read:
+        no task could go on from it.
 
         Raises as `open`, but for `FencedError`.
         """
