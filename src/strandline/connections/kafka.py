@@ -14,9 +14,8 @@ from typing import Any, Final
 
 from strandline import extras
 from strandline.connections.addresses import Address, of_hosts
-from strandline.connections.logins import LOGIN_SECONDS_MAX, Login, user
+from strandline.connections.logins import LOGIN_SECONDS_MAX, Login, Refused, Unanswered, user
 from strandline.connections.secrets import SECRET
-from strandline.errors import ConfigError, Unavailable
 from strandline.options import FLAG, PLACE, TEXT, one_of, option
 from strandline.store.secret import Secret, revealed
 
@@ -127,18 +126,22 @@ def protocol(at: KafkaConnection) -> str:
             return "PLAINTEXT"
 
 
-def _log_in(at: KafkaConnection) -> None:
+def _log_in(at: KafkaConnection) -> Refused | Unanswered | None:
     import confluent_kafka as kafka
     from confluent_kafka.admin import AdminClient
 
     heard: list[Any] = []
     settings: dict[str, Any] = {**revealed(for_client(at)), "logger": SILENT, "error_cb": heard.append}
-    client = AdminClient(settings)
+    try:
+        client = AdminClient(settings)
+    except kafka.KafkaException as error:  # a certificate or a key that is none
+        return Unanswered(error.args[0].str())
     try:
         client.list_topics(timeout=LOGIN_SECONDS_MAX)
     except kafka.KafkaException as error:
         client.poll(0)  # lets librdkafka say why
         for each in (error.args[0], *heard):
             if each.code() in {kafka.KafkaError._AUTHENTICATION, kafka.KafkaError.CLUSTER_AUTHORIZATION_FAILED}:  # noqa: SLF001 - public in C
-                raise ConfigError(each.str()) from error
-        raise Unavailable((heard or error.args)[0].str()) from error
+                return Refused(each.str())
+        return Unanswered((heard or error.args)[0].str())
+    return None

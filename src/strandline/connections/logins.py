@@ -17,12 +17,25 @@ NO_ONE: Final = "a client without a login"
 
 
 @dataclass(frozen=True, slots=True)
+class Refused:
+    """The server does not let them in; ``why``: nothing that is secret."""
+
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Unanswered:
+    """The server does not answer in time, or cannot be asked like this; ``why``: nothing that is secret."""
+
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
 class Login:
     """Who logs in where: ``who`` and ``place`` are what messages call them.
 
     ``given``: what decides whether it succeeds, so that equal ones are tried once.  ``extra``: whose library it needs.
-    ``attempt`` returns if it succeeds.  It raises `ConfigError` if the server does not let them in, and `Unavailable`
-    if it does not answer, or cannot be asked like this; each says why, and nothing that is secret.
+    ``attempt`` tries it, and returns None if it succeeds.  Raises `ConfigError` if a file that it needs cannot be read.
     """
 
     place: str
@@ -30,7 +43,7 @@ class Login:
     given: tuple[Hashable, ...] = field(repr=False)
     addresses: Sequence[Address]
     extra: str
-    attempt: Callable[[], None] = field(repr=False, compare=False)
+    attempt: Callable[[], Refused | Unanswered | None] = field(repr=False, compare=False)
 
 
 @runtime_checkable

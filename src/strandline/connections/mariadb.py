@@ -15,10 +15,10 @@ from typing import Any, Final
 
 from strandline import extras
 from strandline.connections.addresses import Address
-from strandline.connections.logins import LOGIN_SECONDS_MAX, Login, user
+from strandline.connections.logins import LOGIN_SECONDS_MAX, Login, Refused, Unanswered, user
 from strandline.connections.postgres import PORT
 from strandline.connections.secrets import SECRET
-from strandline.errors import ConfigError, Unavailable
+from strandline.errors import ConfigError
 from strandline.options import PLACE, one_of, option
 from strandline.store.secret import Secret
 
@@ -103,7 +103,7 @@ class MariaDBConnection:
         return context
 
 
-def _log_in(at: MariaDBConnection) -> None:
+def _log_in(at: MariaDBConnection) -> Refused | Unanswered | None:
     import pymysql
 
     limits = dict.fromkeys(("connect_timeout", "read_timeout", "write_timeout"), LOGIN_SECONDS_MAX)
@@ -112,7 +112,8 @@ def _log_in(at: MariaDBConnection) -> None:
             cursor.execute("SELECT 1")
     except (pymysql.MySQLError, OSError, struct.error) as error:
         denied = isinstance(error, pymysql.MySQLError) and error.args and error.args[0] in DENIALS
-        raise (ConfigError if denied else Unavailable)(said(error)) from error
+        return (Refused if denied else Unanswered)(said(error))
+    return None
 
 
 def said(error: Exception) -> str:

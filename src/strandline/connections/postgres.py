@@ -14,9 +14,9 @@ from typing import Any, Final
 
 from strandline import extras
 from strandline.connections.addresses import Address
-from strandline.connections.logins import LOGIN_SECONDS_MAX, Login, user
+from strandline.connections.logins import LOGIN_SECONDS_MAX, Login, Refused, Unanswered, user
 from strandline.connections.secrets import SECRET
-from strandline.errors import ConfigError, Unavailable, first_line
+from strandline.errors import first_line
 from strandline.options import PLACE, Kind, one_of, option
 from strandline.store.postgres_forms import FORMS
 from strandline.store.secret import Secret
@@ -111,7 +111,7 @@ class PostgresConnection:
         return given
 
 
-def _log_in(at: PostgresConnection) -> None:
+def _log_in(at: PostgresConnection) -> Refused | Unanswered | None:
     import psycopg
 
     settings = {"statement_timeout": f"{LOGIN_SECONDS_MAX}s"}
@@ -120,4 +120,5 @@ def _log_in(at: PostgresConnection) -> None:
             connection.execute("SELECT 1")
     except psycopg.Error as error:
         said = first_line(error)
-        raise (ConfigError if SHUT_OUT.search(said) else Unavailable)(said) from error
+        return (Refused if SHUT_OUT.search(said) else Unanswered)(said)
+    return None

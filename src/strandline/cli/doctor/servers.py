@@ -12,9 +12,9 @@ from typing import Final
 
 from strandline.cli.doctor.finding import Finding, missing, ok, wrong
 from strandline.connections.addresses import Address
-from strandline.connections.logins import Login
+from strandline.connections.logins import Login, Refused, Unanswered
 from strandline.connections.ports import refusal
-from strandline.errors import ConfigError, Unavailable
+from strandline.errors import ConfigError
 from strandline.extras import missing as lacking
 
 CONNECT_SECONDS_MAX: Final = 1.0
@@ -58,15 +58,19 @@ def login(owners: Sequence[str], tried: Login) -> Iterator[Finding]:
         return
     users = ", ".join(owners)
     try:
-        tried.attempt()
+        outcome = tried.attempt()
     except ConfigError as error:
-        found = f"{users}: {tried.place} does not let {tried.who} in ({error})"
-        yield wrong("login", found, "correct what the options say or refer to, or allow it there")
-    except Unavailable as error:
-        found = f"{users}: {tried.place} cannot be asked by {tried.who} ({error})"
-        yield wrong("login", found, "see whether it is the server that the options mean, and what it logs")
-    else:
-        yield ok("login", f"{users}: {tried.place} lets {tried.who} in")
+        yield wrong("login", f"{users}: {error}", "correct the option, or let this user read the file")
+        return
+    match outcome:
+        case None:
+            yield ok("login", f"{users}: {tried.place} lets {tried.who} in")
+        case Refused(why):
+            found = f"{users}: {tried.place} does not let {tried.who} in ({why})"
+            yield wrong("login", found, "correct what the options say or refer to, or allow it there")
+        case Unanswered(why):
+            found = f"{users}: {tried.place} cannot be asked by {tried.who} ({why})"
+            yield wrong("login", found, "see whether it is the server that the options mean, and what it logs")
 
 
 def port(owner: str, address: Address, *, written: bool) -> Finding:

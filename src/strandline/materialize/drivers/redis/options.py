@@ -14,9 +14,9 @@ from typing import Any, Final
 
 from strandline import extras
 from strandline.connections.addresses import Address
-from strandline.connections.logins import LOGIN_SECONDS_MAX, Login, user
+from strandline.connections.logins import LOGIN_SECONDS_MAX, Login, Refused, Unanswered, user
 from strandline.connections.secrets import SECRET
-from strandline.errors import ConfigError, Unavailable, first_line
+from strandline.errors import first_line
 from strandline.options import COUNT, FLAG, PLACE, TEXT, one_of, option
 from strandline.store.secret import Secret
 
@@ -119,7 +119,7 @@ class RedisResource:
     table: str = option(TEXT, "What the keys of its rows begin with, before a colon; only Strandline writes them.")
 
 
-def _log_in(at: RedisEndpoint) -> None:
+def _log_in(at: RedisEndpoint) -> Refused | Unanswered | None:
     import redis
     from redis import exceptions
 
@@ -127,6 +127,7 @@ def _log_in(at: RedisEndpoint) -> None:
         with redis.Redis(**at.parameters(LOGIN_SECONDS_MAX)) as client:
             client.ping()
     except (exceptions.AuthenticationError, exceptions.NoPermissionError) as error:
-        raise ConfigError(first_line(error)) from error
+        return Refused(first_line(error))
     except (exceptions.RedisError, OSError) as error:
-        raise Unavailable(first_line(error)) from error
+        return Unanswered(first_line(error))
+    return None
