@@ -147,14 +147,15 @@ TIED = {
     # the demo's proof, and benchmarks' readers and peers, use the endpoint's own client
     "duckdb": (*CLIENTS, "cli.demo", "bench.sources.watcher", "bench.endpoints.tables"),
     "sqlite3": (*CLIENTS, "cli.demo", "bench.instances.idle"),  # the latter counts the commits of another process
-    "psycopg": CLIENTS,
-    "pymysql": CLIENTS,
+    # readers, endpoints and `doctor` log in alike
+    "psycopg": (*CLIENTS, "connections"),
+    "pymysql": (*CLIENTS, "connections"),
     "redis": CLIENTS,
     "boto3": CLIENTS,
     "obstore": (*CLIENTS, "engine"),  # the engine checks the footers of its parts where they are
     "fsspec": CLIENTS,
     "kafka": CLIENTS,
-    "confluent_kafka": CLIENTS,
+    "confluent_kafka": (*CLIENTS, "connections"),
     "deltalake": (*CLIENTS, "bench.endpoints.tables"),
     "pyiceberg": (*CLIENTS, "connections"),  # reader and endpoint ask one catalog, and understand its refusals alike
     "starlette": ("console",),

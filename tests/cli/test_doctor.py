@@ -23,6 +23,7 @@ from strandline.cli.doctor.finding import Finding, State
 from strandline.cli.doctor.needed import needed
 from strandline.cli.template import create_project
 from strandline.connections.addresses import Address, Listening, Reaching
+from strandline.connections.logins import LogsIn
 from strandline.controller.defining.project.files import load
 from strandline.controller.location.catalog import KEY, CatalogStore, Holder
 from strandline.controller.location.tenure import SystemProcesses
@@ -245,7 +246,8 @@ def test_a_server_that_answers_is_said_to(project, listening, capsys) -> None:
     """Damage: a server that is there is reported as missing."""
     write(project, "materializations/cache.sql", REDIS.format(port=listening))
     status, found, _ = asked(capsys, "--project", str(project))
-    assert (status, found["server"][0]["found"]) == (0, f"materialization 'cache': 127.0.0.1:{listening} answers")
+    assert found["server"][0]["found"] == f"materialization 'cache': 127.0.0.1:{listening} answers"
+    assert (status, faults(found)) == (1, [("login", "wrong")]), "it does not speak"
 
 
 def test_a_consensus_that_does_not_answer(project, closed_port, capsys) -> None:
@@ -298,7 +300,7 @@ def test_a_secret_is_followed_and_never_shown(project, listening, monkeypatch, c
     _with_postgres(project, listening)
     monkeypatch.setenv("SHOP_PASSWORD", CANARY)
     status, found, printed = asked(capsys, "--project", str(project))
-    assert (status, faults(found)) == (0, [])
+    assert (status, faults(found)) == (1, [("login", "wrong")]), "it does not speak"
     assert found["references"][0]["found"].startswith("2 lead")  # the source has it by its connection
     assert [each["found"] for each in found["server"]] == [
         f"connection 'shop', source 'changes': 127.0.0.1:{listening} answers"
@@ -382,6 +384,7 @@ def test_options_that_name_a_server_say_where_it_is(kind) -> None:
     names = {each.name for each in options_of(kind.options)}
     reaching = bool(names & {"host", "server", "servers", "url", "uri", "endpoint"})
     assert (issubclass(kind.options, Reaching), issubclass(kind.options, Listening)) == (reaching, "listen" in names)
+    assert issubclass(kind.options, LogsIn) == ("password" in names)
 
 
 def test_a_socket_of_this_machine_is_a_server_too(tmp_path) -> None:

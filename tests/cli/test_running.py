@@ -251,6 +251,32 @@ def test_what_is_only_being_opened_is_given_up(number: signal.Signals) -> None:
     assert closed == ["closed"]
 
 
+@pytest.mark.parametrize("which", ["first", "later"])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_project_that_is_being_applied_is_given_up(number: signal.Signals, which: str, tmp_path: Path) -> None:
+    """Damage: Ctrl-C waits until the hundreds of views of a project are planned, for minutes."""
+
+    def applied(*_: object, **__: object) -> Applied:
+        threading.Timer(0.05, os.kill, (os.getpid(), number)).start()
+        raise AssertionError(f"it was not given up: {threading.Event().wait(PATIENCE_S)}")
+
+    @contextmanager
+    def writing(*_: object, **__: object) -> Iterator[SimpleNamespace]:
+        yield SimpleNamespace(watch=print, overdue=print, beginnings=tuple, apply=applied, catalog=Catalog())
+
+    def following(stop: Stop) -> Exit:
+        report = Report(Output(json=True))
+        report.follow = applied  # type: ignore[assignment]
+        return _ticks(cast("Any", None), wanted, stop, report, lambda _: None)
+
+    wanted = Wanted(once=False, until=None, take_over=False, tick_ms=1)
+    project = cast("Any", SimpleNamespace(root=tmp_path, resolved=None, location="data", definitions=()))
+    if which == "first":
+        assert run(cast("Any", SimpleNamespace(writing=writing)), project, wanted, Output(json=True)) is Exit.OK
+    else:
+        assert until_stopped(following, print) is Exit.OK
+
+
 def test_what_is_to_be_opened_after_a_signal_is_not() -> None:
     """Damage: a process that was told to end starts Spark first."""
 

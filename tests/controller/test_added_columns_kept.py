@@ -63,7 +63,7 @@ def test_a_file_may_add_a_column_where_a_statement_has_added_another_and_write_n
     assert [each["what"] for each in run_sync(deployment(process.core, defined, {}))["changes"]] == ["alter"]
     run_sync(apply(process.core, defined))
     assert process.core.catalog.collection("t").schema.names == ("id", "k", "c0", "p")
-    with pytest.raises(DefinitionError, match="'t' was created with the columns"):
+    with pytest.raises(DefinitionError, match="'t': it was created with the columns"):
         run_sync(apply(process.core, project({"t": "CREATE TABLE t (id INT, k BIGINT)"})))
 
 
@@ -72,7 +72,7 @@ def test_a_project_whose_file_lacks_a_column_of_the_creation_is_refused() -> Non
     location = Location()
     process = location.run({"items": ONE["items"].replace(")", ", last INT)")})
     run_sync(tables.add_columns(process.core, parse("ALTER TABLE items ADD COLUMN more INT")))  # type: ignore[arg-type]
-    with pytest.raises(DefinitionError, match="'items' was created with the columns"):
+    with pytest.raises(DefinitionError, match="'items': it was created with the columns"):
         run_sync(apply(process.core, project({"items": ONE["items"]})))
 
 

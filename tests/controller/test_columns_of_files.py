@@ -13,6 +13,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from strandline.controller.observing.adopted import Adopted, adopted
+
 if TYPE_CHECKING:
     from tests.controller.conftest import Place
 
@@ -57,6 +59,7 @@ def test_a_source_gets_the_columns_that_its_files_get(place: Place, rows: Rows, 
         env.execute("CREATE MATERIALIZED VIEW every AS SELECT * FROM s")
         env.execute(f"CREATE MATERIALIZATION out INTO sqlite OPTIONS (path '{target}') AS s KEY (id)")
         env.tick(wait=True)
+        before = env.catalog
         write(inbox / f"2.{form}", NEW)
         write(inbox / f"3.{form}", OLDER)
         env.tick(wait=True)
@@ -66,7 +69,7 @@ def test_a_source_gets_the_columns_that_its_files_get(place: Place, rows: Rows, 
         assert rows(env, "SELECT * FROM every") == sorted(
             ({"id": row["id"], "city": row["city"]} for row in wanted), key=str
         )
-        assert env.progress()["evolved"] == {"s": ["n bigint", "note string"]}
+        assert [*adopted(before, env.catalog)] == [Adopted("evolved", {"of": "s", "columns": "n bigint, note string"})]
         env.tick(wait=True)
         assert env.progress()["problems"] == {}
         with sqlite3.connect(target) as there:

@@ -34,7 +34,7 @@ async def again(place: Place, core: Core) -> None:
     await place.materialize(core)
 
 
-async def _unanswered(log: str, client: Any) -> None:
+async def _unanswered(log: str, epoch: int, client: Any) -> None:
     raise Unavailable("Consensus does not answer")
 
 
@@ -82,7 +82,7 @@ def test_a_materialization_waits_until_dropped_ones_are_fenced(monkeypatch: pyte
         core = await place.filled()
         unheard(core)
         with monkeypatch.context() as patched:
-            patched.setattr(dropped, "end_task", _unanswered)
+            patched.setattr(dropped, "fence_task", _unanswered)
             await definitions.drop(core, DROP)
             await again(place, core)
             await place.insert(core)
@@ -102,7 +102,7 @@ def test_a_materialization_waits_until_dropped_ones_are_fenced(monkeypatch: pyte
 def test_the_next_environment_fences_it_if_the_first_one_died(monkeypatch: pytest.MonkeyPatch) -> None:
     """Damage: what a DROP had to do is forgotten with its process."""
 
-    async def dies(log: str, client: Any) -> None:
+    async def dies(log: str, epoch: int, client: Any) -> None:
         raise KeyboardInterrupt
 
     async def body() -> None:
@@ -110,7 +110,7 @@ def test_the_next_environment_fences_it_if_the_first_one_died(monkeypatch: pytes
         core = await place.filled()
         late = unheard(core)
         with monkeypatch.context() as patched:
-            patched.setattr(dropped, "end_task", dies)
+            patched.setattr(dropped, "fence_task", dies)
             with pytest.raises(KeyboardInterrupt):
                 await definitions.drop(core, DROP)
         core = await place.open()

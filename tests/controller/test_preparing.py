@@ -357,7 +357,7 @@ def test_a_view_that_is_prepared_for_an_instance_is_of_it() -> None:
     run_sync(preparation.close())
     moved = project(x=INSTANCE, totals=changed(TOTALS).replace("totals AS", "totals IN INSTANCE x AS"))
     with pytest.raises(
-        DefinitionError, match=r"totals.sql: 'totals' was created with no instance; drop it first, then"
+        DefinitionError, match=r"totals.sql: 'totals': it was created with no instance; drop it first, then"
     ):
         run_sync(site.prepare(moved).tick())
     unknown = project(x=INSTANCE, over=over.replace("INSTANCE x", "INSTANCE xx"))
@@ -372,7 +372,7 @@ def test_a_source_is_not_promoted_into_another_instance() -> None:
     run_sync(apply(site.writer, project(x=INSTANCE, events=events)))
     moved = events.replace("events (", "events IN INSTANCE x (")
     with pytest.raises(
-        DefinitionError, match=r"events.sql: 'events' was created with no instance; only views can be promoted"
+        DefinitionError, match=r"events.sql: 'events': it was created with no instance; only views can be promoted"
     ):
         run_sync(site.prepare(project(x=INSTANCE, events=moved)).tick())
     later = {"later": moved.replace("events", "later"), "over": "CREATE MATERIALIZED VIEW over AS SELECT id FROM later"}

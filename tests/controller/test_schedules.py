@@ -14,6 +14,7 @@ from strandline.client.environment import Environment
 from strandline.controller.asking import status
 from strandline.controller.asking.progress import progress
 from strandline.controller.core import Core
+from strandline.controller.defining.altering import alter
 from strandline.controller.defining.creating import create
 from strandline.controller.language.statements import CreateTable, CreateView, parse
 from strandline.controller.location.config import Config, Mode
@@ -23,6 +24,7 @@ from strandline.testing.endpoints import Endpoint, KeyValueSession, MemoryDriver
 from strandline.testing.simulation.kernel import run_sync
 
 MINUTE_MS = 60_000
+HOUR_MS = 60 * MINUTE_MS
 
 
 class World:
@@ -51,10 +53,10 @@ class World:
         run_sync(_change(self.core, n))
         run_sync(self.core.tick())
 
-    def same(self) -> bool:
-        """Return whether the endpoint has what the view has."""
-        stored = [{n: v for n, v in row.items() if n not in {EXISTS, DELETE}} for row in self.endpoint.rows("highest")]
-        return Counter(map(str, stored)) == contents(self.core, "highest")
+    def same(self, view: str = "highest") -> bool:
+        """Return whether the endpoint has what a view has."""
+        stored = [{n: v for n, v in row.items() if n not in {EXISTS, DELETE}} for row in self.endpoint.rows(view)]
+        return Counter(map(str, stored)) == contents(self.core, view)
 
     def status(self, core: Core | None = None) -> dict[str, Any]:
         """Return what `status` says of the materialization."""
@@ -189,6 +191,25 @@ def test_sync_now_gives_up_in_time_and_says_what_stands_in_the_way(world: World)
         environment(other, world.assembly).sync_now("out", timeout=5)
     with pytest.raises(DefinitionError, match="there is no materialization 'uot'"):
         environment(other, world.assembly).sync_now("uot")
+
+
+@pytest.mark.parametrize(
+    ("schedule", "wait_ms"), [("every '10 minutes'", 10 * MINUTE_MS), ("within '12:00-13:00 UTC'", 14 * HOUR_MS)]
+)
+def test_an_added_view_waits_for_the_schedule(world: World, schedule: str, wait_ms: int) -> None:
+    """Damage: each ALTER begins one transaction more than the schedule has, at any hour."""
+    run_sync(create(world.core, CreateView("totals", VIEWS["totals"], Position(1, 1))))
+    world.make(schedule)
+    world.change(0)
+    environment(world.core, world.assembly).sync_now("Out")
+    run_sync(alter(world.core, cast("Any", parse("ALTER MATERIALIZATION Out ADD VIEW totals KEY (grp)"))))
+    world.change(1)
+    assert not world.same()
+    assert not world.endpoint.rows("totals")
+    assert world.status()["waiting"].startswith("it waits for its schedule")
+    world.change(2, minutes=wait_ms / MINUTE_MS)
+    assert world.same()
+    assert world.same("totals")
 
 
 @pytest.mark.parametrize(

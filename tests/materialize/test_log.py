@@ -108,7 +108,7 @@ def test_no_process_opens_or_writes_the_log_of_a_dropped_task() -> None:
         await task.open()
         await task.write(at(5), {})
         for _ in range(2):  # a DROP that is repeated
-            assert (await log(consensus, "drop", ENDED).open()).progress == at(5)
+            assert (await log(consensus, "drop", ENDED).fence()).progress == at(5)
         with pytest.raises(FencedError):
             await task.write(at(9), {})
         with pytest.raises(FencedError, match="its materialization was dropped"):
@@ -125,7 +125,7 @@ def test_a_dropped_task_is_over_though_its_log_cannot_be_read() -> None:
         await register_of(KEY, HandClock(), CountingIds("x"), consensus).update(lambda _: b"broken")
         with pytest.raises(CorruptionError):
             await log(consensus).open()
-        await log(consensus, "b", ENDED).open()
+        await log(consensus, "b", ENDED).fence()
         with pytest.raises(FencedError, match="is over"):
             await log(consensus, "c", 7).open()
 
@@ -137,7 +137,7 @@ def test_a_task_that_never_ran_before_it_was_dropped_does_not_begin() -> None:
 
     async def body() -> None:
         consensus = MemoryConsensus()
-        assert (await log(consensus, "drop", ENDED).open()).progress == Progress()
+        assert (await log(consensus, "drop", ENDED).fence()).progress == Progress()
         with pytest.raises(FencedError, match="its materialization was dropped"):
             await log(consensus, "b", 1).open()
 

@@ -6,10 +6,11 @@ nothing is new, one tick in five is made.  What is reported is the time at which
 problem; what takes very long has one, which says so.
 
 SIGTERM or SIGINT is acknowledged at once, in a line.  The current tick finishes, then the environment is closed: status
-0.  What is only being opened is given up: nothing was changed there.  A supervisor may send the signal to Spark's JVM
-too.  Then the tick cannot finish and is given up: status 0 as well, whichever of the two ends
-first.  A second signal ends the process at once, which is as safe as a SIGKILL: the next `run` continues from the
-durable state.  If another environment takes over, this one names it and ends with status 4.
+0.  What is only being opened is given up: nothing was changed there.  So is a project that is being applied, which is
+there in whole then or not at all.  A supervisor may send the signal to Spark's JVM too.  Then the tick cannot finish
+and is given up: status 0 as well, whichever of the two ends first.  A second signal ends the process at once, which is
+as safe as a SIGKILL: the next `run` continues from the durable state.  If another environment takes over, this one
+names it and ends with status 4.
 
 If Spark's JVM ends and no signal follows, the tick that meets it reports problems, and the next one ends this process
 with status 1: nothing here could go on without Spark, so a supervisor is to start it again.
@@ -116,7 +117,7 @@ def going_on(
     env.overdue(report.overdue)
     report.beginnings = env.beginnings
     try:
-        with report.starting(f"the {len(project.definitions)} definitions of the project"):
+        with report.starting(f"the {len(project.definitions)} definitions of the project"), stop.giving_up():
             before = env.catalog
             applied = env.apply(project, whole=promoted is None)  # if this process ended now, none would write
         following = Following(env, project, report.say, applied)
@@ -173,7 +174,8 @@ def _ticks(env: Environment, wanted: Wanted, stop: Stop, report: Report, ticked:
     idle = 0  # ticks that were left out, one after the other
     while not stop.asked:
         begun = time.monotonic()
-        report.follow()
+        with stop.giving_up():
+            report.follow()
         idle = idle + 1 if report.quiet and idle < IDLE_TICKS_MAX and _idle(env, wanted) else 0
         if idle:
             stop.pause(wanted.tick_ms / 1000 - (time.monotonic() - begun))

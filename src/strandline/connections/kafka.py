@@ -1,24 +1,32 @@
-"""A connection to a Kafka cluster: its options, and the settings that librdkafka gets of them.
+"""A connection to a Kafka cluster: its options, the settings that librdkafka gets of them, and a login to try them.
 
 Source: https://github.com/confluentinc/librdkafka/blob/master/CONFIGURATION.md.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from enum import Enum
-from typing import Final
+from functools import partial
+from typing import Any, Final
 
+from strandline import extras
 from strandline.connections.addresses import Address, of_hosts
+from strandline.connections.logins import LOGIN_SECONDS_MAX, Login, Refused, Unanswered, user
 from strandline.connections.secrets import SECRET
 from strandline.options import FLAG, PLACE, TEXT, one_of, option
-from strandline.store.secret import Secret
+from strandline.store.secret import Secret, revealed
 
 ANSWER_SECONDS_MAX: Final = 5
 """After so long without an answer a broker is unavailable."""
 CLIENT: Final = "strandline"
 PORT_DEFAULT: Final = 9092
+SILENT: Final = logging.getLogger("strandline.kafka.silent")
+"""What librdkafka logs to: what matters of it becomes an error of ours."""
+SILENT.addHandler(logging.NullHandler())
+SILENT.propagate = False
 
 
 class Sasl(Enum):
@@ -67,6 +75,12 @@ class KafkaConnection:
         """See `Reaching`: some brokers of the cluster, which say where the others are."""
         return of_hosts(self.servers, PORT_DEFAULT)
 
+    def login(self) -> Login:
+        """See `LogsIn`: the cluster is asked for its topics."""
+        given = tuple(getattr(self, each.name) for each in fields(KafkaConnection))
+        place = f"Kafka at {self.servers}"
+        return Login(place, user(self.user), given, self.addresses(), extras.KAFKA, partial(_log_in, self))
+
 
 Settings = Mapping[str, str | Secret]
 
@@ -110,3 +124,24 @@ def protocol(at: KafkaConnection) -> str:
             return "SASL_PLAINTEXT"
         case _:
             return "PLAINTEXT"
+
+
+def _log_in(at: KafkaConnection) -> Refused | Unanswered | None:
+    import confluent_kafka as kafka
+    from confluent_kafka.admin import AdminClient
+
+    heard: list[Any] = []
+    settings: dict[str, Any] = {**revealed(for_client(at)), "logger": SILENT, "error_cb": heard.append}
+    try:
+        client = AdminClient(settings)
+    except kafka.KafkaException as error:  # a certificate or a key that is none
+        return Unanswered(error.args[0].str())
+    try:
+        client.list_topics(timeout=LOGIN_SECONDS_MAX)
+    except kafka.KafkaException as error:
+        client.poll(0)  # lets librdkafka say why
+        for each in (error.args[0], *heard):
+            if each.code() in {kafka.KafkaError._AUTHENTICATION, kafka.KafkaError.CLUSTER_AUTHORIZATION_FAILED}:  # noqa: SLF001 - public in C
+                return Refused(each.str())
+        return Unanswered((heard or error.args)[0].str())
+    return None

@@ -1,17 +1,21 @@
-"""A connection to a MariaDB database: its options, and the arguments that PyMySQL gets of them.
+"""A connection to a MariaDB database: its options, the arguments that PyMySQL gets of them, and a login to try them.
 
-Source: PyMySQL, "Connection Object".
+Source: PyMySQL, "Connection Object"; MariaDB's documentation, "MariaDB Error Code Reference".
 """
 
 from __future__ import annotations
 
 import ssl
+import struct
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from enum import Enum
+from functools import partial
 from typing import Any, Final
 
+from strandline import extras
 from strandline.connections.addresses import Address
+from strandline.connections.logins import LOGIN_SECONDS_MAX, Login, Refused, Unanswered, user
 from strandline.connections.postgres import PORT
 from strandline.connections.secrets import SECRET
 from strandline.errors import ConfigError
@@ -30,6 +34,9 @@ completion_type = 'NO_CHAIN', tx_read_only = 0
 An operator may set them otherwise: with another ``time_zone`` a time is moved, and with a ``sql_select_limit`` rows are
 left out of what `verify` reads.
 """
+
+DENIALS: Final = frozenset({1044, 1045, 1049, 1142, 1143, 1227, 1370, 1698})
+"""What the server says if a privilege, a password or a database is missing."""
 
 
 class Tls(Enum):
@@ -68,6 +75,11 @@ class MariaDBConnection:
         """See `Reaching`."""
         return (Address(self.host) if self.host.startswith("/") else Address(self.host, self.port),)
 
+    def login(self) -> Login:
+        """See `LogsIn`."""
+        given = tuple(getattr(self, each.name) for each in fields(MariaDBConnection))
+        return Login(self.place, user(self.user), given, self.addresses(), extras.MARIADB, partial(_log_in, self))
+
     def parameters(self, settings: str) -> Mapping[str, Any]:
         """Return PyMySQL's arguments; ``settings`` are the session's own, beside `FORMS`.
 
@@ -89,3 +101,21 @@ class MariaDBConnection:
         context.check_hostname = self.sslmode is Tls.VERIFY_FULL
         context.verify_mode = ssl.CERT_NONE if self.sslmode is Tls.REQUIRE else ssl.CERT_REQUIRED
         return context
+
+
+def _log_in(at: MariaDBConnection) -> Refused | Unanswered | None:
+    import pymysql
+
+    limits = dict.fromkeys(("connect_timeout", "read_timeout", "write_timeout"), LOGIN_SECONDS_MAX)
+    try:
+        with pymysql.connect(**at.parameters("autocommit = 1"), **limits) as connection, connection.cursor() as cursor:
+            cursor.execute("SELECT 1")
+    except (pymysql.MySQLError, OSError, struct.error) as error:
+        denied = isinstance(error, pymysql.MySQLError) and error.args and error.args[0] in DENIALS
+        return (Refused if denied else Unanswered)(said(error))
+    return None
+
+
+def said(error: Exception) -> str:
+    """Return what PyMySQL says, without a code."""
+    return str(error.args[1]) if len(error.args) > 1 else str(error) or type(error).__name__

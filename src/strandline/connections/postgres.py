@@ -1,23 +1,33 @@
-"""A connection to a PostgreSQL database: its options, and the parameters that libpq gets of them.
+"""A connection to a PostgreSQL database: its options, the parameters that libpq gets of them, and a login to try them.
 
 Source: libpq's connection parameters.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from enum import Enum
+from functools import partial
 from typing import Any, Final
 
+from strandline import extras
 from strandline.connections.addresses import Address
+from strandline.connections.logins import LOGIN_SECONDS_MAX, Login, Refused, Unanswered, user
 from strandline.connections.secrets import SECRET
+from strandline.errors import first_line
 from strandline.options import PLACE, Kind, one_of, option
 from strandline.store.postgres_forms import FORMS
 from strandline.store.secret import Secret
 
 NAME_BYTES_MAX: Final = 63
 """PostgreSQL truncates longer names, so that two names could become one."""
+SHUT_OUT: Final = re.compile(
+    r"authentication failed|no password supplied|not permitted to log in|no pg_hba\.conf entry"
+    r"|permission denied for database|(?:role|database) .* does not exist"
+)
+"""What the server says of a login that it refuses; the client library tells no code of it."""
 
 
 class Tls(Enum):
@@ -72,6 +82,11 @@ class PostgresConnection:
         inside = f"{self.host}/.s.PGSQL.{self.port}"
         return (Address(inside) if self.host.startswith("/") else Address(self.host, self.port),)
 
+    def login(self) -> Login:
+        """See `LogsIn`."""
+        given = tuple(getattr(self, each.name) for each in fields(PostgresConnection))
+        return Login(self.place, user(self.user), given, self.addresses(), extras.POSTGRES, partial(_log_in, self))
+
     def parameters(self, settings: Mapping[str, str]) -> Mapping[str, Any]:
         """Return libpq's parameters; ``settings`` are the session's own, beside `FORMS`."""
         given = {
@@ -94,3 +109,16 @@ class PostgresConnection:
             if (file := getattr(self, name)) is not None:
                 given[name] = file
         return given
+
+
+def _log_in(at: PostgresConnection) -> Refused | Unanswered | None:
+    import psycopg
+
+    settings = {"statement_timeout": f"{LOGIN_SECONDS_MAX}s"}
+    try:
+        with psycopg.connect(**{**at.parameters(settings), "connect_timeout": LOGIN_SECONDS_MAX}) as connection:
+            connection.execute("SELECT 1")
+    except psycopg.Error as error:
+        said = first_line(error)
+        return (Refused if SHUT_OUT.search(said) else Unanswered)(said)
+    return None

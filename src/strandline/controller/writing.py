@@ -18,7 +18,6 @@ from typing import Final
 
 import msgspec
 
-from strandline.algebra.schema import Column
 from strandline.compute.stage import Stage
 from strandline.controller.assembly import Assembly
 from strandline.controller.commanded import Plans, binding_left, command, commands, instance_of, runs_in
@@ -96,8 +95,6 @@ class Writing:
     """The views of open subscriptions, by name; those of others are dropped."""
     replaced: dict[str, int] = field(default_factory=dict)
     """The views that successors have taken the places of, each with the last time before that."""
-    evolved: dict[str, tuple[Column, ...]] = field(default_factory=dict)
-    """The columns that collections of sources have got by themselves, in order, by the collection's name."""
     _stood: dict[str, Frontier] = field(default_factory=dict)
     """Where the shards of views of instances stood when their present dataflows had opened them, by their seeds."""
     _fenced: dict[str, int] = field(default_factory=dict)

@@ -24,11 +24,12 @@ class Connectors(Protocol):
         options: Mapping[str, str],
         schema: Schema | None,
         others: Mapping[str, Mapping[str, str]],
+        before: Mapping[str, str] | None = None,
     ) -> None:
         """Raise `DefinitionError` if there is no such connector, or it refuses source ``name``.
 
         ``schema``: None for a source that is no collection and feeds tables.  ``others``: the options of the other
-        sources of this connector, by name.
+        sources of this connector, by name.  ``before``: those that the source had; None: it is not there yet.
         """
         ...
 

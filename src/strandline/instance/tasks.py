@@ -15,7 +15,7 @@ from strandline.materialize.feed import Feed, NoRows
 from strandline.materialize.log import ENDED, Record, RecoveryLog, peek, register_of
 from strandline.materialize.protocol.task import MaterializationSpec
 from strandline.materialize.schedule.pace import Pace, Schedule
-from strandline.materialize.schedule.paced import paced
+from strandline.materialize.schedule.paced import Begun, paced
 from strandline.materialize.splits.task import Splits
 from strandline.materialize.status import Status
 from strandline.persist.client import PersistClient
@@ -64,29 +64,16 @@ async def records(log: str, client: PersistClient) -> list[Record]:
     return [await _peek(split_log(log, share.log), client) for share in record.layout] or [record]
 
 
-async def end_task(log: str, client: PersistClient) -> None:
-    """Take the logs of a dropped task over for ever: what still runs it somewhere writes nothing more.
-
-    The task's own log goes first.  Without it none can give the task other splits, so the logs that it names are all.
-
-    Raises `Unavailable` or `Indeterminate` if Consensus does not answer; call it again then.
-    """
-
-    def ending(key: str) -> RecoveryLog:
-        return RecoveryLog(client.clock, client.ids, client.consensus, key, ENDED)
-
-    for share in (await ending(log).open()).layout:
-        await ending(split_log(log, share.log)).open()
-
-
 async def fence_task(log: str, epoch: int, client: PersistClient) -> None:
     """Let nothing write for a task that has opened its log under an epoch below ``epoch``.  Idempotent.
+
+    `ENDED`: the task was dropped, and its logs are over for ever.
 
     The task's own log goes first: without it none can give the task other splits, or open the logs that it names under
     the epoch that they have then.
 
-    Raises `Unavailable` or `Indeterminate` if Consensus does not answer, and `CorruptionError` if a log holds no
-    record; call it again then.
+    Raises `Unavailable` or `Indeterminate` if Consensus does not answer, and `CorruptionError` if a log that is to go
+    on holds no record; call it again then.
     """
 
     def fencing(key: str, epoch: int) -> RecoveryLog:
@@ -94,15 +81,11 @@ async def fence_task(log: str, epoch: int, client: PersistClient) -> None:
 
     record = await fencing(log, epoch).fence()
     for share in record.layout:
-        await fencing(split_log(log, share.log), record.opened).fence()
+        await fencing(split_log(log, share.log), ENDED if epoch == ENDED else record.opened).fence()
 
 
-async def _begun(log: str, spec: MaterializationSpec, client: PersistClient) -> int:
-    """Return the end of the last extent that has begun, committed or not, as the recovery log says; 0: none has."""
-    found = 0
-    for each in [record.progress for record in await records(log, client)]:
-        found = max(found, each.position.time(spec.state_keys), 0 if each.extent is None else each.extent.upper)
-    return found
+async def _begun(log: str, spec: MaterializationSpec, client: PersistClient) -> Begun:
+    return Begun.of([record.progress for record in await records(log, client)], spec.state_keys)
 
 
 async def _peek(log: str, client: PersistClient) -> Record:

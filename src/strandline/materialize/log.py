@@ -178,8 +178,6 @@ class RecoveryLog:
     async def open(self) -> Record:
         """Take the log over from an earlier opener; return its record.
 
-        An opener that ends the log (`ENDED`) replaces a record that cannot be read: no task could go on from it.
-
         Raises:
             FencedError: it belongs to a higher epoch.
             CorruptionError: it holds no record.
@@ -191,12 +189,7 @@ class RecoveryLog:
 
         def step(body: bytes | None) -> bytes:
             nonlocal mine
-            try:
-                found = _found(self._key, body)
-            except CorruptionError:
-                if self._epoch != ENDED:
-                    raise
-                found = Record()
+            found = _found(self._key, body)
             if found.epoch == ENDED > self._epoch:
                 raise FencedError(f"recovery log {self._key!r} is over: its materialization was dropped")
             if found.epoch > self._epoch:
@@ -211,14 +204,22 @@ class RecoveryLog:
     async def fence(self) -> Record:
         """Take the log over from openers of lower epochs, unless one of this epoch has; return its record.
 
-        The handle is not open after it.  Raises as `open`, but for `FencedError`.
+        The handle is not open after it.  An opener that ends the log (`ENDED`) replaces a record that cannot be read:
+        no task could go on from it.
+
+        Raises as `open`, but for `FencedError`.
         """
         token = self._ids.fresh("log")
         record = Record()
 
         def step(body: bytes | None) -> bytes | None:
             nonlocal record
-            record = _found(self._key, body)
+            try:
+                record = _found(self._key, body)
+            except CorruptionError:
+                if self._epoch != ENDED:
+                    raise
+                record = Record()
             if record.epoch >= self._epoch:
                 return None
             record = self._taken_over(record, token)

@@ -207,7 +207,8 @@ class Surroundings:
     ``progress`` opens the record shard that is its own, under ``epoch``. ``evolving``: the tables that get the
     columns that upstream gets (`gained`). ``altering``: how the statement begins that adds columns to a table, as
     ``ALTER TABLE `t```. ``later``: the columns that each table has got since it was created: what is older upstream
-    has none of them.  ``left_out``: files that are not read, although the source has not gone on without them yet.
+    has none of them.  ``left_out``: files that are not read, although the source has not gone on without them yet; a
+    reader that is given some is beside the one that runs, and lets no file leave.
     """
 
     clock: Clock
@@ -320,7 +321,8 @@ class ReaderKind(Generic[O]):
     a source with these options needs; the caller requires them before it opens, releases or asks upstream.
 
     ``alterable``: the options that say how a source goes on and not what it holds, so that they may change while it is
-    there.  ``of_files``: how a source goes on without some of its files.  None: a source of this kind reads no files.
+    there.  ``altered`` says why a source with the first options cannot go on with the second ones: empty if it can.
+    ``of_files``: how a source goes on without some of its files.  None: a source of this kind reads no files.
     """
 
     name: str
@@ -341,4 +343,5 @@ class ReaderKind(Generic[O]):
     shared: Callable[[O], bool] = one_at_a_time
     needs: Callable[[O], Sequence[str]] = no_extras
     alterable: tuple[str, ...] = ()
+    altered: Callable[[O, O], str] | None = None
     of_files: OfFiles | None = None

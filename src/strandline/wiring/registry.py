@@ -115,6 +115,7 @@ class Readers:
         options: Mapping[str, str],
         schema: Schema | None,
         others: Mapping[str, Mapping[str, str]],
+        before: Mapping[str, str] | None = None,
     ) -> None:
         """See `Connectors.check`."""
         kind = named(READERS, "connector", connector)
@@ -131,6 +132,12 @@ class Readers:
         require(f"source {name!r}", kind.needs(given))
         if schema is not None:
             kind.check(given, schema)
+        if (
+            kind.altered is not None
+            and before is not None
+            and (why := kind.altered(understood(f"source {name!r}", kind.options, before), given))
+        ):
+            raise DefinitionError(f"source {name!r} cannot go on so: {why}")
         if kind.clash is None:
             return
         for other, texts in others.items():

@@ -168,11 +168,11 @@ def test_a_project_makes_instances_first_and_refuses_another_one(place: Place, t
     assert places(core)["s"] == "x", "what may change leaves it in its instance"
     assert applied("sources/s.yml", files["sources/s.yml"]) == ()
     for name, before, after, said in (
-        ("sources/s.yml", "instance: X", "instance: y", "'s' was created with instance 'x'; drop it first"),
-        ("sources/s.yml", "\ninstance: X", "", "'s' was created with instance 'x'; drop it first"),
-        ("sources/bank.sql", " IN INSTANCE x", "", "'bank' was created with instance 'x'; drop it first"),
-        ("sources/o.sql", "o (", "o IN INSTANCE y (", "'o' was created with no instance; drop it first"),
-        ("materializations/out.yml", "instance: x", "instance: Y", "'out' was created with instance 'x'; drop it"),
+        ("sources/s.yml", "instance: X", "instance: y", "'s': it was created with instance 'x'; put the"),
+        ("sources/s.yml", "\ninstance: X", "", "'s': it was created with instance 'x'; put the"),
+        ("sources/bank.sql", " IN INSTANCE x", "", "'bank': it was created with instance 'x'; put the"),
+        ("sources/o.sql", "o (", "o IN INSTANCE y (", "'o': it was created with no instance; put the"),
+        ("materializations/out.yml", "instance: x", "instance: Y", "'out': it was created with instance 'x'; put the"),
     ):
         assert before in files[name]
         with pytest.raises(DefinitionError, match=f"{name}: {said}"):

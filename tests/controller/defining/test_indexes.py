@@ -100,7 +100,7 @@ def test_a_project_has_indexes_in_a_directory_of_their_own(core: Core, tmp_path:
     assert applied() == ("items", "totals", "a", "b")
     assert applied() == ()
     for text in ("CREATE INDEX a ON items (grp)", "CREATE INDEX a ON totals (n)", "CREATE INDEX a ON totals (grp, n)"):
-        with pytest.raises(DefinitionError, match=r"indexes/all.sql: 'a' was created with the columns \(grp\)"):
+        with pytest.raises(DefinitionError, match=r"indexes/all.sql: 'a': it was created with the columns \(grp\)"):
             applied(indexes=text)
     with pytest.raises(DefinitionError, match="there is no instance 'x'"):
         applied(indexes="CREATE INDEX a ON totals (grp) IN INSTANCE x")

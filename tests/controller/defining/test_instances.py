@@ -208,12 +208,14 @@ def test_a_project_makes_instances_before_views_and_changes_their_replicas_in_pl
     assert replicas(core) == {"b": "localhost:7072"}
     assert core.catalog.unfenced, "the replica that is gone is fenced by the next generation: this one is the first"
     for text, said in (
-        (f"CREATE MATERIALIZED VIEW v AS {TOTALS}", "'v' was created with instance 'x'; drop it first"),
-        (f"CREATE MATERIALIZED VIEW v IN INSTANCE y AS {TOTALS}", "'v' was created with instance 'x'"),
+        (f"CREATE MATERIALIZED VIEW v AS {TOTALS}", "'v': it was created with instance 'x'; put the"),
+        (f"CREATE MATERIALIZED VIEW v IN INSTANCE y AS {TOTALS}", "'v': it was created with instance 'x'"),
     ):
         with pytest.raises(DefinitionError, match=f"views/v.sql: {said}"):
             applied(views__v_sql=text)
-    with pytest.raises(DefinitionError, match="instances/x.sql: 'items' was created with another kind: it is a table"):
+    with pytest.raises(
+        DefinitionError, match="instances/x.sql: 'items': it was created with another kind: it is a table"
+    ):
         applied(instances__x_sql="CREATE INSTANCE items REPLICAS ()", tables__items_sql="")
 
 

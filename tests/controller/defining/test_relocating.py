@@ -147,7 +147,7 @@ def test_a_definition_that_was_changed_is_still_refused_after_a_move(place: Plac
     place.write({"strandline.yml": "location: data\nendpoints: {out: {driver: memory, path: other.db}}"})
     with pytest.raises(
         DefinitionError,
-        match=r"materializations/m.yml: 'm' was created with other options: path '.*out.db' → '.*other.db'",
+        match=r"materializations/m.yml: 'm': it was created with other options: path '.*out.db' → '.*other.db'",
     ):
         place.run()
 

@@ -445,9 +445,13 @@ def test_a_budget_and_a_connection_may_change_in_a_project_and_nothing_else(plac
     assert applied(sources__s_yml=raised, connections__here_yml="to: lists\noptions: {server: two}") == ()
     run_sync(core.tick())
     assert (core.health.problems(), place.kinds.opened[-1].upstream) == ({}, place.two)  # type: ignore[attr-defined]
-    with pytest.raises(DefinitionError, match=r"sources/s.yml: 's' was created with other options: topic 't' → 'u'"):
+    with pytest.raises(
+        DefinitionError, match=r"sources/s.yml: 's': it was created with other options: topic 't' → 'u'"
+    ):
         applied(sources__s_yml=raised.replace("topic: t", "topic: u"))
-    with pytest.raises(DefinitionError, match=r"sources/bank.sql: 'accounts' was created with the reference 'a' of"):
+    with pytest.raises(
+        DefinitionError, match=r"sources/bank.sql: 'accounts': it was created with the reference 'a' of"
+    ):
         applied(sources__s_yml=raised, sources__bank_sql=f"{BANK}; {ACCOUNTS.replace(chr(39) + 'a', chr(39) + 'b')}")
 
 

@@ -22,6 +22,7 @@ from strandline.controller.defining.creating import create
 from strandline.controller.holding import Hold
 from strandline.controller.language.statements import CreateSource, parse
 from strandline.controller.location.items import Source, View
+from strandline.controller.observing.adopted import Adopted, adopted
 from strandline.controller.preparing.planned import planned
 from strandline.controller.preparing.preparation import ask
 from strandline.errors import DefinitionError, Indeterminate, StrandlineError
@@ -187,12 +188,13 @@ def test_what_cannot_be_altered_changes_nothing(site: Site, text: str, said: str
 def test_with_evolve_nothing_of_a_new_column_is_lost(site: Site) -> None:
     """Damage: the first records of a new column are read without it."""
     process = begun(site, ADDING)
-    reads = len(site.upstream.reads)
+    before, reads = process.core.catalog, len(site.upstream.reads)
     site.say({"k": 0, "v": 5, "note": "first"})
     now = site.tick(process)
     consistent(site, process, now, "k", "v", "note")
     assert len(site.upstream.reads) == reads + 2, "the slice of each table is read once"
-    assert process.core.require_writing().evolved == dict.fromkeys(("s", "t"), (Column("note", "string"),))
+    said = [Adopted("evolved", {"of": name, "columns": "note string"}) for name in ("s", "t")]
+    assert list(adopted(before, process.core.catalog)) == said
     site.say({"k": 1, "v": 5, "price": 1.5}, {"k": 2, "v": 0, "note": "again", "more": 1})
     now = site.tick(process)
     consistent(site, process, now, "k", "v", "note", "price", "more")

@@ -16,6 +16,7 @@ from tests.controller.ways.site import Case, Site, take, ways_of
 
 from strandline.algebra.formats import DatedFile, FileFormat
 from strandline.algebra.schema import DIFF, ERROR, TIME, Schema
+from strandline.errors import DefinitionError
 from strandline.instance.error_half import EXCEEDED
 from strandline.persist.handles.contents import Rows
 from strandline.problem import Way, cases_of
@@ -205,4 +206,29 @@ def test_status_tells_the_ways_out_as_data_whatever_files_are_called(name: str, 
     published = site._loop.run(site.core.health.published())
     assert cases_of(published[NAME.lower()]) == cases_of(site.core.health.problems()[NAME.lower()]) != ()
     json.dumps(found)
+    site.env.close()
+
+
+@pytest.mark.parametrize(
+    ("leaves", "alter"),
+    [
+        ("on_durable 'delete'", "SET (on_durable 'keep')"),
+        ("on_durable 'delete'", "RESET (on_durable)"),
+        ("on_durable 'archive', archive '{root}/away'", "RESET (on_durable, archive)"),
+    ],
+)
+def test_files_that_were_let_go_are_not_missed_afterwards(leaves: str, alter: str, tmp_path: Path) -> None:
+    """Damage: the files that the source deleted itself have vanished; it stops, and is advised to take back rows."""
+    site = Site(tmp_path, Lines())
+    read(site, ", " + leaves.format(root=tmp_path))
+    site.clean()
+    assert not list((tmp_path / "in").iterdir())
+    with pytest.raises(DefinitionError, match="set retain 'false' as well"):
+        site.execute(f"ALTER SOURCE `{NAME}` {alter}")
+    site.clean()
+    site.execute(f"ALTER SOURCE `{NAME}` SET (retain 'false')", f"ALTER SOURCE `{NAME}` {alter}")
+    site.clean()
+    write(site, "second.csv", 3)
+    site.clean()
+    assert (site.rows("v"), len(list((tmp_path / "in").iterdir()))) == ([(1,), (2,), (3,)], 1)
     site.env.close()

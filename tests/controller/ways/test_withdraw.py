@@ -127,9 +127,8 @@ def test_where_other_files_are_gone_nothing_is_withdrawn(site: Site) -> None:
     filled(site, ", retain 'false'")
     remove(site, A, B)
     site.clean()
-    with pytest.raises(
-        InvalidUsage, match=f"rows of '{A}' cannot be told .*: file '{B}' vanished .*nothing is changed"
-    ):
+    gone = f"rows of '{A}' cannot be told .*: file '{B}' vanished after it was made durable: .*nothing is changed"
+    with pytest.raises(InvalidUsage, match=gone):
         site.env.withdraw(NAME, [A], apply=True)
     site.clean()
     assert len(site.rows("v")) == 6
@@ -140,6 +139,16 @@ def test_where_other_files_are_gone_nothing_is_withdrawn(site: Site) -> None:
     site.clean()
     remove(site, A)
     assert "vanished" in site.tick()["problems"][NAME], "it was not passed over"
+
+
+def test_a_look_at_other_files_lets_none_of_them_leave(site: Site) -> None:
+    """Damage: a withdrawal that is refused deletes files, or one that reads them finds them gone."""
+    filled(site)
+    (site.root / "in" / B).rename(site.root / B)
+    site.execute(f"ALTER SOURCE `{NAME}` SET (on_durable 'delete')")
+    with pytest.raises(InvalidUsage, match=f"file '{B}' vanished"):
+        site.env.withdraw(NAME, [A], apply=True)
+    assert sorted(each.name for each in (site.root / "in").iterdir()) == [A, C]
 
 
 def test_files_that_do_not_read_as_they_did_are_refused(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,7 +8,7 @@ from contextlib import suppress
 from strandline.frontier.antichain import Frontier
 from strandline.materialize.log import peek, register_of
 from strandline.materialize.schedule.pace import Pace, Schedule
-from strandline.materialize.schedule.paced import paced
+from strandline.materialize.schedule.paced import Begun, paced
 from strandline.testing.contracts.drivers.world import World, row
 from strandline.testing.doubles import CountingIds
 from strandline.testing.endpoints import KeyValueSession, MemoryEndpoint, StagingSession
@@ -32,11 +32,10 @@ class PacedWorld(World):
         self.pace = Pace(Schedule(EVERY), self.clock)
         self.feeds = list(paced(self.lists, self.pace, self.begun))  # type: ignore[arg-type]
 
-    async def begun(self) -> int:
-        """Return the end of the last extent."""
-        progress = (await peek(register_of("log/m", self.clock, CountingIds("p"), self.consensus))).progress
-        position = progress.position.time(self.spec.state_keys)
-        return max(position, 0 if progress.extent is None else progress.extent.upper)
+    async def begun(self) -> Begun:
+        """Ask the log."""
+        record = await peek(register_of("log/m", self.clock, CountingIds("p"), self.consensus))
+        return Begun.of([record.progress], self.spec.state_keys)
 
     def write(self, ms: int) -> None:
         """Let time pass, and something change in one collection."""

@@ -160,6 +160,7 @@ class _Logs:
         options: Mapping[str, str],
         schema: Schema | None,
         others: Mapping[str, Mapping[str, str]],
+        before: Mapping[str, str] | None = None,
     ) -> None:
         """See `Connectors.check`: both are as they should be."""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -14,6 +15,7 @@ from strandline.cli.doctor.needed import Needed, needed
 from strandline.cli.terminal.exits import Exit
 from strandline.cli.terminal.output import Output
 from strandline.connections.addresses import Address, Reaching
+from strandline.connections.logins import Login
 from strandline.controller.defining.project.files import load
 from strandline.controller.defining.project.settings import SETTINGS_FILE, Project
 from strandline.errors import ConfigError, DefinitionError
@@ -81,6 +83,12 @@ def _of_items(items: list[Needed]) -> Iterator[Check]:
             users.setdefault(address, []).append(each.owner)
     for address, owners in users.items():
         yield _server(address, owners)
+    parties: dict[Login, list[str]] = {}
+    for each in items:
+        for login in each.logins:
+            parties.setdefault(login, []).append(each.owner)
+    for login, owners in parties.items():
+        yield partial(servers.login, owners, login)
 
 
 def _server(address: Address, owners: list[str]) -> Check:

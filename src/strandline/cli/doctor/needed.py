@@ -14,6 +14,7 @@ from typing import Any
 from strandline import extras
 from strandline.cli.doctor.finding import Finding, missing, wrong
 from strandline.connections.addresses import Address, Listening, Reaching, of_hosts
+from strandline.connections.logins import Login, LogsIn
 from strandline.controller.defining.project.settings import SETTINGS_FILE, Project, absolute
 from strandline.controller.language.instances import CreateInstance
 from strandline.controller.language.statements import CreateConnection, CreateMaterialization, CreateSource
@@ -31,12 +32,14 @@ _resolved = partial(resolve_reference, base=Path())
 class Needed:
     """What one item, its ``owner``, needs.
 
-    ``references``: how many values are elsewhere.  ``faults``: what of it cannot be used as it is written.
+    ``logins``: who logs in with what it says.  ``references``: how many values are elsewhere.  ``faults``: what of it
+    cannot be used as it is written.
     """
 
     owner: str
     extras: Sequence[str] = ()
     addresses: Sequence[Address] = ()
+    logins: Sequence[Login] = ()
     listens: Sequence[Address] = ()
     references: int = 0
     faults: Sequence[Finding] = ()
@@ -133,7 +136,8 @@ def _needed(
         [each for each in given.addresses() if not is_reference(each.host)] if isinstance(given, Reaching) else []
     )
     listens = given.listens() if isinstance(given, Listening) else ()
-    return Needed(owner, (*wanted, *besides), reaching, listens, referring.references, referring.faults)
+    logins = () if referring.faults or not isinstance(given, LogsIn) else (given.login(),)
+    return Needed(owner, (*wanted, *besides), reaching, logins, listens, referring.references, referring.faults)
 
 
 def _referring(owner: str, options: Mapping[str, str]) -> Needed:

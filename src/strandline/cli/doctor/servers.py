@@ -1,18 +1,21 @@
 """Servers that a project reads from and pushes into, and ports that it listens at itself: by one TCP connection each.
 
-Who answers, and whether it lets us in, is not asked: only whether anything is there.
+Where the credentials can be tried (`connections.logins`), a server that answers is asked whether it lets us in.
 """
 
 from __future__ import annotations
 
 import socket
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 from typing import Final
 
 from strandline.cli.doctor.finding import Finding, missing, ok, wrong
 from strandline.connections.addresses import Address
+from strandline.connections.logins import Login, Refused, Unanswered
 from strandline.connections.ports import refusal
+from strandline.errors import ConfigError
+from strandline.extras import missing as lacking
 
 CONNECT_SECONDS_MAX: Final = 1.0
 
@@ -47,6 +50,27 @@ def server(owners: Sequence[str], address: Address, act: str = "start it, or cor
     if why := answers(address):
         return missing("server", f"{users}: nothing answers at {address} ({why})", act)
     return ok("server", f"{users}: {address} answers")
+
+
+def login(owners: Sequence[str], tried: Login) -> Iterator[Finding]:
+    """Check that the server lets ``owners`` in; nothing is said where none answers, or the library is not there."""
+    if lacking(tried.extra) or all(answers(address) for address in tried.addresses):
+        return
+    users = ", ".join(owners)
+    try:
+        outcome = tried.attempt()
+    except ConfigError as error:
+        yield wrong("login", f"{users}: {error}", "correct the option, or let this user read the file")
+        return
+    match outcome:
+        case None:
+            yield ok("login", f"{users}: {tried.place} lets {tried.who} in")
+        case Refused(why):
+            found = f"{users}: {tried.place} does not let {tried.who} in ({why})"
+            yield wrong("login", found, "correct what the options say or refer to, or allow it there")
+        case Unanswered(why):
+            found = f"{users}: {tried.place} cannot be asked by {tried.who} ({why})"
+            yield wrong("login", found, "see whether it is the server that the options mean, and what it logs")
 
 
 def port(owner: str, address: Address, *, written: bool) -> Finding:

@@ -18,8 +18,7 @@ def progress(core: Core) -> dict[str, Any]:
 
     ``sources``: records read, read again, made durable, in error.  ``first``: of what nothing is durable yet.
     ``steps``: stage to number of input updates read.  ``complete``: the last time at which everything is complete that
-    has no problem.  ``replaced``: the views that were replaced, each with the last time before that.  ``evolved``: the
-    columns that collections of sources have got by themselves, as name and type.
+    has no problem.  ``replaced``: the views that were replaced, each with the last time before that.
     ``problems``, ``waiting``, ``notices``: see `words.states`.
     ``late``: the items that are still on their way to where the last tick wanted them.
     """
@@ -52,7 +51,6 @@ def progress(core: Core) -> dict[str, Any]:
         },
         "complete": complete(core.catalog, problems, report.frontiers, core.health.time or 0, report.notices),
         "replaced": dict(writing.replaced),
-        "evolved": {name: [f"{c.name} {c.type}" for c in added] for name, added in writing.evolved.items()},
         "late": sorted(writing.running.going_on()),
         "notices": {name: [str(each) for each in told] for name, told in said.notices.items()},
         "waiting": said.waiting,

@@ -107,9 +107,14 @@ def check_again(core: Ground, after: Catalog, name: str) -> None:
     """Raise `DefinitionError` if the source called ``name`` cannot be in the catalog ``after``."""
     source = after.find(name)
     assert isinstance(source, Source | SharedSource), "what a connection serves, or what was altered"
-    own = on_error.others(source.name, connected(core, after, source), on_error.SourceOptions)
+    before = core.catalog.find(name)
+    assert isinstance(before, Source | SharedSource), "it is there"
+    own, had = (
+        on_error.others(source.name, connected(core, catalog, each), on_error.SourceOptions)
+        for catalog, each in ((after, source), (core.catalog, before))
+    )
     schema = source.schema if isinstance(source, Source) else None
-    core.assembly.connectors.check(source.name, source.connector, own, schema, _others(after, source))
+    core.assembly.connectors.check(source.name, source.connector, own, schema, _others(after, source), had)
 
 
 def _others(catalog: Catalog, source: Source | SharedSource) -> dict[str, dict[str, str]]:

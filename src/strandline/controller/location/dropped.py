@@ -26,7 +26,8 @@ from strandline.controller.location.catalog import Catalog, Left
 from strandline.errors import ConfigError, FencedError, StrandlineError
 from strandline.instance.commands import RunIngestion
 from strandline.instance.connections import Connectors
-from strandline.instance.tasks import end_task
+from strandline.instance.tasks import fence_task
+from strandline.materialize.log import ENDED
 from strandline.persist.client import PersistClient
 from strandline.persist.together.transactions import Transactions
 from strandline.problem import Problem, Stopped, Way
@@ -127,7 +128,7 @@ async def end(logs: Iterable[str], client: PersistClient) -> tuple[frozenset[str
     problems: dict[str, str] = {}
     for log in logs:
         try:
-            await end_task(log, client)
+            await fence_task(log, ENDED, client)
         except StrandlineError as error:
             problems[log] = LOG_LEFT.said(why=error)
         else:

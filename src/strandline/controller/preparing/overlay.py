@@ -19,7 +19,7 @@ import msgspec
 from strandline.compute.stage import Stage
 from strandline.controller.commanded import Plans, command
 from strandline.controller.core import Core
-from strandline.controller.defining.changing.comparing import changed
+from strandline.controller.defining.changing.comparing import changed, created_with
 from strandline.controller.defining.changing.order import in_order, mentions
 from strandline.controller.defining.definitions import drafted, instance_of, keeping
 from strandline.controller.defining.project.files import in_file
@@ -68,10 +68,10 @@ def overlay(core: Core, project: Project, known: Version) -> Overlay:
             differs = "" if present is None else changed(core, present, defined)
             if not isinstance(statement, CreateView) or not (present is None or isinstance(present, View)):
                 if differs:
-                    raise DefinitionError(f"{statement.name!r} was created with {differs}; only views can be promoted")
+                    raise DefinitionError(f"{statement.name!r}: {created_with(differs)}; only views can be promoted")
                 continue
             if isinstance(present, View) and statement.instance.lower() != present.instance:
-                raise DefinitionError(f"{statement.name!r} was created with {differs}; drop it first, then create it")
+                raise DefinitionError(f"{statement.name!r}: {created_with(differs)}; drop it first, then create it")
             if present is not None and not differs and moved.isdisjoint(present.imports):
                 continue
             absent = missing - found.views.keys()

@@ -16,7 +16,7 @@ from typing import Final, Literal
 from strandline.controller.core import Core
 from strandline.controller.defining import definitions
 from strandline.controller.defining.changing.columns import more_columns
-from strandline.controller.defining.changing.comparing import changed, is_replaced, set_anew
+from strandline.controller.defining.changing.comparing import changed, created_with, is_replaced, refusal, set_anew
 from strandline.controller.defining.changing.order import in_order, mentions
 from strandline.controller.defining.changing.rebinding import unbound
 from strandline.controller.defining.changing.replacing import Replacement, drawn_up
@@ -190,16 +190,15 @@ def unasked(catalog: Catalog, project: Project, changes: Sequence[Change], drop:
     It differs, or it reads what does; but what the project defines is created again, and need not be named for that.
     """
     catalog, named = unbound(catalog, project.definitions), {name.lower() for name in drop}
-    ours = {each.statement.name.lower() for each in project.definitions}
+    ours = {each.statement.name.lower(): each for each in project.definitions}
     whys, found = {each.name.lower(): each.why for each in changes if each.what == "recreate"}, dict[str, str]()
     for name, why in whys.items():
         if not named & {name, ALL}:
-            item = catalog.items[name].name
-            found[name] = f"{item!r}: {why}; put the definition back, or drop it with all that it holds: --drop {item}"
+            found[name] = refusal(ours[name], why)
     roots = whys.keys() | (named & catalog.items.keys())
     orphans = {each.name.lower() for each in changes if each.what == "orphan"} if ALL in named else set()
     for root in sorted(roots | orphans):
-        for name in sorted(catalog.downstream(root) & others(catalog).keys() - ours - named - orphans):
+        for name in sorted(catalog.downstream(root) & others(catalog).keys() - ours.keys() - named - orphans):
             if not name.startswith(SUBSCRIBED):
                 item, read = catalog.items[name].name, catalog.items[root].name
                 said = f"{item!r} reads {read!r}, which is dropped, and the project does not define it"
@@ -245,9 +244,7 @@ def _change(
                     _replaced(present, joint or drawn_up(core, core.catalog, (statement,))),
                 )
             if differs := changed(core, present, defined):
-                return Change(
-                    "recreate", kind, present.name, f"it was created with {differs}", _recreated(catalog, present)
-                )
+                return Change("recreate", kind, present.name, created_with(differs), _recreated(catalog, present))
             if more := more_columns(core, statement, present):
                 named = ", ".join(f"{column.name} {column.type}" for column in more)
                 return Change("alter", kind, present.name, f"it gets {named}", "NULL in the rows that are there")

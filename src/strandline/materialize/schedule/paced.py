@@ -1,23 +1,51 @@
 """Paced feeds: collections whose task learns that they have moved when its schedule lets a transaction begin.
 
 A task asks its feeds how far it may go, and goes there.  So between two beginnings the feeds of a task say what they
-said at the last one, all of them together.  What has begun is not held back: after an error, or in a new process, the
-task may go as far as it could before, and so replays a transaction that was cut off.
+said at the last one, all of them together.  A transaction that was cut off is not held back: its
+task replays it up to its end, without asking the feeds how far it may go.
 
 What has begun the log says, and it is asked when the task first asks its feeds: then the log is the task's own, so no
-predecessor begins another transaction.
+predecessor begins another transaction.  A collection that the task has been given since waits for the next one, too.
 
 The holds of the task stay where its durable position is, so whatever it has waited for can still be read.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 from strandline.algebra.schema import Schema
 from strandline.frontier.antichain import MINIMUM, Frontier, as_time, meet
 from strandline.materialize.feed import Changes, Feed
+from strandline.materialize.protocol.task import Progress
+
+
+@dataclass(frozen=True, slots=True)
+class Begun:
+    """What a log says of the transactions that have begun, committed or not.
+
+    ``last``: the end of the last one, of any collection; 0: none has begun.  ``whole``: where all collections are.
+    """
+
+    last: int
+    whole: int
+
+    @staticmethod
+    def of(logged: Iterable[Progress], state_keys: Sequence[str]) -> Begun:
+        """Return what the logs of a task's splits say, or that of the whole: of the bindings that it has now.
+
+        >>> from strandline.materialize.protocol.task import NOTHING, Checkpoint
+        >>> Begun.of([Progress(NOTHING, Checkpoint((("t.v0", 5),)))], ("t.v0", "u.v0"))
+        Begun(last=5, whole=0)
+        """
+        last = whole = 0
+        for each in logged:
+            times = (each.position.of(key) or 0 for key in state_keys)
+            last = max(last, 0 if each.extent is None else each.extent.upper, *times)
+            whole = max(whole, each.position.time(state_keys))
+        return Begun(last, whole)
 
 
 class Begins(Protocol):
@@ -36,11 +64,8 @@ class Begins(Protocol):
         ...
 
 
-def paced(feeds: Sequence[Feed], pace: Begins, begun: Callable[[], Awaitable[int]]) -> tuple[Feed, ...]:
-    """Return the ``feeds`` of a task, held back by ``pace``.
-
-    ``begun`` returns the end of the last transaction that has begun, committed or not.
-    """
+def paced(feeds: Sequence[Feed], pace: Begins, begun: Callable[[], Awaitable[Begun]]) -> tuple[Feed, ...]:
+    """Return the ``feeds`` of a task, held back by ``pace``; ``begun`` asks its logs."""
     gate = _Gate(feeds, pace, begun)
     return tuple(_Paced(gate, place, feed) for place, feed in enumerate(feeds))
 
@@ -48,7 +73,7 @@ def paced(feeds: Sequence[Feed], pace: Begins, begun: Callable[[], Awaitable[int
 class _Gate:
     """How far all feeds of a task may be read."""
 
-    def __init__(self, feeds: Sequence[Feed], pace: Begins, begun: Callable[[], Awaitable[int]]) -> None:
+    def __init__(self, feeds: Sequence[Feed], pace: Begins, begun: Callable[[], Awaitable[Begun]]) -> None:
         self._feeds = feeds
         self._pace = pace
         self._begun = begun
@@ -59,8 +84,8 @@ class _Gate:
         """Return how far a feed may be read.  A task asks all of them, in order: the first time all are looked at."""
         if self._let is None:
             begun = await self._begun()
-            self._pace.follows(begun)
-            self._let = Frontier(begun)
+            self._pace.follows(begun.last)
+            self._let = Frontier(begun.whole)
         if place == 0:
             self._uppers = [await feed.upper() for feed in self._feeds]
             complete = meet(self._uppers)

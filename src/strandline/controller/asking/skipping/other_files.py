@@ -94,6 +94,7 @@ class OtherFiles:
     async def _there(self, at: int, bound: Offsets) -> Rows:
         """Return the rows of the other files up to ``bound``, as updates of time ``at`` or of an earlier one."""
         if self._read is None or self._read[0] != bound:
+            await self.reader.commit(bound)  # so it knows what is durable; it lets nothing leave
             try:
                 read = await self.reader.read([Slice(at, NOTHING_READ, bound)], table="", locate=False)
             except SourceError as error:

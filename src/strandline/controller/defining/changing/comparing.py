@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -147,6 +148,18 @@ def changed(core: Ground, present: Item, defined: Defined) -> str:
                 return other
             return _other_bindings(present, wanted)
     return f"another kind: it is {definitions.a(present)}"
+
+
+def created_with(change: str) -> str:
+    """Return why an item cannot become what its definition says; ``change``: what `changed` found."""
+    return f"it was created with {change}"
+
+
+def refusal(defined: Defined, why: str) -> str:
+    """Return that a definition is refused since what is there would have to be dropped, why, and what to do."""
+    name = defined.statement.name
+    drop = shlex.join(["strandline", "apply", "--drop", name])
+    return f"{defined.file}: {name!r}: {why}; put the definition back, or drop it with all that it holds: {drop}"
 
 
 def _other_instance(wanted: str, present: Assigned) -> str:

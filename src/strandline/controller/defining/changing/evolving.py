@@ -67,8 +67,6 @@ async def _add(core: Core, item: Fed, added: Sequence[Column]) -> None:
     if len(item.schema.columns) + len(added) > COLUMNS_MAX:
         raise DefinitionError(f"it would have more than {COLUMNS_MAX} columns")
     await widen(core, item, added)
-    evolved = core.require_writing().evolved
-    evolved[item.name] = (*evolved.get(item.name, ()), *added)
 
 
 def _refusal(core: Core, item: Fed, added: Sequence[Column], error: Exception) -> str:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from strandline.controller.commanded import command, runs_in
+from strandline.controller.defining.changing.comparing import created_with, refusal
 from strandline.controller.defining.changing.order import needed_by
 from strandline.controller.defining.ground import Ground
 from strandline.controller.defining.project.settings import SETTINGS_FILE, Defined, Endpoint, Project
@@ -94,9 +95,8 @@ class Mistakes:
 
     def differs(self, defined: Defined, change: str) -> None:
         """Take note that an item is there otherwise; ``change``: what differs.  It stays, so what needs it is tried."""
-        name = defined.statement.name
-        said = f"{defined.file}: {name!r} was created with {change}; drop it first, or put the definition back"
-        self.found.append(Mistake(name, DefinitionError(said), differs=True))
+        error = DefinitionError(refusal(defined, created_with(change)))
+        self.found.append(Mistake(defined.statement.name, error, differs=True))
 
     @property
     def untried(self) -> frozenset[str]:

@@ -7,7 +7,6 @@ Source: https://docs.confluent.io/platform/current/clients/confluent-kafka-pytho
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterable, Sequence
 from threading import Event
 from typing import Any, Final
@@ -15,7 +14,7 @@ from typing import Any, Final
 import confluent_kafka as kafka
 from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, OffsetSpec, ResourceType  # type: ignore[attr-defined]
 
-from strandline.connections.kafka import ANSWER_SECONDS_MAX, Settings, for_client
+from strandline.connections.kafka import ANSWER_SECONDS_MAX, SILENT, Settings, for_client
 from strandline.errors import ConfigError, DefinitionError, StrandlineError, Unavailable
 from strandline.materialize.drivers.kafka.options import KafkaEndpoint, for_progress
 from strandline.materialize.drivers.kafka.progress import PARTITION, Record
@@ -64,9 +63,6 @@ _WRONG: Final = frozenset(
     }
 )
 _REFUSED: Final = frozenset({_Error.MSG_SIZE_TOO_LARGE, _Error.TOPIC_EXCEPTION})
-_silent: Final = logging.getLogger("strandline.kafka.silent")  # what matters becomes an error of ours
-_silent.addHandler(logging.NullHandler())
-_silent.propagate = False
 
 
 class Cluster:
@@ -80,7 +76,7 @@ class Cluster:
 
     def settings(self, given: Settings) -> dict[str, Any]:
         """Return settings for a client whose complaints are heard here and not printed."""
-        return {**revealed(given), "logger": _silent, "error_cb": self._hear}
+        return {**revealed(given), "logger": SILENT, "error_cb": self._hear}
 
     def _hear(self, error: Any) -> None:
         if error.code() != _Error._ALL_BROKERS_DOWN or not self._told:  # noqa: SLF001 - public in C

@@ -20,6 +20,7 @@ from pymysql.cursors import SSCursor
 
 from strandline.algebra.arrow_types import arrow
 from strandline.algebra.types import Array, Atom, Struct, Type
+from strandline.connections.mariadb import DENIALS, said
 from strandline.errors import ConfigError, DefinitionError, StrandlineError, Unavailable
 from strandline.materialize.drivers.sql.connection import READ_ROWS, OutcomeUnknownError, Staged, Take, Value
 from strandline.materialize.drivers.sql.text import Sql, compose, identifier, joined
@@ -31,8 +32,6 @@ STATEMENT_BYTES: Final = 1 << 20
 """About how long an INSERT is; the server's limit is `max_allowed_packet`."""
 _CONFLICTS: Final = frozenset({1213, 1050, 1060, 1061})
 """A deadlock; or another session has made a table, a column or an index at the same moment."""
-_OF_THE_OPERATOR: Final = frozenset({1044, 1045, 1049, 1142, 1143, 1227, 1370, 1698})
-"""A privilege, a password or a database is missing."""
 _LATER: Final = frozenset({1040, 1053, 1077, 1079, 1152, 1159, 1161, 1205, 1290, 1317, 1836, 1927})
 _LOST_FROM: Final = 2000
 """From here on the codes are the client's: the connection is lost."""
@@ -54,7 +53,7 @@ class MariaDBConnection:
         try:
             self._inner.commit()
         except (pymysql.MySQLError, OSError, struct.error) as error:
-            raise OutcomeUnknownError(_said(error)) from error
+            raise OutcomeUnknownError(said(error)) from error
 
     def rollback(self) -> None:
         """See `Connection.rollback`."""
@@ -123,16 +122,12 @@ def meaning(error: Exception, place: str) -> StrandlineError | OutcomeUnknownErr
     """Return one of our errors for one of PyMySQL's."""
     code = error.args[0] if isinstance(error, pymysql.MySQLError) and error.args else 0
     if code in _CONFLICTS:
-        return OutcomeUnknownError(_said(error))
-    if code in _OF_THE_OPERATOR:
-        return ConfigError(DENIED.said(endpoint=place, why=_said(error)))
+        return OutcomeUnknownError(said(error))
+    if code in DENIALS:
+        return ConfigError(DENIED.said(endpoint=place, why=said(error)))
     if not isinstance(code, int) or not code or code in _LATER or code >= _LOST_FROM:
-        return Unavailable(f"{place} failed: {_said(error)}")
-    return DefinitionError(REFUSED.said(endpoint=place, why=_said(error)))
-
-
-def _said(error: Exception) -> str:
-    return str(error.args[1]) if len(error.args) > 1 else str(error) or type(error).__name__
+        return Unavailable(f"{place} failed: {said(error)}")
+    return DefinitionError(REFUSED.said(endpoint=place, why=said(error)))
 
 
 def _values(values: pa.ChunkedArray) -> list[Any]:

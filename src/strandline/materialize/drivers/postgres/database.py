@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import re
 import select
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -19,6 +18,7 @@ from typing import Final, TypeVar
 import psycopg
 from psycopg.pq import TransactionStatus
 
+from strandline.connections.postgres import SHUT_OUT
 from strandline.connections.postgres import PostgresConnection as Options
 from strandline.errors import ConfigError, Unavailable, first_line
 from strandline.materialize.drivers.postgres.connection import PostgresConnection, Psycopg, as_texts
@@ -44,11 +44,6 @@ SETTINGS: Final[Mapping[str, str]] = {
     "tcp_keepalives_count": "3",
     "lock_timeout": "90s",
 }
-_SHUT_OUT: Final = re.compile(
-    r"authentication failed|no password supplied|not permitted to log in|no pg_hba\.conf entry"
-    r"|permission denied for database|(?:role|database) .* does not exist"
-)
-"""What the server says of a login that it refuses; the client library tells no code of it."""
 _DURABLE: Final = """
 SELECT set_config('synchronous_commit', 'on', false)
 WHERE current_setting('synchronous_commit') IN ('off', 'local')"""
@@ -98,7 +93,7 @@ class PostgresDatabase:
             inner.execute(_DURABLE)
         except psycopg.Error as error:
             said = first_line(error)
-            if _SHUT_OUT.search(said):
+            if SHUT_OUT.search(said):
                 raise ConfigError(DENIED.said(endpoint=self, why=said)) from error
             raise Unavailable(f"{self} does not answer: {said}") from error
         version = inner.info.server_version // 10_000

@@ -1,7 +1,7 @@
 """The endpoint `postgres`: what it takes, and how it is opened.
 
-CREATE MATERIALIZATION m INTO POSTGRES (host = 'db', database = 'shop', user = 'strandline',
-    password = 'env:PG_PASSWORD', schema = 'reports') AS v KEY (id)
+CREATE MATERIALIZATION m INTO POSTGRES OPTIONS (host 'db', database 'shop', user 'strandline',
+    password 'env:PG_PASSWORD', schema 'reports') AS v KEY (id)
 """
 
 from __future__ import annotations

@@ -6,13 +6,17 @@ AS customers KEY (id)
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import Final
+from functools import partial
+from typing import Any, Final
 
+from strandline import extras
 from strandline.connections.addresses import Address
+from strandline.connections.logins import LOGIN_SECONDS_MAX, Login, Refused, Unanswered, user
 from strandline.connections.secrets import SECRET
+from strandline.errors import first_line
 from strandline.options import COUNT, FLAG, PLACE, TEXT, one_of, option
 from strandline.store.secret import Secret
 
@@ -72,6 +76,33 @@ class RedisEndpoint:
         """See `Reaching`."""
         return (Address(*self.place),)
 
+    def login(self) -> Login:
+        """See `LogsIn`."""
+        given = (self.server, self.database, self.user, self.password, self.tls, self.tls_ca)
+        who = user(None if self.password is None else self.user or "default")
+        return Login(self.called, who, given, self.addresses(), extras.REDIS, partial(_log_in, self))
+
+    @property
+    def called(self) -> str:
+        """What to call the server in a message."""
+        return f"Redis at {self.server}"
+
+    def parameters(self, seconds: float) -> Mapping[str, Any]:
+        """Return redis-py's arguments; ``seconds``: how long an answer may take."""
+        host, port = self.place
+        return {
+            "host": host,
+            "port": port,
+            "db": self.database,
+            "username": self.user,
+            "password": None if self.password is None else self.password.reveal(),
+            "ssl": self.tls,
+            "ssl_ca_data": self.tls_ca,
+            "socket_timeout": seconds,
+            "socket_connect_timeout": seconds,
+            "client_name": "strandline",
+        }
+
     @property
     def place(self) -> tuple[str, int]:
         """The host and the port."""
@@ -86,3 +117,17 @@ class RedisResource:
     """Where a collection is."""
 
     table: str = option(TEXT, "What the keys of its rows begin with, before a colon; only Strandline writes them.")
+
+
+def _log_in(at: RedisEndpoint) -> Refused | Unanswered | None:
+    import redis
+    from redis import exceptions
+
+    try:
+        with redis.Redis(**at.parameters(LOGIN_SECONDS_MAX)) as client:
+            client.ping()
+    except (exceptions.AuthenticationError, exceptions.NoPermissionError) as error:
+        return Refused(first_line(error))
+    except (exceptions.RedisError, OSError) as error:
+        return Unanswered(first_line(error))
+    return None

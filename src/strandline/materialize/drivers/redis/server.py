@@ -68,21 +68,8 @@ class Server:
     """See the module.  It connects when it is first asked."""
 
     def __init__(self, options: RedisEndpoint) -> None:
-        host, port = options.place
-        self.name = f"Redis at {options.server}"
-        self._client: Any = redis.Redis(
-            host=host,
-            port=port,
-            db=options.database,
-            username=options.user,
-            password=None if options.password is None else options.password.reveal(),
-            ssl=options.tls,
-            ssl_ca_data=options.tls_ca,
-            socket_timeout=ANSWER_SECONDS_MAX,
-            socket_connect_timeout=ANSWER_SECONDS_MAX,
-            retry=Retry(NoBackoff(), 0),
-            client_name="strandline",
-        )
+        self.name = options.called
+        self._client: Any = redis.Redis(**options.parameters(ANSWER_SECONDS_MAX), retry=Retry(NoBackoff(), 0))
 
     def ask(self, *command: Any) -> Any:
         """Return the answer to one command.

@@ -19,7 +19,13 @@ from strandline.sources.readers.files.columns import NewColumns
 from strandline.sources.readers.files.discovery import DISCOVERY
 from strandline.sources.readers.files.folder import Folder
 from strandline.sources.readers.files.local_folder import LocalFolder
-from strandline.sources.readers.files.options import S3, FileOptions, object_root_and_pattern, root_and_pattern
+from strandline.sources.readers.files.options import (
+    S3,
+    FileOptions,
+    OnDurable,
+    object_root_and_pattern,
+    root_and_pattern,
+)
 from strandline.sources.readers.files.reader import FileReader, absent
 from strandline.sources.readers.files.sequence import FileSequence
 from strandline.store.blob_kinds.object_location import ObjectLocation
@@ -31,6 +37,8 @@ _SHOWN: Final = 20
 async def _open(options: FileOptions, given: Surroundings) -> FileReader:
     sequence = await FileSequence.open(await given.progress(), given.epoch)
     sequence.passed_over.update(_number(sequence, given.name, name) for name in given.left_out)
+    if given.left_out:
+        options = replace(options, retain=options.stays, on_durable=OnDurable.KEEP, archive=None)
     folder, later = await _folder(options, given), given.later.get("", ())
     columns = NewColumns(given.decoder, replace(options.decoding, later=later), given)
     return FileReader(
@@ -102,6 +110,17 @@ def _check(options: FileOptions, schema: Schema) -> None:
             )
 
 
+def _altered(before: FileOptions, options: FileOptions) -> str:
+    """Return why files may not have to stay from now on: those that left by themselves would be missed."""
+    if before.on_durable is OnDurable.KEEP or not options.stays:
+        return ""
+    gone = "deleted" if before.on_durable is OnDurable.DELETE else "archived"
+    return (
+        f"option 'on_durable': the files that it has {gone} itself would count as vanished; set retain 'false' as "
+        "well, by which files that are durable may be gone"
+    )
+
+
 async def _ask(options: FileOptions) -> None:
     """Refuse a local path at which there is neither a directory nor a file."""
     if not options.in_s3:
@@ -122,4 +141,5 @@ KIND: Final = ReaderKind(
     counts="files",
     of_files=_Files(),
     alterable=("archive", "on_durable", "retain", "settle"),
+    altered=_altered,
 )

@@ -11,7 +11,6 @@ Source: https://docs.confluent.io/platform/current/clients/confluent-kafka-pytho
 
 from __future__ import annotations
 
-import logging
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Final, NamedTuple
@@ -19,7 +18,7 @@ from typing import Any, Final, NamedTuple
 import confluent_kafka as kafka
 from confluent_kafka.admin import AdminClient
 
-from strandline.connections.kafka import ANSWER_SECONDS_MAX, KafkaConnection, Settings, for_client
+from strandline.connections.kafka import ANSWER_SECONDS_MAX, SILENT, KafkaConnection, Settings, for_client
 from strandline.errors import Unavailable
 from strandline.sources.readers.kafka.broker import Ends, Message, OutOfRange, Span, Topic
 from strandline.sources.readers.kafka.lane import CALL_SECONDS_MAX, Lane
@@ -40,9 +39,6 @@ _BEGINNING, _END = -2, -1  # as Kafka names them where it is asked for the offse
 _NO_TOPIC: Final = frozenset({kafka.KafkaError.UNKNOWN_TOPIC_OR_PART, kafka.KafkaError._UNKNOWN_TOPIC})  # noqa: SLF001 - public in C
 _GONE: Final = frozenset({kafka.KafkaError.OFFSET_OUT_OF_RANGE, kafka.KafkaError._AUTO_OFFSET_RESET})  # noqa: SLF001 - public in C
 _EVENT_END: Final = kafka.KafkaError._PARTITION_EOF  # noqa: SLF001 - public in C
-_silent: Final = logging.getLogger("strandline.kafka.silent")  # what matters becomes an error of ours
-_silent.addHandler(logging.NullHandler())
-_silent.propagate = False
 
 
 class KafkaBroker:
@@ -210,7 +206,7 @@ class KafkaBroker:
     def _settings(self, given: Settings) -> dict[str, Any]:
         if self._closed:
             raise Unavailable("this reader is closed")
-        return {**revealed(given), "logger": _silent, "error_cb": self._hear}
+        return {**revealed(given), "logger": SILENT, "error_cb": self._hear}
 
     def _hear(self, error: Any) -> None:
         if error.code() != kafka.KafkaError._ALL_BROKERS_DOWN or not self._told:  # noqa: SLF001 - public in C
@@ -232,7 +228,7 @@ async def topics(at: KafkaConnection) -> list[str]:
     """Return the names of a cluster's topics, but for its own.  Raises `Unavailable` if it does not answer."""
 
     def ask() -> list[str]:
-        settings: dict[str, Any] = {**revealed(for_client(at)), "logger": _silent, "error_cb": said.append}
+        settings: dict[str, Any] = {**revealed(for_client(at)), "logger": SILENT, "error_cb": said.append}
         client = AdminClient(settings)
         try:
             there = client.list_topics(timeout=ANSWER_SECONDS_MAX).topics
