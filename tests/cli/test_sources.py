@@ -29,7 +29,7 @@ def test_the_operator_sees_what_could_not_be_decoded_and_what_to_do_and_does_it(
     assert (errors["rows"], errors["first"][0]["file"], errors["first"][0]["line"]) == (1, "b.csv", 3)
     refused = place.run("query", "SELECT * FROM v")
     assert refused.status == 1
-    assert "dismiss them with `strandline source skip`" in refused.err
+    assert "dismiss these records with `strandline source skip`" in refused.err
     said = place.run("source", "skip", "s")
     since = errors["since"]
     assert said.out.splitlines() == [

@@ -9,6 +9,7 @@ from dockerfile import ROOT, command, stages
 from strandline.cli.doctor import command as doctoring
 from strandline.cli.doctor import jars, machine, needed, places, servers
 from strandline.cli.doctor.servers import CONNECT_SECONDS_MAX
+from strandline.connections.logins import LOGIN_SECONDS_MAX
 from strandline.extras import MODULES
 
 PAGE = (ROOT / "docs" / "install.md").read_text()
@@ -49,5 +50,5 @@ def test_the_arguments_of_the_build_are_those_of_the_image() -> None:
 
 def test_the_page_says_how_long_a_server_is_waited_for() -> None:
     """Damage: `doctor` is taken for a program that hangs."""
-    assert "waits for no server longer than one" in PAGE
-    assert CONNECT_SECONDS_MAX == 1
+    assert "it waits one second for a connection, and three for an answer to a login" in PAGE
+    assert (CONNECT_SECONDS_MAX, LOGIN_SECONDS_MAX) == (1, 3)

@@ -20,6 +20,7 @@ CANARY = "canary-4711"
 REVEALING = {
     "algebra/messages.py",
     "connections/iceberg.py",
+    "connections/kafka.py",
     "connections/mariadb.py",
     "connections/object_stores.py",
     "connections/postgres.py",
@@ -30,7 +31,7 @@ REVEALING = {
     "instance/carriers/handshake.py",
     "materialize/drivers/delta/table.py",
     "materialize/drivers/kafka/client.py",
-    "materialize/drivers/redis/server.py",
+    "materialize/drivers/redis/options.py",
     "materialize/drivers/webhook/receiver.py",
     "materialize/drivers/webhook/requests.py",
     "materialize/wire/options.py",
